@@ -1,0 +1,1 @@
+"""What every front of Anabranch shares."""

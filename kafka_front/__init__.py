@@ -1,0 +1,1 @@
+"""The Kafka protocol front of Anabranch."""

@@ -1,0 +1,1 @@
+"""Anabranch backend: Streaming Batch Protocol codec, client, range server and placement driver."""

@@ -1,0 +1,415 @@
+"""Messages of SBP as plain objects: what the range server, the placement driver and the client exchange.
+
+Every carrier (TCP or in-process) delivers these same objects; only dialect codecs know how they look on the wire.
+Field meanings and defaults: reference/sbp.md, sections 1.3 and 1.5. Offsets count records; times are in milliseconds
+since the Unix epoch unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from sbp_back.errors import ErrorCode
+
+Buffer = bytes | bytearray | memoryview
+
+OK: int = int(ErrorCode.OK)
+
+
+class Opcode(IntEnum):
+    """Operation codes common to the dialects (reference/sbp.md, section 1.5)."""
+
+    PING = 0x0001
+    GOAWAY = 0x0002
+    HEARTBEAT = 0x0003
+    ALLOCATE_ID = 0x0004
+    APPEND = 0x1001
+    FETCH = 0x1002
+    LIST_RANGE = 0x2001
+    SEAL_RANGE = 0x2002
+    SYNC_RANGE = 0x2003
+    CREATE_RANGE = 0x2004
+    DESCRIBE_RANGE = 0x2005
+    CREATE_STREAM = 0x3001
+    DELETE_STREAM = 0x3002
+    UPDATE_STREAM = 0x3003
+    DESCRIBE_STREAM = 0x3004
+    TRIM_STREAM = 0x3005
+    REPORT_METRICS = 0x4001
+    DESCRIBE_PD = 0x4002
+    COMMIT_OBJECT = 0x5001
+    LIST_RESOURCE = 0x6001
+    WATCH_RESOURCE = 0x6002
+
+
+class SealKind(IntEnum):
+    UNSPECIFIED = 0
+    RANGE_SERVER = 1
+    PLACEMENT_DRIVER = 2
+
+
+class ClientRole(IntEnum):
+    UNSPECIFIED = 0
+    PD = 1
+    RANGE_SERVER = 2
+    FRONTEND = 3
+
+
+@dataclass(slots=True)
+class Status:
+    code: int = OK
+    message: str = ""
+    detail: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == OK
+
+
+@dataclass(slots=True)
+class RangeServerInfo:
+    server_id: int = -1
+    advertise_addr: str = ""
+
+
+@dataclass(slots=True)
+class PdNode:
+    name: str
+    advertise_addr: str
+    is_leader: bool = False
+
+
+@dataclass(slots=True)
+class StreamInfo:
+    """A stream; ``replica``/``ack_count`` are R and A; ``retention_ms`` 0 = keep."""
+
+    stream_id: int = -1
+    replica: int = 1
+    ack_count: int = 1
+    retention_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeInfo:
+    """One range of a stream: offsets ``[start, end)``; ``end`` is -1 while the range is open."""
+
+    stream_id: int = -1
+    epoch: int = -1
+    index: int = -1
+    start: int = -1
+    end: int = -1
+    servers: list[RangeServerInfo] = field(default_factory=list)
+    replica_count: int = -1
+    ack_count: int = -1
+
+
+class Entry:
+    """One stored batch: SBP's RecordBatchMeta plus an opaque payload (reference/sbp.md 1.5, "AppendEntry").
+
+    ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
+    payload length, payload. ``count`` is the number of records (the wire calls it last_offset_delta). ``flags`` are
+    opaque to SBP (the layer above puts the payload's format there). ``crc`` is the CRC-32 of ``prefix + payload``, -1
+    when nobody computed it yet.
+    """
+
+    __slots__ = ("base_offset", "count", "crc", "flags", "payload", "prefix", "range_index", "stream_id", "timestamp")
+
+    def __init__(
+        self,
+        stream_id: int,
+        range_index: int,
+        flags: int,
+        base_offset: int,
+        count: int,
+        timestamp: int,
+        payload: Buffer,
+        prefix: Buffer,
+        crc: int = -1,
+    ) -> None:
+        self.stream_id = stream_id
+        self.range_index = range_index
+        self.flags = flags
+        self.base_offset = base_offset
+        self.count = count
+        self.timestamp = timestamp
+        self.payload = payload
+        self.prefix = prefix
+        self.crc = crc
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entry on the wire."""
+        return len(self.prefix) + len(self.payload)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"Entry(stream={self.stream_id}, range={self.range_index}, base={self.base_offset}, "
+            f"count={self.count}, flags={self.flags:#x}, bytes={self.size})"
+        )
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PingRequest:
+    header: bytes = b""
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class GoAway:
+    """Not answered. ``maintenance`` tells why the peer goes: shutdown, or an idle connection."""
+
+    maintenance: bool = False
+
+
+@dataclass(slots=True)
+class HeartbeatRequest:
+    client_id: str = ""
+    role: int = ClientRole.FRONTEND
+    range_server: RangeServerInfo | None = None
+
+
+@dataclass(slots=True)
+class AllocateIdRequest:
+    timeout_ms: int = 0
+    host: str = ""
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    timeout_ms: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    """``limit`` is the exclusive offset up to which may be read (-1: the range's own confirm offset)."""
+
+    range: RangeInfo
+    offset: int
+    limit: int = -1
+    max_wait_ms: int = 0
+    min_bytes: int = -1
+    max_bytes: int = -1
+
+
+@dataclass(slots=True)
+class ListRangeRequest:
+    timeout_ms: int = 0
+    server_id: int = -1
+    stream_id: int = -1
+
+
+@dataclass(slots=True)
+class SealRangeRequest:
+    range: RangeInfo
+    kind: int = SealKind.RANGE_SERVER
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class CreateRangeRequest:
+    range: RangeInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class CreateStreamRequest:
+    stream: StreamInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class DeleteStreamRequest:
+    stream_id: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class UpdateStreamRequest:
+    stream: StreamInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class DescribeStreamRequest:
+    stream_id: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class TrimStreamRequest:
+    """Nothing below ``min_offset`` need be kept. Served by the PD (metadata) and by range servers (data)."""
+
+    stream_id: int
+    min_offset: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeServerMetrics:
+    """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
+
+    disk_in_rate: int = 0
+    disk_out_rate: int = 0
+    disk_free_space: int = 0
+    disk_unindexed_data_size: int = 0
+    memory_used: int = 0
+    uring_task_rate: int = 0
+    uring_inflight_task_cnt: int = 0
+    uring_pending_task_cnt: int = 0
+    uring_task_avg_latency: int = 0
+    network_append_rate: int = 0
+    network_fetch_rate: int = 0
+    network_failed_append_rate: int = 0
+    network_failed_fetch_rate: int = 0
+    network_append_avg_latency: int = 0
+    network_fetch_avg_latency: int = 0
+    range_missing_replica_cnt: int = 0
+    range_active_cnt: int = 0
+
+
+@dataclass(slots=True)
+class ReportMetricsRequest:
+    range_server: RangeServerInfo
+    metrics: RangeServerMetrics = field(default_factory=RangeServerMetrics)
+
+
+@dataclass(slots=True)
+class DescribePdRequest:
+    range_server: RangeServerInfo = field(default_factory=RangeServerInfo)
+    timeout_ms: int = 0
+
+
+Request = (
+    PingRequest
+    | GoAway
+    | HeartbeatRequest
+    | AllocateIdRequest
+    | AppendRequest
+    | FetchRequest
+    | ListRangeRequest
+    | SealRangeRequest
+    | CreateRangeRequest
+    | CreateStreamRequest
+    | DeleteStreamRequest
+    | UpdateStreamRequest
+    | DescribeStreamRequest
+    | TrimStreamRequest
+    | ReportMetricsRequest
+    | DescribePdRequest
+)
+
+
+# --- responses ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SystemErrorResponse:
+    """The request as a whole could not be served (flag 0x04)."""
+
+    status: Status
+
+
+@dataclass(slots=True)
+class PingResponse:
+    header: bytes = b""
+    payload: bytes = b""
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class HeartbeatResponse:
+    client_id: str = ""
+    role: int = ClientRole.FRONTEND
+    range_server: RangeServerInfo | None = None
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class AllocateIdResponse:
+    status: Status = field(default_factory=Status)
+    id: int = 0
+
+
+@dataclass(slots=True)
+class AppendResult:
+    status: Status
+    timestamp_ms: int = 0
+
+
+@dataclass(slots=True)
+class AppendResponse:
+    """``results`` are positional: one for each entry of the request, in its order."""
+
+    status: Status = field(default_factory=Status)
+    results: list[AppendResult] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class FetchResponse:
+    status: Status = field(default_factory=Status)
+    entries: list[Entry] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class ListRangeResponse:
+    status: Status = field(default_factory=Status)
+    ranges: list[RangeInfo] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeResponse:
+    """Answer to SEAL_RANGE and CREATE_RANGE."""
+
+    status: Status = field(default_factory=Status)
+    range: RangeInfo | None = None
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class StreamResponse:
+    """Answer to CREATE/DELETE/UPDATE/DESCRIBE/TRIM_STREAM; ``range`` only for TRIM (the smallest one left)."""
+
+    status: Status = field(default_factory=Status)
+    stream: StreamInfo | None = None
+    range: RangeInfo | None = None
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class ReportMetricsResponse:
+    range_server: RangeServerInfo | None = None
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class DescribePdResponse:
+    status: Status = field(default_factory=Status)
+    nodes: list[PdNode] = field(default_factory=list)
+
+
+Response = (
+    SystemErrorResponse
+    | PingResponse
+    | HeartbeatResponse
+    | AllocateIdResponse
+    | AppendResponse
+    | FetchResponse
+    | ListRangeResponse
+    | RangeResponse
+    | StreamResponse
+    | ReportMetricsResponse
+    | DescribePdResponse
+)
