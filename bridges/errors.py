@@ -1,0 +1,57 @@
+"""Failures of the shared log, in words every front can translate into its own protocol's errors."""
+
+from __future__ import annotations
+
+
+class LogError(Exception):
+    """A partition log could not do what was asked. ``retriable`` tells whether the same request may succeed later."""
+
+    retriable = False
+
+
+class OutOfOrderSequence(LogError):
+    """An idempotent producer skipped or repeated sequence numbers in a way that cannot be deduplicated."""
+
+
+class ProducerFenced(LogError):
+    """A producer with a newer epoch has taken this producer's identity."""
+
+
+class OffsetOutOfRange(LogError):
+    """The offset is below the log start or above the high watermark."""
+
+
+class LogDeleted(LogError):
+    """The partition's topic was deleted, or the node no longer serves it."""
+
+
+class LogUnavailable(LogError):
+    """The backend cannot serve the partition now; ownership will be taken anew and the request may be repeated."""
+
+    retriable = True
+
+
+class StorageFull(LogError):
+    """There is no disk space for the append; nothing was written."""
+
+    retriable = True
+
+
+class DataCorrupt(LogError):
+    """Stored bytes do not match their checksum; they are never handed out."""
+
+
+class BatchInvalid(LogError):
+    """A batch of records does not form what its format claims (lengths, counts, attributes)."""
+
+
+class BatchCorrupt(BatchInvalid):
+    """A batch's checksum does not match its bytes."""
+
+
+class CompressionUnsupported(BatchInvalid):
+    """The batch names a compression codec nobody knows."""
+
+
+class DecompressedTooLarge(BatchInvalid):
+    """Decompressing would exceed the limit set for it."""

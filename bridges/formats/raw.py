@@ -1,0 +1,31 @@
+"""Batches written by bare SBP clients: the payload means nothing to us.
+
+A reader of another protocol sees the payload as the value of the batch's first record; the other offsets of the batch
+are gaps, because nothing says where in the payload their records would begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridges.formats.base import BatchInfo, FormatId
+from bridges.records import Buffer, Record, StoredBatch
+
+
+class RawFormat:
+    """The stored-format plug of opaque payloads."""
+
+    id = FormatId.RAW
+    name = "raw"
+
+    def describe(self, payload: Buffer) -> BatchInfo:
+        return BatchInfo(-1, -1, None)
+
+    def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
+        return None
+
+    def decode(self, batch: StoredBatch) -> list[Record]:
+        return [Record(None, bytes(batch.payload), offset=batch.base_offset)]
+
+    def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
+        return b"".join(record.value or b"" for record in records)
