@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Writes requirements/{run,dev}.lock from pyproject.toml: every version pinned, every file hashed, for Python >= 3.11.
+# run.lock is what a node needs; dev.lock adds what `make test` needs, with the same versions.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=${UV:-.venv/bin/uv}
+compile() { # OUTPUT, then further arguments
+    local output=$1
+    shift
+    "$uv" pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header \
+        --no-emit-index-url --output-file "$output" ${UPGRADE:+--upgrade} "$@"
+}
+mkdir -p requirements
+# setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
+compile requirements/run.lock --extra build
+compile requirements/dev.lock --extra build --extra dev --constraints requirements/run.lock

@@ -1,0 +1,149 @@
+"""Who may import whom (docs/design.md, "Layout"): read from the syntax trees, so that a lazy import counts as well."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ALLOWED: dict[str, frozenset[str]] = {
+    "sbp_back": frozenset(),
+    "bridges": frozenset({"sbp_back"}),
+    "kafka_front": frozenset({"bridges"}),
+    "pravega_front": frozenset({"bridges"}),
+    "ydb_topic_front": frozenset({"bridges"}),
+    "spark_pipeline": frozenset({"bridges", "sbp_back"}),
+    "pyspark_anabranch": frozenset({"spark_pipeline"}),
+}
+"""Package -> our other packages it may import."""
+
+NOT_PACKAGES = {"tests", "benchmarks", "docs", "scripts", "build", "dist", "data", "requirements"}
+IO_MODULES = {"asyncio", "socket", "selectors", "ssl", "threading"}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported module: absolute dotted name, and where it is imported."""
+
+    module: str
+    path: Path
+    line: int
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+
+def imports_of(path: Path, root: Path) -> Iterator[Import]:
+    """Every module that the file imports anywhere in it, relative ones made absolute."""
+    parts = path.relative_to(root).with_suffix("").parts
+    containing = parts[:-1]  # of `a/b/c.py` and of `a/b/__init__.py` alike: a.b
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, path, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(containing[: len(containing) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            # `from package import module` names a module too; a name that is none does no harm here.
+            for alias in node.names:
+                yield Import(f"{module}.{alias.name}", path, node.lineno)
+        elif isinstance(node, ast.Call) and node.args:
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            first = node.args[0]
+            if (
+                called in {"import_module", "__import__"}
+                and isinstance(first, ast.Constant)
+                and isinstance(first.value, str)
+            ):
+                yield Import(first.value, path, node.lineno)
+
+
+def packages_in(root: Path) -> list[str]:
+    """Directories at the top that hold Python code of ours."""
+    return sorted(
+        entry.name
+        for entry in root.iterdir()
+        if entry.is_dir()
+        and not entry.name.startswith(".")
+        and not entry.name.endswith(".egg-info")
+        and entry.name not in NOT_PACKAGES
+        and any(entry.rglob("*.py"))
+    )
+
+
+def violations(root: Path) -> list[str]:
+    """All broken rules below ``root``, one sentence each."""
+    found: list[str] = []
+    packages = packages_in(root)
+    for package in packages:
+        if package not in ALLOWED:
+            found.append(f"{package}/: no rule says what it may import")
+            continue
+        for path in sorted((root / package).rglob("*.py")):
+            inside = path.relative_to(root / package)
+            in_wire = inside.parts[0] == "wire" and package.endswith("_front")
+            for item in imports_of(path, root):
+                where = f"{path.relative_to(root)}:{item.line}"
+                ours = item.package in ALLOWED or item.package in packages
+                if ours and item.package != package and item.package not in ALLOWED[package]:
+                    found.append(f"{where}: {package} must not import {item.module}")
+                if in_wire and item.package in IO_MODULES:
+                    found.append(f"{where}: a wire codec is sans-IO and must not import {item.module}")
+                if in_wire and item.module.startswith((f"{package}.session", f"{package}.service")):
+                    found.append(f"{where}: a wire codec stands alone and must not import {item.module}")
+    return found
+
+
+def test_the_tree_keeps_the_rules() -> None:
+    assert packages_in(ROOT), "no packages found: the test looks in the wrong place"
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("sbp_back/a.py", "import bridges\n", "sbp_back must not import bridges"),
+        ("sbp_back/a.py", "from bridges.records import Record\n", "sbp_back must not import bridges.records"),
+        ("bridges/deep/a.py", "from kafka_front import front\n", "bridges must not import kafka_front"),
+        ("kafka_front/service/a.py", "import sbp_back.client as c\n", "kafka_front must not import sbp_back.client"),
+        ("kafka_front/a.py", "import pravega_front\n", "kafka_front must not import pravega_front"),
+        ("pravega_front/a.py", "import ydb_topic_front.x\n", "pravega_front must not import ydb_topic_front.x"),
+        ("kafka_front/a.py", "def f():\n    import sbp_back\n", "a.py:2: kafka_front must not import sbp_back"),
+        ("kafka_front/a.py", "import importlib\nimportlib.import_module('sbp_back.model')\n", "sbp_back.model"),
+        ("kafka_front/a.py", "__import__('sbp_back')\n", "kafka_front must not import sbp_back"),
+        ("kafka_front/wire/a.py", "import asyncio\n", "sans-IO"),
+        ("kafka_front/wire/a.py", "from ..session import Connection\n", "stands alone"),
+        ("newcomer/a.py", "x = 1\n", "no rule says"),
+    ],
+)
+def test_a_violation_is_found(tmp_path: Path, path: str, source: str, complaint: str) -> None:
+    for package in ("sbp_back", "bridges", "kafka_front", "pravega_front", "ydb_topic_front"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    target = tmp_path / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(source)
+    found = violations(tmp_path)
+    assert len(found) == 1, found
+    assert complaint in found[0]
+
+
+def test_what_is_allowed_passes(tmp_path: Path) -> None:
+    sources = {
+        "sbp_back/a.py": "import asyncio\nfrom . import b\nfrom sbp_back.c import d\n",
+        "bridges/a.py": "from sbp_back import client\nfrom bridges.b import c\n",
+        "kafka_front/service/a.py": "import asyncio\nfrom bridges.front import Front\nfrom ..wire import codec\n",
+        "kafka_front/wire/a.py": "import struct\nfrom . import other\nfrom bridges.errors import DecodeError\n",
+        "spark_pipeline/core/a.py": "import bridges\nimport sbp_back\n",
+    }
+    for name, source in sources.items():
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(source)
+    assert violations(tmp_path) == []
