@@ -1,0 +1,67 @@
+"""Tables of the node's database (``node.db``), as a list of migrations.
+
+Never change a migration that was released: append one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+APPLICATION_ID = 0x416E6162
+"""Marks the file as ours (the letters ``Anab``)."""
+
+
+def _version_1(connection: sqlite3.Connection) -> None:
+    for statement in (
+        # Single values: cluster id, counters.
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
+        """CREATE TABLE topics (
+            name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, created_ms INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE partitions (
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            idx INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL UNIQUE,
+            PRIMARY KEY (topic, idx)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE topic_config (
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (topic, key)
+        ) STRICT, WITHOUT ROWID""",
+        # What other protocols call a topic; a name belongs to one topic.
+        """CREATE TABLE topic_names (
+            protocol TEXT NOT NULL,
+            name TEXT NOT NULL,
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            PRIMARY KEY (protocol, name)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX topic_names_by_topic ON topic_names (topic)",
+        "CREATE TABLE node_config (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
+        # Written before streams are created and removed together with the commit of what they were created for: a
+        # row found at start means that streams from first_stream_id on may belong to nobody.
+        """CREATE TABLE stream_intents (
+            id INTEGER PRIMARY KEY, first_stream_id INTEGER NOT NULL, count INTEGER NOT NULL
+        ) STRICT""",
+        # Streams nobody refers to any more, whose data must still be deleted.
+        "CREATE TABLE doomed_streams (stream_id INTEGER PRIMARY KEY) STRICT",
+        # Consumer positions, and what each front keeps about a group.
+        """CREATE TABLE positions (
+            grp TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            partition INTEGER NOT NULL,
+            offset INTEGER NOT NULL,
+            leader_epoch INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
+            commit_ms INTEGER NOT NULL,
+            expire_ms INTEGER NOT NULL,
+            PRIMARY KEY (grp, topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX positions_by_topic ON positions (topic)",
+        "CREATE TABLE groups (grp TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
+    ):
+        connection.execute(statement)
+
+
+MIGRATIONS = (_version_1,)

@@ -1,0 +1,254 @@
+"""The node's own small database: one SQLite file, one thread, commits shared by everything that waits.
+
+Callers hand closures to :meth:`Database.run`; the thread executes all closures that are waiting inside one
+transaction, each in a savepoint of its own, and commits once. While that commit flushes to disk the next closures
+queue up, so the number of flushes follows the disk and not the number of callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from bridges.errors import LogError, StorageFull
+from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+
+T = TypeVar("T")
+
+Closure = Callable[[sqlite3.Connection], Any]
+Migration = Callable[[sqlite3.Connection], None]
+
+_MAX_GROUP = 1024
+"""Closures in one transaction: bounds how long the first of them waits for the last."""
+
+
+class DatabaseError(LogError):
+    """The database could not commit; nothing of the request took effect and it may be repeated."""
+
+    retriable = True
+
+
+class DatabaseClosed(LogError):
+    """The node is stopping: the request was not executed."""
+
+    retriable = True
+
+
+class _Job:
+    __slots__ = ("error", "fn", "future", "result")
+
+    def __init__(self, fn: Closure, future: asyncio.Future[Any]) -> None:
+        self.fn = fn
+        self.future = future
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class Database:
+    """One SQLite file in WAL mode with ``synchronous = FULL``: what ``run`` returned from is on disk.
+
+    ``application_id`` is written into the file's header and checked on opening, so that a foreign SQLite file is
+    refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
+    ``synchronous`` may be lowered to ``"NORMAL"`` where the node promises to survive process death only.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[Migration],
+        *,
+        application_id: int,
+        synchronous: str = "FULL",
+        on_failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
+        self.path = path
+        self.commits = 0
+        """Transactions committed since opening."""
+        self.closures = 0
+        """Closures executed since opening."""
+        self._migrations = tuple(migrations)
+        self._application_id = application_id
+        self._synchronous = synchronous
+        self._on_failed = on_failed
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._queue: deque[_Job] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+
+    async def open(self) -> None:
+        """Open (or create) the file, bring its schema up to date and start the thread.
+
+        Raises StoreVersionError (written by a newer version), StoreCorrupt (not a readable database of ours) or
+        StoreError (cannot be opened at all).
+        """
+        if self._thread is not None:
+            raise RuntimeError("the database is open already")
+        self._loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, args=(opened,), name=f"sql-{self.path.name}", daemon=True)
+        self._thread.start()
+        try:
+            await opened
+        except StoreError:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    def submit(self, fn: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Queue ``fn``; the future resolves to its result once it is durable (see :meth:`run`)."""
+        if self._loop is None or self._closing:
+            raise DatabaseClosed("the node is stopping")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        with self._wake:
+            self._queue.append(_Job(fn, future))
+            if len(self._queue) == 1:
+                self._wake.notify()
+        return cast("asyncio.Future[T]", future)
+
+    async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+        """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
+
+        Closures take effect in the order they were submitted, and their results are delivered in that order. ``fn``
+        must not commit or roll back. What it raises is raised here and undoes only its own statements. A cancelled
+        caller does not undo a closure that was queued already.
+
+        Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
+        """
+        return await self.submit(fn)
+
+    async def close(self) -> None:
+        """Execute what is queued, then close the file. Harmless when called again."""
+        thread = self._thread
+        if thread is None:
+            return
+        self._closing = True
+        with self._wake:
+            self._wake.notify()
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        self._thread = None
+        # Results of the last group were posted to the loop before the thread ended: let them be delivered.
+        await asyncio.sleep(0)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _main(self, opened: asyncio.Future[None]) -> None:
+        assert self._loop is not None
+        try:
+            connection = self._connect()
+        except (StoreError, sqlite3.Error, OSError) as error:
+            problem = error if isinstance(error, StoreError) else StoreError(f"cannot open {self.path}: {error}")
+            self._loop.call_soon_threadsafe(_resolve, opened, None, problem)
+            return
+        self._loop.call_soon_threadsafe(_resolve, opened, None, None)
+        try:
+            while group := self._take():
+                self._execute(connection, group)
+        finally:
+            connection.close()
+
+    def _take(self) -> list[_Job]:
+        with self._wake:
+            while not self._queue:
+                if self._closing:
+                    return []
+                self._wake.wait()
+            group: list[_Job] = []
+            while self._queue and len(group) < _MAX_GROUP:
+                group.append(self._queue.popleft())
+            return group
+
+    def _execute(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        assert self._loop is not None
+        failure: Exception | None = None
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for job in group:
+                connection.execute("SAVEPOINT job")
+                try:
+                    job.result = job.fn(connection)
+                except Exception as error:  # handed to the caller of run(), who awaits it
+                    job.error = _failure(error) if _is_full(error) else error
+                    if not connection.in_transaction:
+                        raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
+                    connection.execute("ROLLBACK TO job")
+                connection.execute("RELEASE job")
+            connection.execute("COMMIT")
+            self.commits += 1
+        except Exception as error:  # noqa: BLE001 - handed to every caller of the group
+            failure = _failure(error)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        self.closures += len(group)
+        self._loop.call_soon_threadsafe(self._deliver, group, failure)
+
+    def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
+        for job in group:
+            _resolve(job.future, job.result, failure or job.error)
+        if failure is not None and not isinstance(failure, StorageFull) and self._on_failed is not None:
+            self._on_failed(failure)
+
+    def _connect(self) -> sqlite3.Connection:
+        fresh = not self.path.exists() or self.path.stat().st_size == 0
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            self._migrate(connection, fresh)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise StoreCorrupt(f"{self.path} is not a readable database: {error}") from error
+        except StoreError:
+            connection.close()
+            raise
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection, fresh: bool) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        # A crash between creating the file and its first commit leaves an empty database with neither number set.
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application != self._application_id and not (fresh or (application == version == tables == 0)):
+            raise StoreCorrupt(f"{self.path} is a database of another application")
+        if version > len(self._migrations):
+            raise StoreVersionError(
+                f"{self.path} has schema version {version}, and this program knows versions up to "
+                f"{len(self._migrations)}: it was written by a newer release; start that one, or restore a backup"
+            )
+        if version == len(self._migrations):
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(f"PRAGMA application_id = {self._application_id}")
+        for migration in self._migrations[version:]:
+            migration(connection)
+        connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
+        connection.execute("COMMIT")
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+
+
+def _failure(error: Exception) -> Exception:
+    if _is_full(error):
+        return StorageFull("there is no disk space left for the node's database")
+    failure = DatabaseError(f"the node's database could not commit: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bridges.errors import StorageFull
+from bridges.sql import Database, DatabaseClosed, DatabaseError
+from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+
+APP = 0x1234
+
+
+def table(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
+
+
+def add_column(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE t ADD COLUMN w TEXT DEFAULT 'w'")
+
+
+async def opened(path: Path, migrations=(table,), **options) -> Database:
+    db = Database(path, migrations, application_id=APP, **options)
+    await db.open()
+    return db
+
+
+def insert(key: int, value: str = "v"):
+    return lambda c: c.execute("INSERT INTO t (k, v) VALUES (?, ?)", (key, value)).lastrowid
+
+
+def keys(connection: sqlite3.Connection) -> list[int]:
+    return [k for (k,) in connection.execute("SELECT k FROM t ORDER BY k")]
+
+
+async def test_values_survive_reopening(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    assert await db.run(insert(7)) == 7
+    await db.close()
+    db = await opened(tmp_path / "a.db")
+    assert await db.run(keys) == [7]
+    await db.close()
+
+
+async def test_closures_that_wait_share_a_commit(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> None:
+        entered.set()
+        release.wait()
+
+    first = db.submit(slow)
+    await asyncio.get_running_loop().run_in_executor(None, entered.wait)
+    rest = [db.submit(insert(k)) for k in range(50)]
+    before = db.commits
+    release.set()
+    await first
+    await asyncio.gather(*rest)
+    assert db.commits == before + 2  # the slow one's, and one for the fifty that waited for it
+    await db.close()
+
+
+async def test_a_failing_closure_undoes_only_itself(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+
+    def half(connection: sqlite3.Connection) -> None:
+        insert(2)(connection)
+        raise ValueError("no")
+
+    results = await asyncio.gather(
+        db.run(insert(1)), db.run(half), db.run(insert(1)), db.run(insert(3)), return_exceptions=True
+    )
+    assert results[0] == 1
+    assert isinstance(results[1], ValueError)
+    assert isinstance(results[2], sqlite3.IntegrityError)
+    assert results[3] == 3
+    assert await db.run(keys) == [1, 3]
+    await db.close()
+
+
+async def test_order_of_effects_is_order_of_submission(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    await db.run(insert(1, ""))
+    for part in "abcdefgh":
+        db.submit(lambda c, part=part: c.execute("UPDATE t SET v = v || ?", (part,)))
+    assert await db.run(lambda c: c.execute("SELECT v FROM t").fetchone()[0]) == "abcdefgh"
+    await db.close()
+
+
+async def test_close_executes_what_is_queued_and_refuses_the_rest(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    waiting = [db.submit(insert(k)) for k in range(10)]
+    await db.close()
+    assert [future.result() for future in waiting] == list(range(10))
+    with pytest.raises(DatabaseClosed):
+        await db.run(insert(11))
+    await db.close()
+
+
+async def test_migrations_run_once_in_order(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    await db.run(insert(1))
+    await db.close()
+    db = await opened(tmp_path / "a.db", (table, add_column))
+    assert await db.run(lambda c: c.execute("SELECT k, v, w FROM t").fetchall()) == [(1, "v", "w")]
+    await db.close()
+    db = await opened(tmp_path / "a.db", (table, add_column))
+    await db.close()
+
+
+async def test_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db", (table, add_column))
+    await db.close()
+    with pytest.raises(StoreVersionError, match="newer release"):
+        await opened(tmp_path / "a.db", (table,))
+    db = await opened(tmp_path / "a.db", (table, add_column))
+    await db.close()
+
+
+async def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    foreign = sqlite3.connect(tmp_path / "a.db")
+    foreign.execute("CREATE TABLE x (y)")
+    foreign.commit()
+    foreign.close()
+    with pytest.raises(StoreCorrupt, match="another application"):
+        await opened(tmp_path / "a.db")
+
+
+async def test_garbage_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"this is no database at all" * 100)
+    with pytest.raises(StoreCorrupt, match="not a readable database"):
+        await opened(tmp_path / "a.db")
+
+
+async def test_a_path_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        await opened(tmp_path / "missing" / "a.db")
+
+
+async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    (pages,) = await db.run(lambda c: c.execute("PRAGMA page_count").fetchone())
+    await db.run(lambda c: c.execute(f"PRAGMA max_page_count = {pages + 2}").fetchone())
+    with pytest.raises(StorageFull):
+        await db.run(insert(1, "x" * 100_000))
+    await db.run(insert(2))  # reading and small writes go on
+    assert await db.run(keys) == [2]
+    await db.close()
+
+
+async def test_a_commit_that_fails_is_told_to_all_and_to_the_node(tmp_path: Path) -> None:
+    failures: list[Exception] = []
+    db = await opened(tmp_path / "a.db", on_failed=failures.append)
+    with pytest.raises(DatabaseError):
+        await db.run(lambda c: c.execute("ROLLBACK"))
+    assert len(failures) == 1
+    assert await db.run(insert(1)) == 1
+    await db.close()
+
+
+CHILD = """
+import asyncio, sqlite3, sys
+from pathlib import Path
+from bridges.sql import Database
+
+def table(c):
+    c.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
+
+async def main():
+    db = Database(Path(sys.argv[1]), (table,), application_id=0x1234)
+    await db.open()
+    (start,) = await db.run(lambda c: c.execute("SELECT coalesce(max(k), -1) + 1 FROM t").fetchone())
+    async def writer(lane):
+        key = start + lane
+        while True:
+            await db.run(lambda c: c.execute("INSERT INTO t VALUES (?, 'v')", (key,)))
+            print(key, flush=True)
+            key += 8
+    await asyncio.gather(*(writer(lane) for lane in range(8)))
+
+asyncio.run(main())
+"""
+
+
+async def test_what_was_acknowledged_survives_kill(tmp_path: Path) -> None:
+    acknowledged: set[int] = set()
+    for round_ in range(4):
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "a.db")], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        for _ in range(20 + 13 * round_):
+            acknowledged.add(int(child.stdout.readline()))
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged.update(int(line) for line in child.stdout.read().splitlines() if line)
+        child.wait()
+    db = await opened(tmp_path / "a.db")
+    assert acknowledged <= set(await db.run(keys))
+    await db.close()
