@@ -1,0 +1,20 @@
+"""What serves requests: a range server, a placement driver, or a stand-in for either in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from sbp_back.model import Request, Response
+
+Reply = Callable[[Response], None]
+
+
+class Handler(Protocol):
+    """Serves requests of any carrier.
+
+    ``handle`` is called on the event loop and never raises. ``reply`` is called exactly once, on the loop, before
+    ``handle`` returns or at any later time; a :class:`~sbp_back.model.GoAway` is never replied to.
+    """
+
+    def handle(self, request: Request, reply: Reply) -> None: ...
