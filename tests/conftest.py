@@ -1,0 +1,107 @@
+"""Fixtures of all tests: node processes, and the rule that no toolchain may be missing in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node_process import NodeProcess
+
+TOOLS_OF_MARKER = {
+    "java": ("java", "javac", "mvn"),
+    "go": ("go",),
+    "node": ("node", "npm"),
+    "kcat": ("kcat",),
+}
+"""Marker -> programs that its tests need."""
+
+TEST_SETTINGS = {
+    "kafka.group.initial_rebalance_delay_ms": "0",
+    "kafka.group.min_session_timeout_ms": "1000",
+}
+"""Settings of every test node: the first join of a group need not wait for members that never come."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose toolchain is missing; in CI that is a failure, so that no client goes untested unnoticed."""
+    for marker, programs in TOOLS_OF_MARKER.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        missing = [program for program in programs if shutil.which(program) is None]
+        if missing:
+            reason = f"{', '.join(missing)} not installed"
+            if os.environ.get("CI"):
+                pytest.fail(f"{reason}: in CI no client may go untested", pytrace=False)
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Show the end of the node's log with a failure of a test that used one."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for name, value in item.funcargs.items():
+            nodes = value.nodes if isinstance(value, NodeFactory) else [value]
+            for node in nodes:
+                if isinstance(node, NodeProcess):
+                    report.sections.append((f"log of {name}", node.tail()))
+    return report
+
+
+class NodeFactory:
+    """Makes node processes that end with the fixture that made the factory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.nodes: list[NodeProcess] = []
+
+    def __call__(
+        self,
+        name: str = "node",
+        *,
+        settings: Mapping[str, str] | None = None,
+        listen: Mapping[str, str] | None = None,
+        start: bool = True,
+    ) -> NodeProcess:
+        """A node on the data directory ``name``, started unless told otherwise."""
+        node = NodeProcess(self.directory / name, settings={**TEST_SETTINGS, **(settings or {})}, listen=listen)
+        self.nodes.append(node)
+        if start:
+            node.start()
+        return node
+
+    def dispose(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.dispose()
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all tests that leave it running and use topics of their own."""
+    factory = NodeFactory(tmp_path_factory.mktemp("shared"))
+    try:
+        yield factory()
+    finally:
+        factory.dispose()
+
+
+@pytest.fixture
+def node_factory(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
+    """Makes nodes that live as long as the test; for tests that kill, restart or fill them."""
+    factory = NodeFactory(tmp_path)
+    try:
+        yield factory
+    finally:
+        factory.dispose()
+
+
+@pytest.fixture
+def node(node_factory: Callable[..., NodeProcess]) -> NodeProcess:
+    """A running node of the test's own."""
+    return node_factory()

@@ -1,0 +1,158 @@
+"""A node as users run it: the `anabranch serve` command in a process of its own.
+
+Nothing here sleeps to synchronise: a start waits for the ready file or the end of the process, whichever is first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+FRONTS = ("kafka", "console", "sbp.pd", "sbp.range_server")
+"""Listeners that a test node opens, each on any free port of loopback."""
+
+TAIL_BYTES = 16_000
+
+
+class NodeFailed(AssertionError):
+    """The node did not start, or did not end as asked; the message carries the end of its log."""
+
+
+class NodeProcess:
+    """One node on a data directory, with ports that stay the same over restarts.
+
+    ``settings`` become `--set key=value`; ``listen`` maps listener names to `host:port` (default: all on free ports).
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        listen: Mapping[str, str] | None = None,
+        start_seconds: float = 60.0,
+    ) -> None:
+        self.data = data
+        self.settings = dict(settings or {})
+        self.listen = dict(listen) if listen is not None else dict.fromkeys(FRONTS, "127.0.0.1:0")
+        self.start_seconds = start_seconds
+        self.log = data.with_name(data.name + ".log")
+        self.ready_file = data.with_name(data.name + ".ready")
+        self.addresses: dict[str, str] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def kafka(self) -> str:
+        """`host:port` of the Kafka listener."""
+        return self.addresses["kafka"]
+
+    @property
+    def console(self) -> str:
+        """`http://host:port` of the console, the API and the metrics."""
+        return f"http://{self.addresses['console']}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running node."""
+        if self.process is None:
+            raise NodeFailed("the node is not running")
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        """The command line of the next start."""
+        command = [sys.executable, "-m", "bridges", "serve", "--data", str(self.data)]
+        for name, address in self.listen.items():
+            command += ["--listen", f"{name}={self.addresses.get(name, address)}"]
+        command += ["--ready-file", str(self.ready_file)]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        return command
+
+    def launch(self) -> None:
+        """Start the process without waiting until it serves."""
+        if self.process is not None:
+            raise NodeFailed("the node is running already")
+        self.ready_file.unlink(missing_ok=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def await_ready(self) -> None:
+        """Return when the node serves; raises NodeFailed when it ended instead or took too long."""
+        process = self.process
+        if process is None:
+            raise NodeFailed("the node was not launched")
+        deadline = time.monotonic() + self.start_seconds
+        while not self.ready_file.exists():
+            try:
+                code = process.wait(timeout=0.02)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                self.kill()
+                raise NodeFailed(f"the node was not ready in {self.start_seconds} s\n{self.tail()}") from None
+            self.process = None
+            raise NodeFailed(f"the node ended with {code} while starting\n{self.tail()}")
+        ready = json.loads(self.ready_file.read_text())
+        self.addresses = {name: str(address) for name, address in ready["listeners"].items()}
+
+    def start(self) -> NodeProcess:
+        """Launch and wait until the node serves."""
+        self.launch()
+        self.await_ready()
+        return self
+
+    def kill(self) -> None:
+        """`kill -9`: nothing in the node gets a chance to finish."""
+        self._end(signal.SIGKILL, 30.0)
+
+    def terminate(self, seconds: float = 60.0) -> int:
+        """Ask the node to drain and end; returns its exit code. Raises NodeFailed when it does not end in time."""
+        return self._end(signal.SIGTERM, seconds)
+
+    def _end(self, number: signal.Signals, seconds: float) -> int:
+        process = self.process
+        if process is None:
+            raise NodeFailed("the node is not running")
+        process.send_signal(number)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            self.process = None
+            raise NodeFailed(f"the node did not end in {seconds} s after {number.name}\n{self.tail()}") from None
+        self.process = None
+        return code
+
+    def restart(self, *, kill: bool = False) -> NodeProcess:
+        """End the node (with ``kill``: by SIGKILL) and start it again on the same data and the same ports."""
+        if kill:
+            self.kill()
+        else:
+            self.terminate()
+        return self.start()
+
+    def dispose(self) -> None:
+        """End the node whatever state it is in; for fixtures."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def tail(self) -> str:
+        """The end of what the node has printed over all its lives."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - TAIL_BYTES))
+            return log.read().decode(errors="replace")
