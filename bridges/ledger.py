@@ -110,14 +110,27 @@ class Ledger:
             del self.producers[producer_id]
         return len(idle)
 
-    def snapshot(self) -> bytes:
-        """All state as bytes, for :meth:`restore`."""
-        out = bytearray(_HEAD.pack(_SNAPSHOT_VERSION, len(self.producers)))
+    def forget(self, stamp: ProducerStamp, base_offset: int) -> None:
+        """Take back :meth:`record` for a batch that could not be stored; the latest one first."""
+        state = self.producers.get(stamp.producer_id)
+        if state is not None and state.batches and state.batches[-1].base_offset == base_offset:
+            state.batches.pop()
+
+    def snapshot(self, below: int) -> bytes:
+        """What was written below offset ``below``, as bytes for :meth:`restore`.
+
+        Batches at or above it may not be durable yet, so a snapshot must not vouch for them.
+        """
+        rows = bytearray()
+        producers = 0
         for producer_id, state in self.producers.items():
-            out += _PRODUCER.pack(producer_id, state.epoch, state.last_ms, len(state.batches))
-            for batch in state.batches:
-                out += _BATCH.pack(*batch)
-        return bytes(out)
+            durable = [batch for batch in state.batches if batch.base_offset < below]
+            if durable:
+                producers += 1
+                rows += _PRODUCER.pack(producer_id, state.epoch, state.last_ms, len(durable))
+                for batch in durable:
+                    rows += _BATCH.pack(*batch)
+        return _HEAD.pack(_SNAPSHOT_VERSION, producers) + rows
 
     def restore(self, data: bytes) -> None:
         """Replace all state by a snapshot's. Raises DecodeError; then the state is empty."""

@@ -64,4 +64,13 @@ def _version_1(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS = (_version_1,)
+def _version_2(connection: sqlite3.Connection) -> None:
+    # Derived state of partition logs, so that opening one need not read it from its start.
+    connection.execute(
+        """CREATE TABLE partition_snapshots (
+            stream_id INTEGER PRIMARY KEY, log_offset INTEGER NOT NULL, state BLOB NOT NULL
+        ) STRICT"""
+    )
+
+
+MIGRATIONS = (_version_1, _version_2)

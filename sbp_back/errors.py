@@ -68,6 +68,17 @@ class FencedError(SbpError):
     """The writer's epoch has been overtaken, or its range was sealed by somebody else: it must never write again."""
 
 
+NO_SPACE_DETAIL = b"no-space"
+"""Status detail that tells a full disk from other internal errors of a range server (both are code 2500)."""
+
+
+class NoSpace(SbpError):
+    """The range server has no room for the append: nothing was written, the writer lives on, reads go on."""
+
+    def __init__(self, message: str = "the range server's disk is full") -> None:
+        super().__init__(ErrorCode.RS_INTERNAL_SERVER_ERROR, message)
+
+
 class ConnectionLost(SbpError):
     """The peer went away, or did not answer in time; whether the request took effect is unknown."""
 

@@ -1,0 +1,239 @@
+"""All partition logs of one node: found by topic and partition, opened on first use, closed in order.
+
+Opening takes ownership (a newer epoch seals whoever wrote before), restores the latest snapshot and reads the headers
+of what was appended after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from bridges.errors import LogError, LogUnavailable
+from bridges.partition_log import PartitionLog
+from bridges.partition_state import PartitionState
+from bridges.tail_cache import Tail, TailCache
+from sbp_back.client import Client, StreamWriter
+from sbp_back.errors import DecodeError, FencedError, SbpError
+from sbp_back.model import Entry
+
+_log = structlog.get_logger("anabranch.logs")
+
+
+@dataclass(slots=True)
+class LogOptions:
+    """Limits of the partition logs of one node; see docs/operations.md."""
+
+    tail_cache_bytes: int = 32 * 1024 * 1024
+    snapshot_bytes: int = 64 * 1024 * 1024
+    max_producers_per_partition: int = 20_000
+    producer_idle_ms: int = 86_400_000
+    open_concurrency: int = 64
+    open_attempts: int = 5
+    rebuild_read_bytes: int = 4 * 1024 * 1024
+    retention_openings: int = 100
+
+
+class SnapshotStore(Protocol):
+    async def load(self, stream_id: int) -> tuple[int, bytes] | None: ...
+    async def save(self, stream_id: int, offset: int, state: bytes) -> None: ...
+    async def forget(self, stream_id: int) -> None: ...
+
+
+class Logs:
+    """The node's partition logs. ``next_epoch`` must give a number above every one it gave before, also after a crash.
+
+    ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        streams: Callable[[str, int], int | None],
+        snapshots: SnapshotStore,
+        next_epoch: Callable[[], Awaitable[int]],
+        options: LogOptions | None = None,
+    ) -> None:
+        self.options = options or LogOptions()
+        self._client = client
+        self._streams = streams
+        self._snapshots = snapshots
+        self._next_epoch = next_epoch
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._cache = TailCache(self.options.tail_cache_bytes)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gate = asyncio.Semaphore(self.options.open_concurrency)
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.epoch = -1
+        """The epoch of this run of the node; a partition that had to be opened again has a newer one of its own."""
+
+    async def start(self) -> None:
+        """Take this run's epoch."""
+        self.epoch = await self._next_epoch()
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition, whether or not it is open yet; None when there is no such partition."""
+        log = self._logs.get((topic, partition))
+        if log is None:
+            stream_id = self._streams(topic, partition)
+            if stream_id is None or self._closing:
+                return None
+            log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
+            self._logs[topic, partition] = log
+        return log
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch the partition is, or would be, written in."""
+        log = self._logs.get((topic, partition))
+        return self.epoch if log is None or log.epoch < 0 else log.epoch
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        """Every log touched so far."""
+        return iter(list(self._logs.values()))
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.total
+
+    def topic_deleted(self, topic: str, stream_ids: Mapping[int, int]) -> None:
+        """Drop the logs of a topic that is no more; ``stream_ids`` by partition."""
+        for partition, stream_id in stream_ids.items():
+            log = self._logs.pop((topic, partition), None)
+            if log is not None:
+                log.delete()
+            self._spawn(self._snapshots.forget(stream_id))
+
+    # --- what partition logs ask of their owner -----------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def opening(self, log: PartitionLog) -> None:
+        self._spawn(self._open(log))
+
+    def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None:
+        self._spawn(self._save(log, offset, blob))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, log: PartitionLog, offset: int, blob: bytes) -> None:
+        try:
+            await self._snapshots.save(log.stream_id, offset, blob)
+        except LogError as error:
+            # Only the next opening is slower for it.
+            _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
+
+    async def _open(self, log: PartitionLog) -> None:
+        async with self._gate:
+            try:
+                writer = await self._take(log)
+                state = await self._rebuild(log, writer)
+            except (SbpError, LogError) as error:
+                _log.error("partition not opened", topic=log.topic, partition=log.partition, error=str(error))
+                if self._logs.get((log.topic, log.partition)) is log:
+                    log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {error}"))
+                return
+        if self._logs.get((log.topic, log.partition)) is not log:
+            await writer.close()  # deleted meanwhile; it has answered its callers itself
+            return
+        log.opened(writer, state)
+
+    async def _take(self, log: PartitionLog) -> StreamWriter:
+        # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
+        epoch = self.epoch if log.epoch < 0 else await self._next_epoch()
+        attempts = self.options.open_attempts
+        while True:
+            try:
+                return await self._client.open(log.stream_id, epoch)
+            except FencedError:
+                attempts -= 1
+                if not attempts:
+                    raise
+                epoch = await self._next_epoch()
+
+    async def _rebuild(self, log: PartitionLog, writer: StreamWriter) -> PartitionState:
+        state = PartitionState(self.options.max_producers_per_partition)
+        start, end = writer.start_offset, writer.next_offset
+        position = start
+        saved = await self._snapshots.load(log.stream_id)
+        if saved is not None and saved[0] <= end:
+            try:
+                state.restore(saved[1])
+                position = max(start, saved[0])
+            except DecodeError as error:
+                _log.warning("snapshot not used", topic=log.topic, partition=log.partition, error=str(error))
+                state = PartitionState(self.options.max_producers_per_partition)
+        while position < end:
+            entries: list[Entry] = await self._client.fetch_entries(
+                log.stream_id, position, self.options.rebuild_read_bytes, limit=end
+            )
+            if not entries:
+                raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
+            for entry in entries:
+                if entry.end_offset > position:
+                    state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
+                    position = entry.end_offset
+            await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+        state.drop_before(start)
+        return state
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
+    async def enforce_retention(
+        self, partitions: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]], now_ms: int
+    ) -> int:
+        """Trim what is too old or too much of ``partitions``; returns how many were trimmed.
+
+        ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit. A partition that nobody has
+        used since the node started is opened for it, a bounded number in each call.
+        """
+        trimmed = 0
+        openings = self.options.retention_openings
+        for topic, partition in partitions:
+            keep_ms, keep_bytes = limits(topic)
+            log = self.get(topic, partition)
+            if log is None or (keep_ms < 0 and keep_bytes < 0):
+                continue
+            if not log.is_open:
+                if not openings:
+                    continue
+                openings -= 1
+            try:
+                await log.ready()
+                offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
+                if offset is not None and offset > log.log_start_offset:
+                    await log.trim(offset)
+                    trimmed += 1
+            except LogError as error:
+                _log.warning("retention not applied", topic=topic, partition=partition, error=str(error))
+        return trimmed
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers idle for too long; returns how many."""
+        before = now_ms - self.options.producer_idle_ms
+        return sum(log.state.ledger.expire(before) for log in self if log.is_open)
+
+    async def close(self) -> None:
+        """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
+        self._closing = True
+        for log in self:
+            if log.is_open:
+                log.snapshot_if_moved()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        for log in self:
+            await log.close()

@@ -1,0 +1,478 @@
+"""One partition: append, read, wait, trim (design, sections 4 and 6).
+
+The owner is a single writer. Ledger check, offset assignment and hand-over to the backend happen in one synchronous
+step, so they are atomic; acknowledgements arrive in offset order once the backend made the batch durable. A log is
+opened on its first use, and opened anew, in a newer epoch, after the backend failed it: what was in flight is answered
+with an error and the state is rebuilt from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from bridges.errors import (
+    DataCorrupt,
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    StorageFull,
+)
+from bridges.formats import format_of
+from bridges.ledger import ProducerStamp
+from bridges.partition_state import PartitionState
+from bridges.records import Buffer, StoredBatch
+from bridges.tail_cache import Tail
+from sbp_back.client import Client, StreamWriter
+from sbp_back.errors import ErrorCode, NoSpace, SbpError
+from sbp_back.model import Entry
+
+AppendDone = Callable[[int, LogError | None], None]
+"""Called with (base offset, None) or (-1, error), exactly once."""
+ReadDone = Callable[[list[StoredBatch], LogError | None], None]
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none."""
+
+    payload: Buffer
+    count: int
+    flags: int
+    max_timestamp: int = -1
+    producer: ProducerStamp | None = None
+
+
+_SCAN_BYTES = 1024 * 1024
+"""Bytes read at a time when records are searched by timestamp."""
+_SNAPSHOT_BATCH_COST = 2048
+"""Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
+
+
+class Waiter(Protocol):
+    """Something that waits for a partition to move; called on the event loop and free to remove itself."""
+
+    def log_moved(self, log: PartitionLog) -> None:
+        """The high watermark or the log start moved, or the log became unusable."""
+
+
+class Owner(Protocol):
+    """What a partition log needs of the node that owns it."""
+
+    @property
+    def client(self) -> Client: ...
+
+    def opening(self, log: PartitionLog) -> None:
+        """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
+
+    def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None: ...
+
+    def schedule(self, callback: Callable[[], None]) -> None: ...
+
+
+class Phase(Enum):
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    DELETED = "deleted"
+
+
+class PartitionLog:
+    """The single writer and the readers' view of one partition."""
+
+    __slots__ = (
+        "_duplicates",
+        "_notify_scheduled",
+        "_open_callbacks",
+        "_owner",
+        "_pending",
+        "_queued",
+        "_since_snapshot",
+        "_snapshot_bytes",
+        "_waiters",
+        "_writer",
+        "epoch",
+        "high_watermark",
+        "log_start_offset",
+        "partition",
+        "phase",
+        "state",
+        "stream_id",
+        "tail",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, stream_id: int, owner: Owner, tail: Tail, snapshot_bytes: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.stream_id = stream_id
+        self.phase = Phase.CLOSED
+        self.epoch = -1
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.state = PartitionState(0)
+        self.tail = tail
+        self._owner = owner
+        self._writer: StreamWriter | None = None
+        # (base, batch, done) of appends handed to the backend, in offset order.
+        self._pending: deque[tuple[int, Batch, AppendDone]] = deque()
+        # Producers that repeated a batch which is still in flight, by its base offset.
+        self._duplicates: dict[int, list[AppendDone]] = {}
+        self._queued: list[tuple[Batch, AppendDone]] = []
+        self._open_callbacks: list[Callable[[LogError | None], None]] = []
+        self._waiters: dict[Waiter, None] = {}
+        self._notify_scheduled = False
+        self._snapshot_bytes = snapshot_bytes
+        self._since_snapshot = 0
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic}-{self.partition}, {self.phase.value}, high_watermark={self.high_watermark})"
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._writer.next_offset if self._writer is not None else self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset a reader of committed data must not see yet."""
+        return self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of payload kept, to within one interval of the offset index."""
+        return self.state.index.size_bytes
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.phase is Phase.OPEN
+
+    def when_open(self, callback: Callable[[LogError | None], None]) -> None:
+        """Call back once the log can be used (at once if it can), or with the error that prevents it."""
+        if self.phase is Phase.OPEN:
+            callback(None)
+        elif self.phase is Phase.DELETED:
+            callback(LogDeleted(f"{self.topic}-{self.partition} was deleted"))
+        else:
+            self._open_callbacks.append(callback)
+            self._ensure_opening()
+
+    def _ensure_opening(self) -> None:
+        if self.phase is Phase.CLOSED:
+            self.phase = Phase.OPENING
+            self._owner.opening(self)
+
+    def opened(self, writer: StreamWriter, state: PartitionState) -> None:
+        """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable."""
+        assert self.phase is Phase.OPENING, self
+        assert not self._pending, "a log is opened with nothing in flight"
+        self._writer = writer
+        self.state = state
+        self.epoch = writer.epoch
+        self.log_start_offset = writer.start_offset
+        self.high_watermark = writer.confirm_offset
+        self.phase = Phase.OPEN
+        queued, self._queued = self._queued, []
+        for batch, done in queued:
+            self.append(batch, done)
+        self._settle_open(None)
+        self._moved()
+
+    def open_failed(self, error: LogError) -> None:
+        """The owner could not take the partition; the next use tries again."""
+        self.phase = Phase.CLOSED
+        self._refuse_queued(error)
+        self._settle_open(error)
+
+    def _settle_open(self, error: LogError | None) -> None:
+        callbacks, self._open_callbacks = self._open_callbacks, []
+        for callback in callbacks:
+            callback(error)
+
+    def _refuse_queued(self, error: LogError) -> None:
+        queued, self._queued = self._queued, []
+        for _, done in queued:
+            done(-1, error)
+
+    # --- append -------------------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, done: AppendDone) -> None:
+        """Append one batch; ``done`` is called when it is durable.
+
+        Errors given to ``done``: OutOfOrderSequence, ProducerFenced, StorageFull, LogUnavailable, LogDeleted. A batch
+        that repeats one of its producer's last five is not stored again and gets the original base offset.
+        """
+        writer = self._writer
+        if writer is None or self.phase is not Phase.OPEN:
+            if self.phase is Phase.DELETED:
+                done(-1, LogDeleted(f"{self.topic}-{self.partition} was deleted"))
+                return
+            self._queued.append((batch, done))
+            self._ensure_opening()
+            return
+        stamp = batch.producer
+        if stamp is not None:
+            try:
+                original = self.state.ledger.check(stamp)
+            except LogError as error:
+                done(-1, error)
+                return
+            if original is not None:
+                if original < self.high_watermark:
+                    done(original, None)
+                else:
+                    self._duplicates.setdefault(original, []).append(done)
+                return
+        base = writer.next_offset
+        format_of(batch.flags).stamp(batch.payload, base, self.epoch)
+        now = time.time_ns() // 1_000_000
+        if stamp is not None:
+            self.state.ledger.record(stamp, base, now)
+        self._pending.append((base, batch, done))
+        given = writer.append(batch.payload, batch.count, batch.flags, now, self._stored)
+        assert given == base, "the backend gave another offset than it announced"
+
+    def _stored(self, error: SbpError | None) -> None:
+        """The backend's answer for the oldest batch in flight."""
+        if not self._pending:
+            return  # its fate was settled when the log failed
+        base, batch, done = self._pending.popleft()
+        if error is not None:
+            self._append_failed(base, batch, done, error)
+            return
+        end = base + batch.count
+        payload = batch.payload
+        size = len(payload)
+        self.high_watermark = end
+        timestamp = batch.max_timestamp
+        self.state.index.add(base, size, timestamp if timestamp >= 0 else time.time_ns() // 1_000_000)
+        self.state.enter_epoch(self.epoch, base)
+        self.tail.append(StoredBatch(base, end, batch.flags, payload))
+        done(base, None)
+        if self._duplicates:
+            for waiting in self._duplicates.pop(base, ()):
+                waiting(base, None)
+        self._since_snapshot += size + _SNAPSHOT_BATCH_COST
+        if self._since_snapshot >= self._snapshot_bytes:
+            self.snapshot()
+        if self._waiters:
+            self._moved()
+
+    def _append_failed(self, base: int, batch: Batch, done: AppendDone, error: SbpError) -> None:
+        if batch.producer is not None:
+            self.state.ledger.forget(batch.producer, base)
+        if isinstance(error, NoSpace):
+            refusal: LogError = StorageFull(str(error))
+            done(-1, refusal)
+            for waiting in self._duplicates.pop(base, ()):
+                waiting(-1, refusal)
+            return
+        self._pending.appendleft((base, batch, done))
+        self.fail(LogUnavailable(f"{self.topic}-{self.partition}: {error}"))
+
+    def fail(self, error: LogError) -> None:
+        """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSED
+        self._writer = None
+        pending, self._pending = self._pending, deque()
+        duplicates, self._duplicates = self._duplicates, {}
+        self.tail.clear()
+        for _, _, done in pending:
+            done(-1, error)
+        for waiting in duplicates.values():
+            for done in waiting:
+                done(-1, error)
+        self._moved()
+
+    # --- read ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, done: ReadDone) -> None:
+        """Whole batches from the one that contains ``offset``, at least one unless ``offset`` is the high watermark.
+
+        ``done`` may be called before this returns. Errors: OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
+        """
+        if self.phase is not Phase.OPEN:
+            self.when_open(lambda error: self.read(offset, max_bytes, done) if error is None else done([], error))
+            return
+        if offset < self.log_start_offset or offset > self.high_watermark:
+            span = f"[{self.log_start_offset}, {self.high_watermark}]"
+            done([], OffsetOutOfRange(f"offset {offset} of {self.topic}-{self.partition} is outside {span}"))
+            return
+        if offset == self.high_watermark:
+            done([], None)
+            return
+        cached = self.tail.read(offset, max_bytes)
+        if cached is not None:
+            done(cached, None)
+            return
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            if isinstance(answer, SbpError):
+                done([], _read_error(answer))
+            else:
+                done([StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload) for e in answer], None)
+
+        self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=self.high_watermark)
+
+    def available(self, offset: int, enough: int) -> int:
+        """Bytes a read from ``offset`` would find, counted only as far as ``enough``."""
+        if offset >= self.high_watermark:
+            return 0
+        cached = self.tail.bytes_from(offset, enough)
+        return enough if cached is None else cached
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Have ``waiter`` called whenever the log moves, until it is removed."""
+        self._waiters[waiter] = None
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def _moved(self) -> None:
+        # Once per loop tick: a group commit acknowledges many batches of a partition at once.
+        if not self._notify_scheduled and self._waiters:
+            self._notify_scheduled = True
+            self._owner.schedule(self._notify)
+
+    def _notify(self) -> None:
+        self._notify_scheduled = False
+        for waiter in list(self._waiters):
+            waiter.log_moved(self)
+
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none is.
+
+        Looks into batches (reference/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
+        """
+        await self.ready()
+        position = self.state.index.seek_timestamp(timestamp)
+        return None if position is None else await self._scan(position, timestamp)
+
+    async def find_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the earliest record with the highest timestamp kept; None if none carries one."""
+        await self.ready()
+        found = self.state.index.seek_max_timestamp()
+        return None if found is None else await self._scan(*found)
+
+    async def _scan(self, position: int, timestamp: int) -> tuple[int, int] | None:
+        position = max(position, self.log_start_offset)
+        while position < self.high_watermark:
+            for batch in await self.read_batches(position, _SCAN_BYTES):
+                plug = format_of(batch.flags)
+                if plug.describe(batch.payload).max_timestamp >= timestamp:
+                    for record in plug.decode(batch):
+                        if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                            return record.offset, record.timestamp
+                position = batch.end_offset
+        return None
+
+    def read_batches(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
+        """Awaitable form of :meth:`read`; raises its errors."""
+        future: asyncio.Future[list[StoredBatch]] = asyncio.get_running_loop().create_future()
+
+        def settle(batches: list[StoredBatch], error: LogError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(batches)
+            else:
+                future.set_exception(error)
+
+        self.read(offset, max_bytes, settle)
+        return future
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
+    async def trim(self, offset: int) -> int:
+        """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
+
+        Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted.
+        """
+        await self.ready()
+        if offset > self.high_watermark or offset < 0:
+            raise OffsetOutOfRange(
+                f"cannot trim {self.topic}-{self.partition} at {offset}: it ends at {self.next_offset}"
+            )
+        if offset > self.log_start_offset:
+            try:
+                await self._owner.client.trim(self.stream_id, offset)
+            except SbpError as error:
+                raise LogUnavailable(str(error)) from error
+            self.log_start_offset = max(self.log_start_offset, offset)
+            self.state.drop_before(offset)
+            if offset == self.high_watermark:
+                self.state.index.clear()
+            self._moved()
+        return self.log_start_offset
+
+    def ready(self) -> Awaitable[None]:
+        """Awaitable form of :meth:`when_open`; raises its error."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(error: LogError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.when_open(settle)
+        return future
+
+    def snapshot(self) -> None:
+        """Hand the owner a snapshot of the durable state, so that the next opening reads less."""
+        self._since_snapshot = 0
+        self._owner.save_snapshot(self, self.high_watermark, self.state.snapshot(self.high_watermark))
+
+    def snapshot_if_moved(self) -> None:
+        """Like :meth:`snapshot`, unless nothing was appended since the last one."""
+        if self._since_snapshot:
+            self.snapshot()
+
+    def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
+        """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
+        index = self.state.index
+        offsets = []
+        if keep_ms >= 0:
+            oldest = now_ms - keep_ms
+            offsets.append(self.high_watermark if index.max_timestamp < oldest else index.older_than(oldest))
+        if keep_bytes >= 0:
+            offsets.append(index.beyond(keep_bytes))
+        return max((offset for offset in offsets if offset is not None), default=None)
+
+    async def close(self) -> None:
+        """Let go of the writer; nothing may be in flight any more."""
+        writer, self._writer = self._writer, None
+        if self.phase is Phase.OPEN:
+            self.phase = Phase.CLOSED
+        self.tail.clear()
+        if writer is not None:
+            await writer.close()
+
+    def delete(self) -> None:
+        """The topic is gone: everybody who waits is told so, nothing works any more."""
+        self.phase = Phase.DELETED
+        gone = LogDeleted(f"{self.topic}-{self.partition} was deleted")
+        self._refuse_queued(gone)
+        self._settle_open(gone)
+        self.fail(gone)
+
+
+def _read_error(error: SbpError) -> LogError:
+    if error.code == ErrorCode.RS_DATA_CORRUPTED:
+        return DataCorrupt(str(error))
+    if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, ErrorCode.OFFSET_OVERFLOW):
+        return OffsetOutOfRange(str(error))
+    return LogUnavailable(str(error))
