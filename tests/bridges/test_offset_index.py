@@ -1,0 +1,96 @@
+"""The sparse offset index against a list of all batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.offset_index import OffsetIndex
+from sbp_back.errors import DecodeError
+
+batches = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 300), st.integers(-1, 50)), min_size=1, max_size=80)
+
+
+def build(rows: list[tuple[int, int, int]], max_rows: int = 8192) -> tuple[OffsetIndex, list[tuple[int, int, int]]]:
+    index = OffsetIndex(interval=500, max_rows=max_rows)
+    base = 0
+    all_batches = []
+    for count, size, timestamp in rows:
+        index.add(base, size, timestamp)
+        all_batches.append((base, size, timestamp))
+        base += count
+    return index, all_batches
+
+
+@given(batches, st.integers(0, 60), st.sampled_from([4, 8192]))
+def test_a_scan_from_the_sought_offset_meets_the_first_batch_in_time(rows, timestamp, max_rows) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows, max_rows)
+    first = next((base for base, _, ts in all_batches if ts >= timestamp), None)
+    found = index.seek_timestamp(timestamp)
+    assert (found is None) == (first is None)
+    if found is not None and first is not None:
+        assert found <= first
+
+
+@given(batches, st.integers(0, 60), st.sampled_from([4, 8192]))
+def test_everything_before_older_than_is_older(rows, timestamp, max_rows) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows, max_rows)
+    offset = index.older_than(timestamp)
+    assert all(ts < timestamp for base, _, ts in all_batches if offset is not None and base < offset)
+
+
+@given(batches, st.integers(0, 30_000), st.sampled_from([4, 8192]))
+def test_beyond_leaves_at_least_what_is_to_be_kept(rows, keep, max_rows) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows, max_rows)
+    offset = index.beyond(keep)
+    if offset is not None:
+        assert sum(size for base, size, _ in all_batches if base >= offset) >= keep
+        assert any(base < offset for base, _, _ in all_batches)
+
+
+@given(batches, st.sampled_from([4, 8192]))
+def test_the_highest_timestamp_lies_where_it_says(rows, max_rows) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows, max_rows)
+    highest = max(ts for _, _, ts in all_batches)
+    found = index.seek_max_timestamp()
+    if highest < 0:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[1] == highest
+        assert found[0] <= next(base for base, _, ts in all_batches if ts == highest)
+
+
+@given(batches, st.integers(0, 200))
+def test_dropping_keeps_the_size_of_what_remains_within_an_interval(rows, offset) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows)
+    assert index.size_bytes == sum(size for _, size, _ in all_batches)
+    index.drop_before(offset)
+    remaining = sum(size for base, size, _ in all_batches if base >= offset)
+    assert remaining <= index.size_bytes <= remaining + 500 + 300
+
+
+@given(batches, batches)
+def test_a_restored_index_goes_on_like_the_original(rows, more) -> None:  # type: ignore[no-untyped-def]
+    index, all_batches = build(rows)
+    copy = OffsetIndex()
+    copy.restore(index.snapshot())
+    base = all_batches[-1][0] + 5
+    for count, size, timestamp in more:
+        index.add(base, size, timestamp)
+        copy.add(base, size, timestamp)
+        base += count
+    assert copy.snapshot() == index.snapshot()
+
+
+@given(st.binary(max_size=100))
+def test_damaged_snapshots_raise_only_the_typed_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        OffsetIndex().restore(b"\x09" + data)
+
+
+def test_rows_stay_bounded() -> None:
+    index, _ = build([(1, 500, i) for i in range(10_000)], max_rows=16)
+    assert len(index._offsets) <= 16
+    assert index.size_bytes == 5_000_000
