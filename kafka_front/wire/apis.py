@@ -1,0 +1,162 @@
+"""The APIs of Kafka this front knows, and the versions it offers.
+
+Two ranges per API: the versions whose layout the codec can build (those of Apache Kafka 4.2), and the versions offered
+to clients. Why the latter are what they are: reference/kafka.md 1.2, rules A-G. The important ones:
+
+* A: the offered range must reach from the old non-flexible versions (kafkajs, aiokafka, kcat) to flexible ones.
+* B: Produce is advertised from version 0, or old librdkafka silently stops compressing; 0-2 are answered with
+  UNSUPPORTED_VERSION.
+* C: FindCoordinator, JoinGroup and SaslHandshake stay at minimum 0 for the same feature map.
+* E: key 68 only when OffsetCommit 9, OffsetFetch 9 and ConsumerGroupDescribe work too.
+* F: never advertise an API that is not served: clients change their behaviour on its mere presence.
+* G: no Produce 12, EndTxn 5, TxnOffsetCommit 5 before implicit partition registration (KIP-890 part 2) exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ApiKey(IntEnum):
+    """Keys of the APIs a client may call."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """``first``-``last``: layouts known; ``lowest``-``highest``: versions answered; ``advertised``: minimum told."""
+
+    key: int
+    name: str
+    first: int
+    last: int
+    lowest: int
+    highest: int
+    advertised: int
+
+    @property
+    def module(self) -> str:
+        """Name of the API in snake case."""
+        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.name).lstrip("_")
+
+
+def _table(rows: Iterable[tuple[int, str, int, int, int, int]]) -> dict[int, Api]:
+    apis = {}
+    for key, name, first, last, lowest, highest in rows:
+        advertised = 0 if key == ApiKey.PRODUCE else lowest
+        apis[key] = Api(key, name, first, last, lowest, highest, advertised)
+    return apis
+
+
+APIS: dict[int, Api] = _table(
+    [
+        # key, name, layouts known, versions answered (reference/kafka.md, 1.3)
+        (0, "Produce", 0, 13, 3, 11),
+        (1, "Fetch", 4, 18, 4, 12),
+        (2, "ListOffsets", 1, 11, 1, 8),
+        (3, "Metadata", 0, 13, 0, 12),
+        (8, "OffsetCommit", 2, 10, 2, 9),
+        (9, "OffsetFetch", 1, 10, 1, 9),
+        (10, "FindCoordinator", 0, 6, 0, 4),
+        (11, "JoinGroup", 0, 9, 0, 9),
+        (12, "Heartbeat", 0, 4, 0, 4),
+        (13, "LeaveGroup", 0, 5, 0, 5),
+        (14, "SyncGroup", 0, 5, 0, 5),
+        (15, "DescribeGroups", 0, 6, 0, 5),
+        (16, "ListGroups", 0, 5, 0, 5),
+        (17, "SaslHandshake", 0, 1, 0, 1),
+        (18, "ApiVersions", 0, 4, 0, 4),
+        (19, "CreateTopics", 2, 7, 2, 7),
+        (20, "DeleteTopics", 1, 6, 1, 6),
+        (21, "DeleteRecords", 0, 2, 0, 2),
+        (22, "InitProducerId", 0, 6, 0, 4),
+        (23, "OffsetForLeaderEpoch", 2, 4, 2, 4),
+        (24, "AddPartitionsToTxn", 0, 5, 0, 3),
+        (25, "AddOffsetsToTxn", 0, 4, 0, 3),
+        (26, "EndTxn", 0, 5, 0, 3),
+        (28, "TxnOffsetCommit", 0, 5, 0, 3),
+        (29, "DescribeAcls", 1, 3, 1, 3),
+        (30, "CreateAcls", 1, 3, 1, 3),
+        (31, "DeleteAcls", 1, 3, 1, 3),
+        (32, "DescribeConfigs", 1, 4, 1, 4),
+        (33, "AlterConfigs", 0, 2, 0, 2),
+        (35, "DescribeLogDirs", 1, 5, 1, 4),
+        (36, "SaslAuthenticate", 0, 2, 0, 2),
+        (37, "CreatePartitions", 0, 3, 0, 3),
+        (42, "DeleteGroups", 0, 2, 0, 2),
+        (43, "ElectLeaders", 0, 2, 0, 2),
+        (44, "IncrementalAlterConfigs", 0, 1, 0, 1),
+        (45, "AlterPartitionReassignments", 0, 1, 0, 0),
+        (46, "ListPartitionReassignments", 0, 0, 0, 0),
+        (47, "OffsetDelete", 0, 0, 0, 0),
+        (48, "DescribeClientQuotas", 0, 1, 0, 1),
+        (49, "AlterClientQuotas", 0, 1, 0, 1),
+        (50, "DescribeUserScramCredentials", 0, 0, 0, 0),
+        (51, "AlterUserScramCredentials", 0, 0, 0, 0),
+        (60, "DescribeCluster", 0, 2, 0, 1),
+        (61, "DescribeProducers", 0, 0, 0, 0),
+        (65, "DescribeTransactions", 0, 0, 0, 0),
+        (66, "ListTransactions", 0, 2, 0, 1),
+        (68, "ConsumerGroupHeartbeat", 0, 1, 0, 1),
+        (69, "ConsumerGroupDescribe", 0, 1, 0, 1),
+        (74, "ListConfigResources", 0, 1, 0, 1),
+        (75, "DescribeTopicPartitions", 0, 0, 0, 0),
+    ]
+)
+
+
+def advertised(served: Iterable[int]) -> list[Api]:
+    """The rows to tell clients about: those of ``served`` keys, in key order."""
+    return [APIS[key] for key in sorted(set(served)) if key in APIS]

@@ -1,0 +1,163 @@
+"""Codec functions by API key and version, and whole frames.
+
+Functions are generated on first use; only the schema module of that version is imported. A frame here is what follows
+the int32 length on the wire.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from kafka_front.wire import generate
+from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.generate import Decoder, Encoder
+from kafka_front.wire.primitives import Buffer, UnsupportedVersion, WireError, skip_tags
+from kafka_front.wire.schema import MessageType, load
+
+_HEADER = struct.Struct(">hhih")
+_RESPONSE_HEAD = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEAD = struct.Struct(">iix")
+_REQUEST_HEAD = struct.Struct(">ihhih")
+_CORRELATION = struct.Struct(">i")
+
+
+class RequestHeader:
+    """Header of a request; ``body`` is the position of what follows it in the frame."""
+
+    __slots__ = ("body", "client_id", "correlation_id", "key", "version")
+
+    def __init__(self, key: int, version: int, correlation_id: int, client_id: str | None, body: int) -> None:
+        self.key = key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body = body
+
+
+@cache
+def message_type(key: int, version: int, request: bool) -> MessageType:
+    """Layout of a message. Raises UnsupportedVersion."""
+    return load(key, version, request)
+
+
+@cache
+def request_decoder(key: int, version: int) -> Decoder:
+    return generate.decoder(message_type(key, version, True))
+
+
+@cache
+def request_encoder(key: int, version: int) -> Encoder:
+    return generate.encoder(message_type(key, version, True))
+
+
+@cache
+def response_decoder(key: int, version: int) -> Decoder:
+    return generate.decoder(message_type(key, version, False))
+
+
+@cache
+def response_encoder(key: int, version: int) -> Encoder:
+    return generate.encoder(message_type(key, version, False))
+
+
+def is_flexible(key: int, version: int) -> bool:
+    """Whether the request's header carries tagged fields (header version 2). Raises UnsupportedVersion."""
+    return message_type(key, version, True).header_version >= 2
+
+
+def has_flexible_response_header(key: int, version: int) -> bool:
+    """Header version 1 of the response; never so for ApiVersions, whose answer an older client must be able to read."""
+    return key != ApiKey.API_VERSIONS and message_type(key, version, False).header_version >= 1
+
+
+def decode_header(frame: bytes | bytearray) -> RequestHeader:
+    """Read the header of a request frame.
+
+    Raises WireError, or UnsupportedVersion (a WireError) when no schema of the key and version is known; for
+    ApiVersions of any version the header is read, so that the client can be told what is supported.
+    """
+    try:
+        key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
+        pos = 10
+        client_id = None
+        if length >= 0:
+            end = pos + length
+            if end > len(frame):
+                raise WireError("client id exceeds the message")
+            client_id = frame[pos:end].decode()
+            pos = end
+        elif length != -1:
+            raise WireError("negative length of the client id")
+        api = APIS.get(key)
+        if api is None or not api.first <= version <= api.last:
+            if key == ApiKey.API_VERSIONS:
+                return RequestHeader(key, version, correlation_id, client_id, pos)
+            raise UnsupportedVersion(f"API {key} version {version} of client {client_id!r} is not supported")
+        if is_flexible(key, version):
+            tags = frame[pos]
+            pos += 1
+            if tags:
+                pos = skip_tags(frame, pos, tags)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise WireError(f"malformed request header: {error}") from error
+    return RequestHeader(key, version, correlation_id, client_id, pos)
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
+    """Header and message of a request frame. Raises WireError."""
+    if isinstance(frame, memoryview):
+        frame = bytes(frame)
+    header = decode_header(frame)
+    return header, request_decoder(header.key, header.version)(frame, header.body)
+
+
+def encode_request(version: int, correlation_id: int, client_id: str | None, message: Any) -> list[Buffer]:
+    """Buffers of a whole request with its length prefix. Raises WireError."""
+    key = message.API_KEY
+    name = b"" if client_id is None else client_id.encode()
+    out: list[Buffer] = [b"", name]
+    if is_flexible(key, version):
+        out.append(b"\0")
+    request_encoder(key, version)(message, out)
+    size = sum(map(len, out)) + 10
+    out[0] = _REQUEST_HEAD.pack(size, key, version, correlation_id, -1 if client_id is None else len(name))
+    return out
+
+
+def encode_response(key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
+    """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError."""
+    out: list[Buffer] = [b""]
+    response_encoder(key, version)(message, out)
+    size = sum(map(len, out))
+    if has_flexible_response_header(key, version):
+        out[0] = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, correlation_id)
+    else:
+        out[0] = _RESPONSE_HEAD.pack(size + 4, correlation_id)
+    return out
+
+
+def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+    """Correlation id and message of a response frame. Raises WireError."""
+    if isinstance(frame, memoryview):
+        frame = bytes(frame)
+    try:
+        (correlation_id,) = _CORRELATION.unpack_from(frame, 0)
+        pos = 4
+        if has_flexible_response_header(key, version):
+            tags = frame[pos]
+            pos += 1
+            if tags:
+                pos = skip_tags(frame, pos, tags)
+    except (struct.error, IndexError) as error:
+        raise WireError(f"malformed response header: {error}") from error
+    return correlation_id, response_decoder(key, version)(frame, pos)
+
+
+def warm(served: Iterable[tuple[int, int]]) -> None:
+    """Generate the server's functions for (key, version) pairs now, rather than while a client waits."""
+    for key, version in served:
+        request_decoder(key, version)
+        response_encoder(key, version)

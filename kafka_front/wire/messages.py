@@ -1,0 +1,3546 @@
+"""Messages of the Kafka protocol, one class per message for all of its versions. GENERATED, do not edit.
+
+Written by ``python -m kafka_front.wire.make_messages``. Structures inside a message are classes nested in it. A field
+that a version lacks has Kafka's default after decoding and is left out by encoding. Numbers are plain ints, topic ids
+16 bytes (zero: none), names ending in ``_ms`` milliseconds. None in a structure-valued optional field means that all
+of its fields have their defaults. Records decode to a memoryview of the frame, without a copy; a response may carry
+them as a list of buffers, which are written one after the other.
+"""
+
+# ruff: noqa
+# fmt: off
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from kafka_front.wire.message import Message
+from kafka_front.wire.primitives import Buffer
+
+_NEW: Final[Any] = object()
+_NO_ID: Final = bytes(16)
+
+class ProduceRequest(Message):
+    __slots__ = ("transactional_id", "acks", "timeout_ms", "topic_data")
+    API_KEY: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        transactional_id: str | None = None,
+        acks: int = 0,
+        timeout_ms: int = 0,
+        topic_data: list[ProduceRequest.TopicProduceData] = _NEW,
+    ) -> None:
+        self.transactional_id: str | None = transactional_id
+        self.acks: int = acks
+        self.timeout_ms: int = timeout_ms
+        self.topic_data: list[ProduceRequest.TopicProduceData] = [] if topic_data is _NEW else topic_data
+
+    class TopicProduceData(Message):
+        __slots__ = ("topic_id", "partition_data", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partition_data: list[ProduceRequest.PartitionProduceData] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partition_data: list[ProduceRequest.PartitionProduceData] = [] if partition_data is _NEW else partition_data
+            self.name: str = name
+
+    class PartitionProduceData(Message):
+        __slots__ = ("index", "records")
+
+        def __init__(
+            self,
+            index: int = 0,
+            records: memoryview | None = None,
+        ) -> None:
+            self.index: int = index
+            self.records: memoryview | None = records
+
+class ProduceResponse(Message):
+    __slots__ = ("responses", "throttle_time_ms", "node_endpoints")
+    API_KEY: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        responses: list[ProduceResponse.TopicProduceResponse] = _NEW,
+        throttle_time_ms: int = 0,
+        node_endpoints: list[ProduceResponse.NodeEndpoint] = _NEW,
+    ) -> None:
+        self.responses: list[ProduceResponse.TopicProduceResponse] = [] if responses is _NEW else responses
+        self.throttle_time_ms: int = throttle_time_ms
+        self.node_endpoints: list[ProduceResponse.NodeEndpoint] = [] if node_endpoints is _NEW else node_endpoints
+
+    class TopicProduceResponse(Message):
+        __slots__ = ("topic_id", "partition_responses", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partition_responses: list[ProduceResponse.PartitionProduceResponse] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partition_responses: list[ProduceResponse.PartitionProduceResponse] = [] if partition_responses is _NEW else partition_responses
+            self.name: str = name
+
+    class PartitionProduceResponse(Message):
+        __slots__ = ("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset", "record_errors", "error_message", "current_leader")
+
+        def __init__(
+            self,
+            index: int = 0,
+            error_code: int = 0,
+            base_offset: int = 0,
+            log_append_time_ms: int = -1,
+            log_start_offset: int = -1,
+            record_errors: list[ProduceResponse.BatchIndexAndErrorMessage] = _NEW,
+            error_message: str | None = None,
+            current_leader: ProduceResponse.LeaderIdAndEpoch | None = None,
+        ) -> None:
+            self.index: int = index
+            self.error_code: int = error_code
+            self.base_offset: int = base_offset
+            self.log_append_time_ms: int = log_append_time_ms
+            self.log_start_offset: int = log_start_offset
+            self.record_errors: list[ProduceResponse.BatchIndexAndErrorMessage] = [] if record_errors is _NEW else record_errors
+            self.error_message: str | None = error_message
+            self.current_leader: ProduceResponse.LeaderIdAndEpoch | None = current_leader
+
+    class BatchIndexAndErrorMessage(Message):
+        __slots__ = ("batch_index", "batch_index_error_message")
+
+        def __init__(
+            self,
+            batch_index: int = 0,
+            batch_index_error_message: str | None = None,
+        ) -> None:
+            self.batch_index: int = batch_index
+            self.batch_index_error_message: str | None = batch_index_error_message
+
+    class LeaderIdAndEpoch(Message):
+        __slots__ = ("leader_id", "leader_epoch")
+
+        def __init__(
+            self,
+            leader_id: int = -1,
+            leader_epoch: int = -1,
+        ) -> None:
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+
+    class NodeEndpoint(Message):
+        __slots__ = ("node_id", "host", "port", "rack")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+        ) -> None:
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+
+class FetchRequest(Message):
+    __slots__ = ("cluster_id", "replica_state", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "session_id", "session_epoch", "topics", "forgotten_topics_data", "rack_id", "replica_id")
+    API_KEY: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        cluster_id: str | None = None,
+        replica_state: FetchRequest.ReplicaState | None = None,
+        max_wait_ms: int = 0,
+        min_bytes: int = 0,
+        max_bytes: int = 2147483647,
+        isolation_level: int = 0,
+        session_id: int = 0,
+        session_epoch: int = -1,
+        topics: list[FetchRequest.FetchTopic] = _NEW,
+        forgotten_topics_data: list[FetchRequest.ForgottenTopic] = _NEW,
+        rack_id: str = "",
+        replica_id: int = -1,
+    ) -> None:
+        self.cluster_id: str | None = cluster_id
+        self.replica_state: FetchRequest.ReplicaState | None = replica_state
+        self.max_wait_ms: int = max_wait_ms
+        self.min_bytes: int = min_bytes
+        self.max_bytes: int = max_bytes
+        self.isolation_level: int = isolation_level
+        self.session_id: int = session_id
+        self.session_epoch: int = session_epoch
+        self.topics: list[FetchRequest.FetchTopic] = [] if topics is _NEW else topics
+        self.forgotten_topics_data: list[FetchRequest.ForgottenTopic] = [] if forgotten_topics_data is _NEW else forgotten_topics_data
+        self.rack_id: str = rack_id
+        self.replica_id: int = replica_id
+
+    class ReplicaState(Message):
+        __slots__ = ("replica_id", "replica_epoch")
+
+        def __init__(
+            self,
+            replica_id: int = -1,
+            replica_epoch: int = -1,
+        ) -> None:
+            self.replica_id: int = replica_id
+            self.replica_epoch: int = replica_epoch
+
+    class FetchTopic(Message):
+        __slots__ = ("topic_id", "partitions", "topic")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[FetchRequest.FetchPartition] = _NEW,
+            topic: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[FetchRequest.FetchPartition] = [] if partitions is _NEW else partitions
+            self.topic: str = topic
+
+    class FetchPartition(Message):
+        __slots__ = ("partition", "current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "partition_max_bytes", "replica_directory_id", "high_watermark")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            current_leader_epoch: int = -1,
+            fetch_offset: int = 0,
+            last_fetched_epoch: int = -1,
+            log_start_offset: int = -1,
+            partition_max_bytes: int = 0,
+            replica_directory_id: bytes = _NO_ID,
+            high_watermark: int = 9223372036854775807,
+        ) -> None:
+            self.partition: int = partition
+            self.current_leader_epoch: int = current_leader_epoch
+            self.fetch_offset: int = fetch_offset
+            self.last_fetched_epoch: int = last_fetched_epoch
+            self.log_start_offset: int = log_start_offset
+            self.partition_max_bytes: int = partition_max_bytes
+            self.replica_directory_id: bytes = replica_directory_id
+            self.high_watermark: int = high_watermark
+
+    class ForgottenTopic(Message):
+        __slots__ = ("topic_id", "partitions", "topic")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[int] = _NEW,
+            topic: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+            self.topic: str = topic
+
+class FetchResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "session_id", "responses", "node_endpoints")
+    API_KEY: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        session_id: int = 0,
+        responses: list[FetchResponse.FetchableTopicResponse] = _NEW,
+        node_endpoints: list[FetchResponse.NodeEndpoint] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.session_id: int = session_id
+        self.responses: list[FetchResponse.FetchableTopicResponse] = [] if responses is _NEW else responses
+        self.node_endpoints: list[FetchResponse.NodeEndpoint] = [] if node_endpoints is _NEW else node_endpoints
+
+    class FetchableTopicResponse(Message):
+        __slots__ = ("topic_id", "partitions", "topic")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[FetchResponse.PartitionData] = _NEW,
+            topic: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[FetchResponse.PartitionData] = [] if partitions is _NEW else partitions
+            self.topic: str = topic
+
+    class PartitionData(Message):
+        __slots__ = ("partition_index", "error_code", "high_watermark", "last_stable_offset", "log_start_offset", "diverging_epoch", "current_leader", "snapshot_id", "aborted_transactions", "preferred_read_replica", "records")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            high_watermark: int = 0,
+            last_stable_offset: int = -1,
+            log_start_offset: int = -1,
+            diverging_epoch: FetchResponse.EpochEndOffset | None = None,
+            current_leader: FetchResponse.LeaderIdAndEpoch | None = None,
+            snapshot_id: FetchResponse.SnapshotId | None = None,
+            aborted_transactions: list[FetchResponse.AbortedTransaction] | None = _NEW,
+            preferred_read_replica: int = -1,
+            records: Buffer | list[Buffer] | None = None,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.high_watermark: int = high_watermark
+            self.last_stable_offset: int = last_stable_offset
+            self.log_start_offset: int = log_start_offset
+            self.diverging_epoch: FetchResponse.EpochEndOffset | None = diverging_epoch
+            self.current_leader: FetchResponse.LeaderIdAndEpoch | None = current_leader
+            self.snapshot_id: FetchResponse.SnapshotId | None = snapshot_id
+            self.aborted_transactions: list[FetchResponse.AbortedTransaction] | None = [] if aborted_transactions is _NEW else aborted_transactions
+            self.preferred_read_replica: int = preferred_read_replica
+            self.records: Buffer | list[Buffer] | None = records
+
+    class EpochEndOffset(Message):
+        __slots__ = ("epoch", "end_offset")
+
+        def __init__(
+            self,
+            epoch: int = -1,
+            end_offset: int = -1,
+        ) -> None:
+            self.epoch: int = epoch
+            self.end_offset: int = end_offset
+
+    class LeaderIdAndEpoch(Message):
+        __slots__ = ("leader_id", "leader_epoch")
+
+        def __init__(
+            self,
+            leader_id: int = -1,
+            leader_epoch: int = -1,
+        ) -> None:
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+
+    class SnapshotId(Message):
+        __slots__ = ("end_offset", "epoch")
+
+        def __init__(
+            self,
+            end_offset: int = -1,
+            epoch: int = -1,
+        ) -> None:
+            self.end_offset: int = end_offset
+            self.epoch: int = epoch
+
+    class AbortedTransaction(Message):
+        __slots__ = ("producer_id", "first_offset")
+
+        def __init__(
+            self,
+            producer_id: int = 0,
+            first_offset: int = 0,
+        ) -> None:
+            self.producer_id: int = producer_id
+            self.first_offset: int = first_offset
+
+    class NodeEndpoint(Message):
+        __slots__ = ("node_id", "host", "port", "rack")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+        ) -> None:
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+
+class ListOffsetsRequest(Message):
+    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms")
+    API_KEY: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        replica_id: int = 0,
+        isolation_level: int = 0,
+        topics: list[ListOffsetsRequest.ListOffsetsTopic] = _NEW,
+        timeout_ms: int = 0,
+    ) -> None:
+        self.replica_id: int = replica_id
+        self.isolation_level: int = isolation_level
+        self.topics: list[ListOffsetsRequest.ListOffsetsTopic] = [] if topics is _NEW else topics
+        self.timeout_ms: int = timeout_ms
+
+    class ListOffsetsTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[ListOffsetsRequest.ListOffsetsPartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[ListOffsetsRequest.ListOffsetsPartition] = [] if partitions is _NEW else partitions
+
+    class ListOffsetsPartition(Message):
+        __slots__ = ("partition_index", "current_leader_epoch", "timestamp")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            current_leader_epoch: int = -1,
+            timestamp: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.current_leader_epoch: int = current_leader_epoch
+            self.timestamp: int = timestamp
+
+class ListOffsetsResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[ListOffsetsResponse.ListOffsetsTopicResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[ListOffsetsResponse.ListOffsetsTopicResponse] = [] if topics is _NEW else topics
+
+    class ListOffsetsTopicResponse(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[ListOffsetsResponse.ListOffsetsPartitionResponse] = [] if partitions is _NEW else partitions
+
+    class ListOffsetsPartitionResponse(Message):
+        __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            timestamp: int = -1,
+            offset: int = -1,
+            leader_epoch: int = -1,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.timestamp: int = timestamp
+            self.offset: int = offset
+            self.leader_epoch: int = leader_epoch
+
+class MetadataRequest(Message):
+    __slots__ = ("topics", "allow_auto_topic_creation", "include_topic_authorized_operations", "include_cluster_authorized_operations")
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        topics: list[MetadataRequest.MetadataRequestTopic] | None = _NEW,
+        allow_auto_topic_creation: bool = True,
+        include_topic_authorized_operations: bool = False,
+        include_cluster_authorized_operations: bool = False,
+    ) -> None:
+        self.topics: list[MetadataRequest.MetadataRequestTopic] | None = [] if topics is _NEW else topics
+        self.allow_auto_topic_creation: bool = allow_auto_topic_creation
+        self.include_topic_authorized_operations: bool = include_topic_authorized_operations
+        self.include_cluster_authorized_operations: bool = include_cluster_authorized_operations
+
+    class MetadataRequestTopic(Message):
+        __slots__ = ("topic_id", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            name: str | None = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.name: str | None = name
+
+class MetadataResponse(Message):
+    __slots__ = ("throttle_time_ms", "brokers", "cluster_id", "controller_id", "topics", "error_code", "cluster_authorized_operations")
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        brokers: list[MetadataResponse.MetadataResponseBroker] = _NEW,
+        cluster_id: str | None = None,
+        controller_id: int = -1,
+        topics: list[MetadataResponse.MetadataResponseTopic] = _NEW,
+        error_code: int = 0,
+        cluster_authorized_operations: int = -2147483648,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.brokers: list[MetadataResponse.MetadataResponseBroker] = [] if brokers is _NEW else brokers
+        self.cluster_id: str | None = cluster_id
+        self.controller_id: int = controller_id
+        self.topics: list[MetadataResponse.MetadataResponseTopic] = [] if topics is _NEW else topics
+        self.error_code: int = error_code
+        self.cluster_authorized_operations: int = cluster_authorized_operations
+
+    class MetadataResponseBroker(Message):
+        __slots__ = ("node_id", "host", "port", "rack")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+        ) -> None:
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+
+    class MetadataResponseTopic(Message):
+        __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            name: str | None = "",
+            topic_id: bytes = _NO_ID,
+            is_internal: bool = False,
+            partitions: list[MetadataResponse.MetadataResponsePartition] = _NEW,
+            topic_authorized_operations: int = -2147483648,
+        ) -> None:
+            self.error_code: int = error_code
+            self.name: str | None = name
+            self.topic_id: bytes = topic_id
+            self.is_internal: bool = is_internal
+            self.partitions: list[MetadataResponse.MetadataResponsePartition] = [] if partitions is _NEW else partitions
+            self.topic_authorized_operations: int = topic_authorized_operations
+
+    class MetadataResponsePartition(Message):
+        __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "offline_replicas")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            partition_index: int = 0,
+            leader_id: int = 0,
+            leader_epoch: int = -1,
+            replica_nodes: list[int] = _NEW,
+            isr_nodes: list[int] = _NEW,
+            offline_replicas: list[int] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.partition_index: int = partition_index
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+            self.replica_nodes: list[int] = [] if replica_nodes is _NEW else replica_nodes
+            self.isr_nodes: list[int] = [] if isr_nodes is _NEW else isr_nodes
+            self.offline_replicas: list[int] = [] if offline_replicas is _NEW else offline_replicas
+
+class OffsetCommitRequest(Message):
+    __slots__ = ("group_id", "generation_id_or_member_epoch", "member_id", "group_instance_id", "topics", "retention_time_ms")
+    API_KEY: ClassVar[int] = 8
+
+    def __init__(
+        self,
+        group_id: str = "",
+        generation_id_or_member_epoch: int = -1,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        topics: list[OffsetCommitRequest.OffsetCommitRequestTopic] = _NEW,
+        retention_time_ms: int = -1,
+    ) -> None:
+        self.group_id: str = group_id
+        self.generation_id_or_member_epoch: int = generation_id_or_member_epoch
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+        self.topics: list[OffsetCommitRequest.OffsetCommitRequestTopic] = [] if topics is _NEW else topics
+        self.retention_time_ms: int = retention_time_ms
+
+    class OffsetCommitRequestTopic(Message):
+        __slots__ = ("topic_id", "partitions", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[OffsetCommitRequest.OffsetCommitRequestPartition] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[OffsetCommitRequest.OffsetCommitRequestPartition] = [] if partitions is _NEW else partitions
+            self.name: str = name
+
+    class OffsetCommitRequestPartition(Message):
+        __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            committed_offset: int = 0,
+            committed_leader_epoch: int = -1,
+            committed_metadata: str | None = "",
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.committed_offset: int = committed_offset
+            self.committed_leader_epoch: int = committed_leader_epoch
+            self.committed_metadata: str | None = committed_metadata
+
+class OffsetCommitResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 8
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetCommitResponse.OffsetCommitResponseTopic] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[OffsetCommitResponse.OffsetCommitResponseTopic] = [] if topics is _NEW else topics
+
+    class OffsetCommitResponseTopic(Message):
+        __slots__ = ("topic_id", "partitions", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[OffsetCommitResponse.OffsetCommitResponsePartition] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[OffsetCommitResponse.OffsetCommitResponsePartition] = [] if partitions is _NEW else partitions
+            self.name: str = name
+
+    class OffsetCommitResponsePartition(Message):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+
+class OffsetFetchRequest(Message):
+    __slots__ = ("groups", "require_stable", "group_id", "topics")
+    API_KEY: ClassVar[int] = 9
+
+    def __init__(
+        self,
+        groups: list[OffsetFetchRequest.OffsetFetchRequestGroup] = _NEW,
+        require_stable: bool = False,
+        group_id: str = "",
+        topics: list[OffsetFetchRequest.OffsetFetchRequestTopic] | None = _NEW,
+    ) -> None:
+        self.groups: list[OffsetFetchRequest.OffsetFetchRequestGroup] = [] if groups is _NEW else groups
+        self.require_stable: bool = require_stable
+        self.group_id: str = group_id
+        self.topics: list[OffsetFetchRequest.OffsetFetchRequestTopic] | None = [] if topics is _NEW else topics
+
+    class OffsetFetchRequestGroup(Message):
+        __slots__ = ("group_id", "member_id", "member_epoch", "topics")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            member_id: str | None = None,
+            member_epoch: int = -1,
+            topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None = _NEW,
+        ) -> None:
+            self.group_id: str = group_id
+            self.member_id: str | None = member_id
+            self.member_epoch: int = member_epoch
+            self.topics: list[OffsetFetchRequest.OffsetFetchRequestTopics] | None = [] if topics is _NEW else topics
+
+    class OffsetFetchRequestTopics(Message):
+        __slots__ = ("topic_id", "partition_indexes", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partition_indexes: list[int] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partition_indexes: list[int] = [] if partition_indexes is _NEW else partition_indexes
+            self.name: str = name
+
+    class OffsetFetchRequestTopic(Message):
+        __slots__ = ("name", "partition_indexes")
+
+        def __init__(
+            self,
+            name: str = "",
+            partition_indexes: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partition_indexes: list[int] = [] if partition_indexes is _NEW else partition_indexes
+
+class OffsetFetchResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups", "topics", "error_code")
+    API_KEY: ClassVar[int] = 9
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[OffsetFetchResponse.OffsetFetchResponseGroup] = _NEW,
+        topics: list[OffsetFetchResponse.OffsetFetchResponseTopic] = _NEW,
+        error_code: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[OffsetFetchResponse.OffsetFetchResponseGroup] = [] if groups is _NEW else groups
+        self.topics: list[OffsetFetchResponse.OffsetFetchResponseTopic] = [] if topics is _NEW else topics
+        self.error_code: int = error_code
+
+    class OffsetFetchResponseGroup(Message):
+        __slots__ = ("group_id", "topics", "error_code")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            topics: list[OffsetFetchResponse.OffsetFetchResponseTopics] = _NEW,
+            error_code: int = 0,
+        ) -> None:
+            self.group_id: str = group_id
+            self.topics: list[OffsetFetchResponse.OffsetFetchResponseTopics] = [] if topics is _NEW else topics
+            self.error_code: int = error_code
+
+    class OffsetFetchResponseTopics(Message):
+        __slots__ = ("topic_id", "partitions", "name")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[OffsetFetchResponse.OffsetFetchResponsePartitions] = _NEW,
+            name: str = "",
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[OffsetFetchResponse.OffsetFetchResponsePartitions] = [] if partitions is _NEW else partitions
+            self.name: str = name
+
+    class OffsetFetchResponsePartitions(Message):
+        __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            committed_offset: int = 0,
+            committed_leader_epoch: int = -1,
+            metadata: str | None = "",
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.committed_offset: int = committed_offset
+            self.committed_leader_epoch: int = committed_leader_epoch
+            self.metadata: str | None = metadata
+            self.error_code: int = error_code
+
+    class OffsetFetchResponseTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[OffsetFetchResponse.OffsetFetchResponsePartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[OffsetFetchResponse.OffsetFetchResponsePartition] = [] if partitions is _NEW else partitions
+
+    class OffsetFetchResponsePartition(Message):
+        __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "metadata", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            committed_offset: int = 0,
+            committed_leader_epoch: int = -1,
+            metadata: str | None = "",
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.committed_offset: int = committed_offset
+            self.committed_leader_epoch: int = committed_leader_epoch
+            self.metadata: str | None = metadata
+            self.error_code: int = error_code
+
+class FindCoordinatorRequest(Message):
+    __slots__ = ("key_type", "coordinator_keys", "key")
+    API_KEY: ClassVar[int] = 10
+
+    def __init__(
+        self,
+        key_type: int = 0,
+        coordinator_keys: list[str] = _NEW,
+        key: str = "",
+    ) -> None:
+        self.key_type: int = key_type
+        self.coordinator_keys: list[str] = [] if coordinator_keys is _NEW else coordinator_keys
+        self.key: str = key
+
+class FindCoordinatorResponse(Message):
+    __slots__ = ("throttle_time_ms", "coordinators", "error_code", "error_message", "node_id", "host", "port")
+    API_KEY: ClassVar[int] = 10
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        coordinators: list[FindCoordinatorResponse.Coordinator] = _NEW,
+        error_code: int = 0,
+        error_message: str | None = "",
+        node_id: int = 0,
+        host: str = "",
+        port: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.coordinators: list[FindCoordinatorResponse.Coordinator] = [] if coordinators is _NEW else coordinators
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.node_id: int = node_id
+        self.host: str = host
+        self.port: int = port
+
+    class Coordinator(Message):
+        __slots__ = ("key", "node_id", "host", "port", "error_code", "error_message")
+
+        def __init__(
+            self,
+            key: str = "",
+            node_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.key: str = key
+            self.node_id: int = node_id
+            self.host: str = host
+            self.port: int = port
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class JoinGroupRequest(Message):
+    __slots__ = ("group_id", "session_timeout_ms", "rebalance_timeout_ms", "member_id", "group_instance_id", "protocol_type", "protocols", "reason")
+    API_KEY: ClassVar[int] = 11
+
+    def __init__(
+        self,
+        group_id: str = "",
+        session_timeout_ms: int = 0,
+        rebalance_timeout_ms: int = -1,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        protocol_type: str = "",
+        protocols: list[JoinGroupRequest.JoinGroupRequestProtocol] = _NEW,
+        reason: str | None = None,
+    ) -> None:
+        self.group_id: str = group_id
+        self.session_timeout_ms: int = session_timeout_ms
+        self.rebalance_timeout_ms: int = rebalance_timeout_ms
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+        self.protocol_type: str = protocol_type
+        self.protocols: list[JoinGroupRequest.JoinGroupRequestProtocol] = [] if protocols is _NEW else protocols
+        self.reason: str | None = reason
+
+    class JoinGroupRequestProtocol(Message):
+        __slots__ = ("name", "metadata")
+
+        def __init__(
+            self,
+            name: str = "",
+            metadata: bytes = b"",
+        ) -> None:
+            self.name: str = name
+            self.metadata: bytes = metadata
+
+class JoinGroupResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "generation_id", "protocol_type", "protocol_name", "leader", "skip_assignment", "member_id", "members")
+    API_KEY: ClassVar[int] = 11
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        generation_id: int = -1,
+        protocol_type: str | None = None,
+        protocol_name: str | None = "",
+        leader: str = "",
+        skip_assignment: bool = False,
+        member_id: str = "",
+        members: list[JoinGroupResponse.JoinGroupResponseMember] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.generation_id: int = generation_id
+        self.protocol_type: str | None = protocol_type
+        self.protocol_name: str | None = protocol_name
+        self.leader: str = leader
+        self.skip_assignment: bool = skip_assignment
+        self.member_id: str = member_id
+        self.members: list[JoinGroupResponse.JoinGroupResponseMember] = [] if members is _NEW else members
+
+    class JoinGroupResponseMember(Message):
+        __slots__ = ("member_id", "group_instance_id", "metadata")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            group_instance_id: str | None = None,
+            metadata: bytes = b"",
+        ) -> None:
+            self.member_id: str = member_id
+            self.group_instance_id: str | None = group_instance_id
+            self.metadata: bytes = metadata
+
+class HeartbeatRequest(Message):
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id")
+    API_KEY: ClassVar[int] = 12
+
+    def __init__(
+        self,
+        group_id: str = "",
+        generation_id: int = 0,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+    ) -> None:
+        self.group_id: str = group_id
+        self.generation_id: int = generation_id
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+
+class HeartbeatResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code")
+    API_KEY: ClassVar[int] = 12
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+
+class LeaveGroupRequest(Message):
+    __slots__ = ("group_id", "members", "member_id")
+    API_KEY: ClassVar[int] = 13
+
+    def __init__(
+        self,
+        group_id: str = "",
+        members: list[LeaveGroupRequest.MemberIdentity] = _NEW,
+        member_id: str = "",
+    ) -> None:
+        self.group_id: str = group_id
+        self.members: list[LeaveGroupRequest.MemberIdentity] = [] if members is _NEW else members
+        self.member_id: str = member_id
+
+    class MemberIdentity(Message):
+        __slots__ = ("member_id", "group_instance_id", "reason")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            group_instance_id: str | None = None,
+            reason: str | None = None,
+        ) -> None:
+            self.member_id: str = member_id
+            self.group_instance_id: str | None = group_instance_id
+            self.reason: str | None = reason
+
+class LeaveGroupResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "members")
+    API_KEY: ClassVar[int] = 13
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        members: list[LeaveGroupResponse.MemberResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.members: list[LeaveGroupResponse.MemberResponse] = [] if members is _NEW else members
+
+    class MemberResponse(Message):
+        __slots__ = ("member_id", "group_instance_id", "error_code")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            group_instance_id: str | None = "",
+            error_code: int = 0,
+        ) -> None:
+            self.member_id: str = member_id
+            self.group_instance_id: str | None = group_instance_id
+            self.error_code: int = error_code
+
+class SyncGroupRequest(Message):
+    __slots__ = ("group_id", "generation_id", "member_id", "group_instance_id", "protocol_type", "protocol_name", "assignments")
+    API_KEY: ClassVar[int] = 14
+
+    def __init__(
+        self,
+        group_id: str = "",
+        generation_id: int = 0,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.generation_id: int = generation_id
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+        self.protocol_type: str | None = protocol_type
+        self.protocol_name: str | None = protocol_name
+        self.assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = [] if assignments is _NEW else assignments
+
+    class SyncGroupRequestAssignment(Message):
+        __slots__ = ("member_id", "assignment")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            assignment: bytes = b"",
+        ) -> None:
+            self.member_id: str = member_id
+            self.assignment: bytes = assignment
+
+class SyncGroupResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "protocol_type", "protocol_name", "assignment")
+    API_KEY: ClassVar[int] = 14
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+        assignment: bytes = b"",
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.protocol_type: str | None = protocol_type
+        self.protocol_name: str | None = protocol_name
+        self.assignment: bytes = assignment
+
+class DescribeGroupsRequest(Message):
+    __slots__ = ("groups", "include_authorized_operations")
+    API_KEY: ClassVar[int] = 15
+
+    def __init__(
+        self,
+        groups: list[str] = _NEW,
+        include_authorized_operations: bool = False,
+    ) -> None:
+        self.groups: list[str] = [] if groups is _NEW else groups
+        self.include_authorized_operations: bool = include_authorized_operations
+
+class DescribeGroupsResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups")
+    API_KEY: ClassVar[int] = 15
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[DescribeGroupsResponse.DescribedGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[DescribeGroupsResponse.DescribedGroup] = [] if groups is _NEW else groups
+
+    class DescribedGroup(Message):
+        __slots__ = ("error_code", "error_message", "group_id", "group_state", "protocol_type", "protocol_data", "members", "authorized_operations")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = None,
+            group_id: str = "",
+            group_state: str = "",
+            protocol_type: str = "",
+            protocol_data: str = "",
+            members: list[DescribeGroupsResponse.DescribedGroupMember] = _NEW,
+            authorized_operations: int = -2147483648,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.group_id: str = group_id
+            self.group_state: str = group_state
+            self.protocol_type: str = protocol_type
+            self.protocol_data: str = protocol_data
+            self.members: list[DescribeGroupsResponse.DescribedGroupMember] = [] if members is _NEW else members
+            self.authorized_operations: int = authorized_operations
+
+    class DescribedGroupMember(Message):
+        __slots__ = ("member_id", "group_instance_id", "client_id", "client_host", "member_metadata", "member_assignment")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            group_instance_id: str | None = None,
+            client_id: str = "",
+            client_host: str = "",
+            member_metadata: bytes = b"",
+            member_assignment: bytes = b"",
+        ) -> None:
+            self.member_id: str = member_id
+            self.group_instance_id: str | None = group_instance_id
+            self.client_id: str = client_id
+            self.client_host: str = client_host
+            self.member_metadata: bytes = member_metadata
+            self.member_assignment: bytes = member_assignment
+
+class ListGroupsRequest(Message):
+    __slots__ = ("states_filter", "types_filter")
+    API_KEY: ClassVar[int] = 16
+
+    def __init__(
+        self,
+        states_filter: list[str] = _NEW,
+        types_filter: list[str] = _NEW,
+    ) -> None:
+        self.states_filter: list[str] = [] if states_filter is _NEW else states_filter
+        self.types_filter: list[str] = [] if types_filter is _NEW else types_filter
+
+class ListGroupsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "groups")
+    API_KEY: ClassVar[int] = 16
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        groups: list[ListGroupsResponse.ListedGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.groups: list[ListGroupsResponse.ListedGroup] = [] if groups is _NEW else groups
+
+    class ListedGroup(Message):
+        __slots__ = ("group_id", "protocol_type", "group_state", "group_type")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            protocol_type: str = "",
+            group_state: str = "",
+            group_type: str = "",
+        ) -> None:
+            self.group_id: str = group_id
+            self.protocol_type: str = protocol_type
+            self.group_state: str = group_state
+            self.group_type: str = group_type
+
+class SaslHandshakeRequest(Message):
+    __slots__ = ("mechanism",)
+    API_KEY: ClassVar[int] = 17
+
+    def __init__(
+        self,
+        mechanism: str = "",
+    ) -> None:
+        self.mechanism: str = mechanism
+
+class SaslHandshakeResponse(Message):
+    __slots__ = ("error_code", "mechanisms")
+    API_KEY: ClassVar[int] = 17
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        mechanisms: list[str] = _NEW,
+    ) -> None:
+        self.error_code: int = error_code
+        self.mechanisms: list[str] = [] if mechanisms is _NEW else mechanisms
+
+class ApiVersionsRequest(Message):
+    __slots__ = ("client_software_name", "client_software_version")
+    API_KEY: ClassVar[int] = 18
+
+    def __init__(
+        self,
+        client_software_name: str = "",
+        client_software_version: str = "",
+    ) -> None:
+        self.client_software_name: str = client_software_name
+        self.client_software_version: str = client_software_version
+
+class ApiVersionsResponse(Message):
+    __slots__ = ("error_code", "api_keys", "throttle_time_ms", "supported_features", "finalized_features_epoch", "finalized_features", "zk_migration_ready")
+    API_KEY: ClassVar[int] = 18
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        api_keys: list[ApiVersionsResponse.ApiVersion] = _NEW,
+        throttle_time_ms: int = 0,
+        supported_features: list[ApiVersionsResponse.SupportedFeatureKey] = _NEW,
+        finalized_features_epoch: int = -1,
+        finalized_features: list[ApiVersionsResponse.FinalizedFeatureKey] = _NEW,
+        zk_migration_ready: bool = False,
+    ) -> None:
+        self.error_code: int = error_code
+        self.api_keys: list[ApiVersionsResponse.ApiVersion] = [] if api_keys is _NEW else api_keys
+        self.throttle_time_ms: int = throttle_time_ms
+        self.supported_features: list[ApiVersionsResponse.SupportedFeatureKey] = [] if supported_features is _NEW else supported_features
+        self.finalized_features_epoch: int = finalized_features_epoch
+        self.finalized_features: list[ApiVersionsResponse.FinalizedFeatureKey] = [] if finalized_features is _NEW else finalized_features
+        self.zk_migration_ready: bool = zk_migration_ready
+
+    class ApiVersion(Message):
+        __slots__ = ("api_key", "min_version", "max_version")
+
+        def __init__(
+            self,
+            api_key: int = 0,
+            min_version: int = 0,
+            max_version: int = 0,
+        ) -> None:
+            self.api_key: int = api_key
+            self.min_version: int = min_version
+            self.max_version: int = max_version
+
+    class SupportedFeatureKey(Message):
+        __slots__ = ("name", "min_version", "max_version")
+
+        def __init__(
+            self,
+            name: str = "",
+            min_version: int = 0,
+            max_version: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.min_version: int = min_version
+            self.max_version: int = max_version
+
+    class FinalizedFeatureKey(Message):
+        __slots__ = ("name", "max_version_level", "min_version_level")
+
+        def __init__(
+            self,
+            name: str = "",
+            max_version_level: int = 0,
+            min_version_level: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.max_version_level: int = max_version_level
+            self.min_version_level: int = min_version_level
+
+class CreateTopicsRequest(Message):
+    __slots__ = ("topics", "timeout_ms", "validate_only")
+    API_KEY: ClassVar[int] = 19
+
+    def __init__(
+        self,
+        topics: list[CreateTopicsRequest.CreatableTopic] = _NEW,
+        timeout_ms: int = 60000,
+        validate_only: bool = False,
+    ) -> None:
+        self.topics: list[CreateTopicsRequest.CreatableTopic] = [] if topics is _NEW else topics
+        self.timeout_ms: int = timeout_ms
+        self.validate_only: bool = validate_only
+
+    class CreatableTopic(Message):
+        __slots__ = ("name", "num_partitions", "replication_factor", "assignments", "configs")
+
+        def __init__(
+            self,
+            name: str = "",
+            num_partitions: int = 0,
+            replication_factor: int = 0,
+            assignments: list[CreateTopicsRequest.CreatableReplicaAssignment] = _NEW,
+            configs: list[CreateTopicsRequest.CreatableTopicConfig] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.num_partitions: int = num_partitions
+            self.replication_factor: int = replication_factor
+            self.assignments: list[CreateTopicsRequest.CreatableReplicaAssignment] = [] if assignments is _NEW else assignments
+            self.configs: list[CreateTopicsRequest.CreatableTopicConfig] = [] if configs is _NEW else configs
+
+    class CreatableReplicaAssignment(Message):
+        __slots__ = ("partition_index", "broker_ids")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            broker_ids: list[int] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.broker_ids: list[int] = [] if broker_ids is _NEW else broker_ids
+
+    class CreatableTopicConfig(Message):
+        __slots__ = ("name", "value")
+
+        def __init__(
+            self,
+            name: str = "",
+            value: str | None = "",
+        ) -> None:
+            self.name: str = name
+            self.value: str | None = value
+
+class CreateTopicsResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 19
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[CreateTopicsResponse.CreatableTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[CreateTopicsResponse.CreatableTopicResult] = [] if topics is _NEW else topics
+
+    class CreatableTopicResult(Message):
+        __slots__ = ("name", "topic_id", "error_code", "error_message", "topic_config_error_code", "num_partitions", "replication_factor", "configs")
+
+        def __init__(
+            self,
+            name: str = "",
+            topic_id: bytes = _NO_ID,
+            error_code: int = 0,
+            error_message: str | None = "",
+            topic_config_error_code: int = 0,
+            num_partitions: int = -1,
+            replication_factor: int = -1,
+            configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.topic_id: bytes = topic_id
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.topic_config_error_code: int = topic_config_error_code
+            self.num_partitions: int = num_partitions
+            self.replication_factor: int = replication_factor
+            self.configs: list[CreateTopicsResponse.CreatableTopicConfigs] | None = [] if configs is _NEW else configs
+
+    class CreatableTopicConfigs(Message):
+        __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive")
+
+        def __init__(
+            self,
+            name: str = "",
+            value: str | None = "",
+            read_only: bool = False,
+            config_source: int = -1,
+            is_sensitive: bool = False,
+        ) -> None:
+            self.name: str = name
+            self.value: str | None = value
+            self.read_only: bool = read_only
+            self.config_source: int = config_source
+            self.is_sensitive: bool = is_sensitive
+
+class DeleteTopicsRequest(Message):
+    __slots__ = ("topics", "timeout_ms", "topic_names")
+    API_KEY: ClassVar[int] = 20
+
+    def __init__(
+        self,
+        topics: list[DeleteTopicsRequest.DeleteTopicState] = _NEW,
+        timeout_ms: int = 0,
+        topic_names: list[str] = _NEW,
+    ) -> None:
+        self.topics: list[DeleteTopicsRequest.DeleteTopicState] = [] if topics is _NEW else topics
+        self.timeout_ms: int = timeout_ms
+        self.topic_names: list[str] = [] if topic_names is _NEW else topic_names
+
+    class DeleteTopicState(Message):
+        __slots__ = ("name", "topic_id")
+
+        def __init__(
+            self,
+            name: str | None = None,
+            topic_id: bytes = _NO_ID,
+        ) -> None:
+            self.name: str | None = name
+            self.topic_id: bytes = topic_id
+
+class DeleteTopicsResponse(Message):
+    __slots__ = ("throttle_time_ms", "responses")
+    API_KEY: ClassVar[int] = 20
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        responses: list[DeleteTopicsResponse.DeletableTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.responses: list[DeleteTopicsResponse.DeletableTopicResult] = [] if responses is _NEW else responses
+
+    class DeletableTopicResult(Message):
+        __slots__ = ("name", "topic_id", "error_code", "error_message")
+
+        def __init__(
+            self,
+            name: str | None = "",
+            topic_id: bytes = _NO_ID,
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.name: str | None = name
+            self.topic_id: bytes = topic_id
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DeleteRecordsRequest(Message):
+    __slots__ = ("topics", "timeout_ms")
+    API_KEY: ClassVar[int] = 21
+
+    def __init__(
+        self,
+        topics: list[DeleteRecordsRequest.DeleteRecordsTopic] = _NEW,
+        timeout_ms: int = 0,
+    ) -> None:
+        self.topics: list[DeleteRecordsRequest.DeleteRecordsTopic] = [] if topics is _NEW else topics
+        self.timeout_ms: int = timeout_ms
+
+    class DeleteRecordsTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[DeleteRecordsRequest.DeleteRecordsPartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[DeleteRecordsRequest.DeleteRecordsPartition] = [] if partitions is _NEW else partitions
+
+    class DeleteRecordsPartition(Message):
+        __slots__ = ("partition_index", "offset")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            offset: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.offset: int = offset
+
+class DeleteRecordsResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 21
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[DeleteRecordsResponse.DeleteRecordsTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[DeleteRecordsResponse.DeleteRecordsTopicResult] = [] if topics is _NEW else topics
+
+    class DeleteRecordsTopicResult(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[DeleteRecordsResponse.DeleteRecordsPartitionResult] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[DeleteRecordsResponse.DeleteRecordsPartitionResult] = [] if partitions is _NEW else partitions
+
+    class DeleteRecordsPartitionResult(Message):
+        __slots__ = ("partition_index", "low_watermark", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            low_watermark: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.low_watermark: int = low_watermark
+            self.error_code: int = error_code
+
+class InitProducerIdRequest(Message):
+    __slots__ = ("transactional_id", "transaction_timeout_ms", "producer_id", "producer_epoch", "enable2_pc", "keep_prepared_txn")
+    API_KEY: ClassVar[int] = 22
+
+    def __init__(
+        self,
+        transactional_id: str | None = "",
+        transaction_timeout_ms: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        enable2_pc: bool = False,
+        keep_prepared_txn: bool = False,
+    ) -> None:
+        self.transactional_id: str | None = transactional_id
+        self.transaction_timeout_ms: int = transaction_timeout_ms
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.enable2_pc: bool = enable2_pc
+        self.keep_prepared_txn: bool = keep_prepared_txn
+
+class InitProducerIdResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch", "ongoing_txn_producer_id", "ongoing_txn_producer_epoch")
+    API_KEY: ClassVar[int] = 22
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = 0,
+        ongoing_txn_producer_id: int = -1,
+        ongoing_txn_producer_epoch: int = -1,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.ongoing_txn_producer_id: int = ongoing_txn_producer_id
+        self.ongoing_txn_producer_epoch: int = ongoing_txn_producer_epoch
+
+class OffsetForLeaderEpochRequest(Message):
+    __slots__ = ("replica_id", "topics")
+    API_KEY: ClassVar[int] = 23
+
+    def __init__(
+        self,
+        replica_id: int = -2,
+        topics: list[OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = _NEW,
+    ) -> None:
+        self.replica_id: int = replica_id
+        self.topics: list[OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = [] if topics is _NEW else topics
+
+    class OffsetForLeaderTopic(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[OffsetForLeaderEpochRequest.OffsetForLeaderPartition] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[OffsetForLeaderEpochRequest.OffsetForLeaderPartition] = [] if partitions is _NEW else partitions
+
+    class OffsetForLeaderPartition(Message):
+        __slots__ = ("partition", "current_leader_epoch", "leader_epoch")
+
+        def __init__(
+            self,
+            partition: int = 0,
+            current_leader_epoch: int = -1,
+            leader_epoch: int = 0,
+        ) -> None:
+            self.partition: int = partition
+            self.current_leader_epoch: int = current_leader_epoch
+            self.leader_epoch: int = leader_epoch
+
+class OffsetForLeaderEpochResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 23
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult] = [] if topics is _NEW else topics
+
+    class OffsetForLeaderTopicResult(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[OffsetForLeaderEpochResponse.EpochEndOffset] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[OffsetForLeaderEpochResponse.EpochEndOffset] = [] if partitions is _NEW else partitions
+
+    class EpochEndOffset(Message):
+        __slots__ = ("error_code", "partition", "leader_epoch", "end_offset")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            partition: int = 0,
+            leader_epoch: int = -1,
+            end_offset: int = -1,
+        ) -> None:
+            self.error_code: int = error_code
+            self.partition: int = partition
+            self.leader_epoch: int = leader_epoch
+            self.end_offset: int = end_offset
+
+class AddPartitionsToTxnRequest(Message):
+    __slots__ = ("transactions", "v3_and_below_transactional_id", "v3_and_below_producer_id", "v3_and_below_producer_epoch", "v3_and_below_topics")
+    API_KEY: ClassVar[int] = 24
+
+    def __init__(
+        self,
+        transactions: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction] = _NEW,
+        v3_and_below_transactional_id: str = "",
+        v3_and_below_producer_id: int = 0,
+        v3_and_below_producer_epoch: int = 0,
+        v3_and_below_topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = _NEW,
+    ) -> None:
+        self.transactions: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction] = [] if transactions is _NEW else transactions
+        self.v3_and_below_transactional_id: str = v3_and_below_transactional_id
+        self.v3_and_below_producer_id: int = v3_and_below_producer_id
+        self.v3_and_below_producer_epoch: int = v3_and_below_producer_epoch
+        self.v3_and_below_topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = [] if v3_and_below_topics is _NEW else v3_and_below_topics
+
+    class AddPartitionsToTxnTransaction(Message):
+        __slots__ = ("transactional_id", "producer_id", "producer_epoch", "verify_only", "topics")
+
+        def __init__(
+            self,
+            transactional_id: str = "",
+            producer_id: int = 0,
+            producer_epoch: int = 0,
+            verify_only: bool = False,
+            topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = _NEW,
+        ) -> None:
+            self.transactional_id: str = transactional_id
+            self.producer_id: int = producer_id
+            self.producer_epoch: int = producer_epoch
+            self.verify_only: bool = verify_only
+            self.topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic] = [] if topics is _NEW else topics
+
+    class AddPartitionsToTxnTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class AddPartitionsToTxnResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "results_by_transaction", "results_by_topic_v3_and_below")
+    API_KEY: ClassVar[int] = 24
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        results_by_transaction: list[AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = _NEW,
+        results_by_topic_v3_and_below: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.results_by_transaction: list[AddPartitionsToTxnResponse.AddPartitionsToTxnResult] = [] if results_by_transaction is _NEW else results_by_transaction
+        self.results_by_topic_v3_and_below: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = [] if results_by_topic_v3_and_below is _NEW else results_by_topic_v3_and_below
+
+    class AddPartitionsToTxnResult(Message):
+        __slots__ = ("transactional_id", "topic_results")
+
+        def __init__(
+            self,
+            transactional_id: str = "",
+            topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = _NEW,
+        ) -> None:
+            self.transactional_id: str = transactional_id
+            self.topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult] = [] if topic_results is _NEW else topic_results
+
+    class AddPartitionsToTxnTopicResult(Message):
+        __slots__ = ("name", "results_by_partition")
+
+        def __init__(
+            self,
+            name: str = "",
+            results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult] = [] if results_by_partition is _NEW else results_by_partition
+
+    class AddPartitionsToTxnPartitionResult(Message):
+        __slots__ = ("partition_index", "partition_error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            partition_error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.partition_error_code: int = partition_error_code
+
+class AddOffsetsToTxnRequest(Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "group_id")
+    API_KEY: ClassVar[int] = 25
+
+    def __init__(
+        self,
+        transactional_id: str = "",
+        producer_id: int = 0,
+        producer_epoch: int = 0,
+        group_id: str = "",
+    ) -> None:
+        self.transactional_id: str = transactional_id
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.group_id: str = group_id
+
+class AddOffsetsToTxnResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code")
+    API_KEY: ClassVar[int] = 25
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+
+class EndTxnRequest(Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "committed")
+    API_KEY: ClassVar[int] = 26
+
+    def __init__(
+        self,
+        transactional_id: str = "",
+        producer_id: int = 0,
+        producer_epoch: int = 0,
+        committed: bool = False,
+    ) -> None:
+        self.transactional_id: str = transactional_id
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.committed: bool = committed
+
+class EndTxnResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "producer_id", "producer_epoch")
+    API_KEY: ClassVar[int] = 26
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+
+class TxnOffsetCommitRequest(Message):
+    __slots__ = ("transactional_id", "group_id", "producer_id", "producer_epoch", "generation_id", "member_id", "group_instance_id", "topics")
+    API_KEY: ClassVar[int] = 28
+
+    def __init__(
+        self,
+        transactional_id: str = "",
+        group_id: str = "",
+        producer_id: int = 0,
+        producer_epoch: int = 0,
+        generation_id: int = -1,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = _NEW,
+    ) -> None:
+        self.transactional_id: str = transactional_id
+        self.group_id: str = group_id
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.generation_id: int = generation_id
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+        self.topics: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic] = [] if topics is _NEW else topics
+
+    class TxnOffsetCommitRequestTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition] = [] if partitions is _NEW else partitions
+
+    class TxnOffsetCommitRequestPartition(Message):
+        __slots__ = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            committed_offset: int = 0,
+            committed_leader_epoch: int = -1,
+            committed_metadata: str | None = "",
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.committed_offset: int = committed_offset
+            self.committed_leader_epoch: int = committed_leader_epoch
+            self.committed_metadata: str | None = committed_metadata
+
+class TxnOffsetCommitResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 28
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic] = [] if topics is _NEW else topics
+
+    class TxnOffsetCommitResponseTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition] = [] if partitions is _NEW else partitions
+
+    class TxnOffsetCommitResponsePartition(Message):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+
+class DescribeAclsRequest(Message):
+    __slots__ = ("resource_type_filter", "resource_name_filter", "pattern_type_filter", "principal_filter", "host_filter", "operation", "permission_type")
+    API_KEY: ClassVar[int] = 29
+
+    def __init__(
+        self,
+        resource_type_filter: int = 0,
+        resource_name_filter: str | None = "",
+        pattern_type_filter: int = 3,
+        principal_filter: str | None = "",
+        host_filter: str | None = "",
+        operation: int = 0,
+        permission_type: int = 0,
+    ) -> None:
+        self.resource_type_filter: int = resource_type_filter
+        self.resource_name_filter: str | None = resource_name_filter
+        self.pattern_type_filter: int = pattern_type_filter
+        self.principal_filter: str | None = principal_filter
+        self.host_filter: str | None = host_filter
+        self.operation: int = operation
+        self.permission_type: int = permission_type
+
+class DescribeAclsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "resources")
+    API_KEY: ClassVar[int] = 29
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        resources: list[DescribeAclsResponse.DescribeAclsResource] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.resources: list[DescribeAclsResponse.DescribeAclsResource] = [] if resources is _NEW else resources
+
+    class DescribeAclsResource(Message):
+        __slots__ = ("resource_type", "resource_name", "pattern_type", "acls")
+
+        def __init__(
+            self,
+            resource_type: int = 0,
+            resource_name: str = "",
+            pattern_type: int = 3,
+            acls: list[DescribeAclsResponse.AclDescription] = _NEW,
+        ) -> None:
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.pattern_type: int = pattern_type
+            self.acls: list[DescribeAclsResponse.AclDescription] = [] if acls is _NEW else acls
+
+    class AclDescription(Message):
+        __slots__ = ("principal", "host", "operation", "permission_type")
+
+        def __init__(
+            self,
+            principal: str = "",
+            host: str = "",
+            operation: int = 0,
+            permission_type: int = 0,
+        ) -> None:
+            self.principal: str = principal
+            self.host: str = host
+            self.operation: int = operation
+            self.permission_type: int = permission_type
+
+class CreateAclsRequest(Message):
+    __slots__ = ("creations",)
+    API_KEY: ClassVar[int] = 30
+
+    def __init__(
+        self,
+        creations: list[CreateAclsRequest.AclCreation] = _NEW,
+    ) -> None:
+        self.creations: list[CreateAclsRequest.AclCreation] = [] if creations is _NEW else creations
+
+    class AclCreation(Message):
+        __slots__ = ("resource_type", "resource_name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
+
+        def __init__(
+            self,
+            resource_type: int = 0,
+            resource_name: str = "",
+            resource_pattern_type: int = 3,
+            principal: str = "",
+            host: str = "",
+            operation: int = 0,
+            permission_type: int = 0,
+        ) -> None:
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.resource_pattern_type: int = resource_pattern_type
+            self.principal: str = principal
+            self.host: str = host
+            self.operation: int = operation
+            self.permission_type: int = permission_type
+
+class CreateAclsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 30
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[CreateAclsResponse.AclCreationResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[CreateAclsResponse.AclCreationResult] = [] if results is _NEW else results
+
+    class AclCreationResult(Message):
+        __slots__ = ("error_code", "error_message")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DeleteAclsRequest(Message):
+    __slots__ = ("filters",)
+    API_KEY: ClassVar[int] = 31
+
+    def __init__(
+        self,
+        filters: list[DeleteAclsRequest.DeleteAclsFilter] = _NEW,
+    ) -> None:
+        self.filters: list[DeleteAclsRequest.DeleteAclsFilter] = [] if filters is _NEW else filters
+
+    class DeleteAclsFilter(Message):
+        __slots__ = ("resource_type_filter", "resource_name_filter", "pattern_type_filter", "principal_filter", "host_filter", "operation", "permission_type")
+
+        def __init__(
+            self,
+            resource_type_filter: int = 0,
+            resource_name_filter: str | None = "",
+            pattern_type_filter: int = 3,
+            principal_filter: str | None = "",
+            host_filter: str | None = "",
+            operation: int = 0,
+            permission_type: int = 0,
+        ) -> None:
+            self.resource_type_filter: int = resource_type_filter
+            self.resource_name_filter: str | None = resource_name_filter
+            self.pattern_type_filter: int = pattern_type_filter
+            self.principal_filter: str | None = principal_filter
+            self.host_filter: str | None = host_filter
+            self.operation: int = operation
+            self.permission_type: int = permission_type
+
+class DeleteAclsResponse(Message):
+    __slots__ = ("throttle_time_ms", "filter_results")
+    API_KEY: ClassVar[int] = 31
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        filter_results: list[DeleteAclsResponse.DeleteAclsFilterResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.filter_results: list[DeleteAclsResponse.DeleteAclsFilterResult] = [] if filter_results is _NEW else filter_results
+
+    class DeleteAclsFilterResult(Message):
+        __slots__ = ("error_code", "error_message", "matching_acls")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            matching_acls: list[DeleteAclsResponse.DeleteAclsMatchingAcl] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.matching_acls: list[DeleteAclsResponse.DeleteAclsMatchingAcl] = [] if matching_acls is _NEW else matching_acls
+
+    class DeleteAclsMatchingAcl(Message):
+        __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission_type")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            resource_type: int = 0,
+            resource_name: str = "",
+            pattern_type: int = 3,
+            principal: str = "",
+            host: str = "",
+            operation: int = 0,
+            permission_type: int = 0,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.pattern_type: int = pattern_type
+            self.principal: str = principal
+            self.host: str = host
+            self.operation: int = operation
+            self.permission_type: int = permission_type
+
+class DescribeConfigsRequest(Message):
+    __slots__ = ("resources", "include_synonyms", "include_documentation")
+    API_KEY: ClassVar[int] = 32
+
+    def __init__(
+        self,
+        resources: list[DescribeConfigsRequest.DescribeConfigsResource] = _NEW,
+        include_synonyms: bool = False,
+        include_documentation: bool = False,
+    ) -> None:
+        self.resources: list[DescribeConfigsRequest.DescribeConfigsResource] = [] if resources is _NEW else resources
+        self.include_synonyms: bool = include_synonyms
+        self.include_documentation: bool = include_documentation
+
+    class DescribeConfigsResource(Message):
+        __slots__ = ("resource_type", "resource_name", "configuration_keys")
+
+        def __init__(
+            self,
+            resource_type: int = 0,
+            resource_name: str = "",
+            configuration_keys: list[str] | None = _NEW,
+        ) -> None:
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.configuration_keys: list[str] | None = [] if configuration_keys is _NEW else configuration_keys
+
+class DescribeConfigsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 32
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[DescribeConfigsResponse.DescribeConfigsResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[DescribeConfigsResponse.DescribeConfigsResult] = [] if results is _NEW else results
+
+    class DescribeConfigsResult(Message):
+        __slots__ = ("error_code", "error_message", "resource_type", "resource_name", "configs")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            resource_type: int = 0,
+            resource_name: str = "",
+            configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult] = [] if configs is _NEW else configs
+
+    class DescribeConfigsResourceResult(Message):
+        __slots__ = ("name", "value", "read_only", "config_source", "is_sensitive", "synonyms", "config_type", "documentation")
+
+        def __init__(
+            self,
+            name: str = "",
+            value: str | None = "",
+            read_only: bool = False,
+            config_source: int = -1,
+            is_sensitive: bool = False,
+            synonyms: list[DescribeConfigsResponse.DescribeConfigsSynonym] = _NEW,
+            config_type: int = 0,
+            documentation: str | None = "",
+        ) -> None:
+            self.name: str = name
+            self.value: str | None = value
+            self.read_only: bool = read_only
+            self.config_source: int = config_source
+            self.is_sensitive: bool = is_sensitive
+            self.synonyms: list[DescribeConfigsResponse.DescribeConfigsSynonym] = [] if synonyms is _NEW else synonyms
+            self.config_type: int = config_type
+            self.documentation: str | None = documentation
+
+    class DescribeConfigsSynonym(Message):
+        __slots__ = ("name", "value", "source")
+
+        def __init__(
+            self,
+            name: str = "",
+            value: str | None = "",
+            source: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.value: str | None = value
+            self.source: int = source
+
+class AlterConfigsRequest(Message):
+    __slots__ = ("resources", "validate_only")
+    API_KEY: ClassVar[int] = 33
+
+    def __init__(
+        self,
+        resources: list[AlterConfigsRequest.AlterConfigsResource] = _NEW,
+        validate_only: bool = False,
+    ) -> None:
+        self.resources: list[AlterConfigsRequest.AlterConfigsResource] = [] if resources is _NEW else resources
+        self.validate_only: bool = validate_only
+
+    class AlterConfigsResource(Message):
+        __slots__ = ("resource_type", "resource_name", "configs")
+
+        def __init__(
+            self,
+            resource_type: int = 0,
+            resource_name: str = "",
+            configs: list[AlterConfigsRequest.AlterableConfig] = _NEW,
+        ) -> None:
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.configs: list[AlterConfigsRequest.AlterableConfig] = [] if configs is _NEW else configs
+
+    class AlterableConfig(Message):
+        __slots__ = ("name", "value")
+
+        def __init__(
+            self,
+            name: str = "",
+            value: str | None = "",
+        ) -> None:
+            self.name: str = name
+            self.value: str | None = value
+
+class AlterConfigsResponse(Message):
+    __slots__ = ("throttle_time_ms", "responses")
+    API_KEY: ClassVar[int] = 33
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        responses: list[AlterConfigsResponse.AlterConfigsResourceResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.responses: list[AlterConfigsResponse.AlterConfigsResourceResponse] = [] if responses is _NEW else responses
+
+    class AlterConfigsResourceResponse(Message):
+        __slots__ = ("error_code", "error_message", "resource_type", "resource_name")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            resource_type: int = 0,
+            resource_name: str = "",
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+
+class DescribeLogDirsRequest(Message):
+    __slots__ = ("topics",)
+    API_KEY: ClassVar[int] = 35
+
+    def __init__(
+        self,
+        topics: list[DescribeLogDirsRequest.DescribableLogDirTopic] | None = _NEW,
+    ) -> None:
+        self.topics: list[DescribeLogDirsRequest.DescribableLogDirTopic] | None = [] if topics is _NEW else topics
+
+    class DescribableLogDirTopic(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class DescribeLogDirsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "results")
+    API_KEY: ClassVar[int] = 35
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        results: list[DescribeLogDirsResponse.DescribeLogDirsResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.results: list[DescribeLogDirsResponse.DescribeLogDirsResult] = [] if results is _NEW else results
+
+    class DescribeLogDirsResult(Message):
+        __slots__ = ("error_code", "log_dir", "topics", "total_bytes", "usable_bytes", "is_cordoned")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            log_dir: str = "",
+            topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic] = _NEW,
+            total_bytes: int = -1,
+            usable_bytes: int = -1,
+            is_cordoned: bool = False,
+        ) -> None:
+            self.error_code: int = error_code
+            self.log_dir: str = log_dir
+            self.topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic] = [] if topics is _NEW else topics
+            self.total_bytes: int = total_bytes
+            self.usable_bytes: int = usable_bytes
+            self.is_cordoned: bool = is_cordoned
+
+    class DescribeLogDirsTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition] = [] if partitions is _NEW else partitions
+
+    class DescribeLogDirsPartition(Message):
+        __slots__ = ("partition_index", "partition_size", "offset_lag", "is_future_key")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            partition_size: int = 0,
+            offset_lag: int = 0,
+            is_future_key: bool = False,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.partition_size: int = partition_size
+            self.offset_lag: int = offset_lag
+            self.is_future_key: bool = is_future_key
+
+class SaslAuthenticateRequest(Message):
+    __slots__ = ("auth_bytes",)
+    API_KEY: ClassVar[int] = 36
+
+    def __init__(
+        self,
+        auth_bytes: bytes = b"",
+    ) -> None:
+        self.auth_bytes: bytes = auth_bytes
+
+class SaslAuthenticateResponse(Message):
+    __slots__ = ("error_code", "error_message", "auth_bytes", "session_lifetime_ms")
+    API_KEY: ClassVar[int] = 36
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = "",
+        auth_bytes: bytes = b"",
+        session_lifetime_ms: int = 0,
+    ) -> None:
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.auth_bytes: bytes = auth_bytes
+        self.session_lifetime_ms: int = session_lifetime_ms
+
+class CreatePartitionsRequest(Message):
+    __slots__ = ("topics", "timeout_ms", "validate_only")
+    API_KEY: ClassVar[int] = 37
+
+    def __init__(
+        self,
+        topics: list[CreatePartitionsRequest.CreatePartitionsTopic] = _NEW,
+        timeout_ms: int = 0,
+        validate_only: bool = False,
+    ) -> None:
+        self.topics: list[CreatePartitionsRequest.CreatePartitionsTopic] = [] if topics is _NEW else topics
+        self.timeout_ms: int = timeout_ms
+        self.validate_only: bool = validate_only
+
+    class CreatePartitionsTopic(Message):
+        __slots__ = ("name", "count", "assignments")
+
+        def __init__(
+            self,
+            name: str = "",
+            count: int = 0,
+            assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.count: int = count
+            self.assignments: list[CreatePartitionsRequest.CreatePartitionsAssignment] | None = [] if assignments is _NEW else assignments
+
+    class CreatePartitionsAssignment(Message):
+        __slots__ = ("broker_ids",)
+
+        def __init__(
+            self,
+            broker_ids: list[int] = _NEW,
+        ) -> None:
+            self.broker_ids: list[int] = [] if broker_ids is _NEW else broker_ids
+
+class CreatePartitionsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 37
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[CreatePartitionsResponse.CreatePartitionsTopicResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[CreatePartitionsResponse.CreatePartitionsTopicResult] = [] if results is _NEW else results
+
+    class CreatePartitionsTopicResult(Message):
+        __slots__ = ("name", "error_code", "error_message")
+
+        def __init__(
+            self,
+            name: str = "",
+            error_code: int = 0,
+            error_message: str | None = None,
+        ) -> None:
+            self.name: str = name
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DeleteGroupsRequest(Message):
+    __slots__ = ("groups_names",)
+    API_KEY: ClassVar[int] = 42
+
+    def __init__(
+        self,
+        groups_names: list[str] = _NEW,
+    ) -> None:
+        self.groups_names: list[str] = [] if groups_names is _NEW else groups_names
+
+class DeleteGroupsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 42
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[DeleteGroupsResponse.DeletableGroupResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[DeleteGroupsResponse.DeletableGroupResult] = [] if results is _NEW else results
+
+    class DeletableGroupResult(Message):
+        __slots__ = ("group_id", "error_code")
+
+        def __init__(
+            self,
+            group_id: str = "",
+            error_code: int = 0,
+        ) -> None:
+            self.group_id: str = group_id
+            self.error_code: int = error_code
+
+class ElectLeadersRequest(Message):
+    __slots__ = ("election_type", "topic_partitions", "timeout_ms")
+    API_KEY: ClassVar[int] = 43
+
+    def __init__(
+        self,
+        election_type: int = 0,
+        topic_partitions: list[ElectLeadersRequest.TopicPartitions] | None = _NEW,
+        timeout_ms: int = 60000,
+    ) -> None:
+        self.election_type: int = election_type
+        self.topic_partitions: list[ElectLeadersRequest.TopicPartitions] | None = [] if topic_partitions is _NEW else topic_partitions
+        self.timeout_ms: int = timeout_ms
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ElectLeadersResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "replica_election_results")
+    API_KEY: ClassVar[int] = 43
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        replica_election_results: list[ElectLeadersResponse.ReplicaElectionResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.replica_election_results: list[ElectLeadersResponse.ReplicaElectionResult] = [] if replica_election_results is _NEW else replica_election_results
+
+    class ReplicaElectionResult(Message):
+        __slots__ = ("topic", "partition_result")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partition_result: list[ElectLeadersResponse.PartitionResult] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partition_result: list[ElectLeadersResponse.PartitionResult] = [] if partition_result is _NEW else partition_result
+
+    class PartitionResult(Message):
+        __slots__ = ("partition_id", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition_id: int = 0,
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.partition_id: int = partition_id
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class IncrementalAlterConfigsRequest(Message):
+    __slots__ = ("resources", "validate_only")
+    API_KEY: ClassVar[int] = 44
+
+    def __init__(
+        self,
+        resources: list[IncrementalAlterConfigsRequest.AlterConfigsResource] = _NEW,
+        validate_only: bool = False,
+    ) -> None:
+        self.resources: list[IncrementalAlterConfigsRequest.AlterConfigsResource] = [] if resources is _NEW else resources
+        self.validate_only: bool = validate_only
+
+    class AlterConfigsResource(Message):
+        __slots__ = ("resource_type", "resource_name", "configs")
+
+        def __init__(
+            self,
+            resource_type: int = 0,
+            resource_name: str = "",
+            configs: list[IncrementalAlterConfigsRequest.AlterableConfig] = _NEW,
+        ) -> None:
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+            self.configs: list[IncrementalAlterConfigsRequest.AlterableConfig] = [] if configs is _NEW else configs
+
+    class AlterableConfig(Message):
+        __slots__ = ("name", "config_operation", "value")
+
+        def __init__(
+            self,
+            name: str = "",
+            config_operation: int = 0,
+            value: str | None = "",
+        ) -> None:
+            self.name: str = name
+            self.config_operation: int = config_operation
+            self.value: str | None = value
+
+class IncrementalAlterConfigsResponse(Message):
+    __slots__ = ("throttle_time_ms", "responses")
+    API_KEY: ClassVar[int] = 44
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        responses: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.responses: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = [] if responses is _NEW else responses
+
+    class AlterConfigsResourceResponse(Message):
+        __slots__ = ("error_code", "error_message", "resource_type", "resource_name")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            resource_type: int = 0,
+            resource_name: str = "",
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.resource_type: int = resource_type
+            self.resource_name: str = resource_name
+
+class AlterPartitionReassignmentsRequest(Message):
+    __slots__ = ("timeout_ms", "allow_replication_factor_change", "topics")
+    API_KEY: ClassVar[int] = 45
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        allow_replication_factor_change: bool = True,
+        topics: list[AlterPartitionReassignmentsRequest.ReassignableTopic] = _NEW,
+    ) -> None:
+        self.timeout_ms: int = timeout_ms
+        self.allow_replication_factor_change: bool = allow_replication_factor_change
+        self.topics: list[AlterPartitionReassignmentsRequest.ReassignableTopic] = [] if topics is _NEW else topics
+
+    class ReassignableTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition] = [] if partitions is _NEW else partitions
+
+    class ReassignablePartition(Message):
+        __slots__ = ("partition_index", "replicas")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            replicas: list[int] | None = None,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.replicas: list[int] | None = replicas
+
+class AlterPartitionReassignmentsResponse(Message):
+    __slots__ = ("throttle_time_ms", "allow_replication_factor_change", "error_code", "error_message", "responses")
+    API_KEY: ClassVar[int] = 45
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        allow_replication_factor_change: bool = True,
+        error_code: int = 0,
+        error_message: str | None = "",
+        responses: list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.allow_replication_factor_change: bool = allow_replication_factor_change
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.responses: list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = [] if responses is _NEW else responses
+
+    class ReassignableTopicResponse(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse] = [] if partitions is _NEW else partitions
+
+    class ReassignablePartitionResponse(Message):
+        __slots__ = ("partition_index", "error_code", "error_message")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class ListPartitionReassignmentsRequest(Message):
+    __slots__ = ("timeout_ms", "topics")
+    API_KEY: ClassVar[int] = 46
+
+    def __init__(
+        self,
+        timeout_ms: int = 60000,
+        topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = _NEW,
+    ) -> None:
+        self.timeout_ms: int = timeout_ms
+        self.topics: list[ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics] | None = [] if topics is _NEW else topics
+
+    class ListPartitionReassignmentsTopics(Message):
+        __slots__ = ("name", "partition_indexes")
+
+        def __init__(
+            self,
+            name: str = "",
+            partition_indexes: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partition_indexes: list[int] = [] if partition_indexes is _NEW else partition_indexes
+
+class ListPartitionReassignmentsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "topics")
+    API_KEY: ClassVar[int] = 46
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        topics: list[ListPartitionReassignmentsResponse.OngoingTopicReassignment] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.topics: list[ListPartitionReassignmentsResponse.OngoingTopicReassignment] = [] if topics is _NEW else topics
+
+    class OngoingTopicReassignment(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment] = [] if partitions is _NEW else partitions
+
+    class OngoingPartitionReassignment(Message):
+        __slots__ = ("partition_index", "replicas", "adding_replicas", "removing_replicas")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            replicas: list[int] = _NEW,
+            adding_replicas: list[int] = _NEW,
+            removing_replicas: list[int] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.replicas: list[int] = [] if replicas is _NEW else replicas
+            self.adding_replicas: list[int] = [] if adding_replicas is _NEW else adding_replicas
+            self.removing_replicas: list[int] = [] if removing_replicas is _NEW else removing_replicas
+
+class OffsetDeleteRequest(Message):
+    __slots__ = ("group_id", "topics")
+    API_KEY: ClassVar[int] = 47
+
+    def __init__(
+        self,
+        group_id: str = "",
+        topics: list[OffsetDeleteRequest.OffsetDeleteRequestTopic] = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.topics: list[OffsetDeleteRequest.OffsetDeleteRequestTopic] = [] if topics is _NEW else topics
+
+    class OffsetDeleteRequestTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[OffsetDeleteRequest.OffsetDeleteRequestPartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[OffsetDeleteRequest.OffsetDeleteRequestPartition] = [] if partitions is _NEW else partitions
+
+    class OffsetDeleteRequestPartition(Message):
+        __slots__ = ("partition_index",)
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+
+class OffsetDeleteResponse(Message):
+    __slots__ = ("error_code", "throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 47
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        throttle_time_ms: int = 0,
+        topics: list[OffsetDeleteResponse.OffsetDeleteResponseTopic] = _NEW,
+    ) -> None:
+        self.error_code: int = error_code
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[OffsetDeleteResponse.OffsetDeleteResponseTopic] = [] if topics is _NEW else topics
+
+    class OffsetDeleteResponseTopic(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[OffsetDeleteResponse.OffsetDeleteResponsePartition] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[OffsetDeleteResponse.OffsetDeleteResponsePartition] = [] if partitions is _NEW else partitions
+
+    class OffsetDeleteResponsePartition(Message):
+        __slots__ = ("partition_index", "error_code")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+
+class DescribeClientQuotasRequest(Message):
+    __slots__ = ("components", "strict")
+    API_KEY: ClassVar[int] = 48
+
+    def __init__(
+        self,
+        components: list[DescribeClientQuotasRequest.ComponentData] = _NEW,
+        strict: bool = False,
+    ) -> None:
+        self.components: list[DescribeClientQuotasRequest.ComponentData] = [] if components is _NEW else components
+        self.strict: bool = strict
+
+    class ComponentData(Message):
+        __slots__ = ("entity_type", "match_type", "match")
+
+        def __init__(
+            self,
+            entity_type: str = "",
+            match_type: int = 0,
+            match: str | None = "",
+        ) -> None:
+            self.entity_type: str = entity_type
+            self.match_type: int = match_type
+            self.match: str | None = match
+
+class DescribeClientQuotasResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "entries")
+    API_KEY: ClassVar[int] = 48
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        entries: list[DescribeClientQuotasResponse.EntryData] | None = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.entries: list[DescribeClientQuotasResponse.EntryData] | None = [] if entries is _NEW else entries
+
+    class EntryData(Message):
+        __slots__ = ("entity", "values")
+
+        def __init__(
+            self,
+            entity: list[DescribeClientQuotasResponse.EntityData] = _NEW,
+            values: list[DescribeClientQuotasResponse.ValueData] = _NEW,
+        ) -> None:
+            self.entity: list[DescribeClientQuotasResponse.EntityData] = [] if entity is _NEW else entity
+            self.values: list[DescribeClientQuotasResponse.ValueData] = [] if values is _NEW else values
+
+    class EntityData(Message):
+        __slots__ = ("entity_type", "entity_name")
+
+        def __init__(
+            self,
+            entity_type: str = "",
+            entity_name: str | None = "",
+        ) -> None:
+            self.entity_type: str = entity_type
+            self.entity_name: str | None = entity_name
+
+    class ValueData(Message):
+        __slots__ = ("key", "value")
+
+        def __init__(
+            self,
+            key: str = "",
+            value: float = 0.0,
+        ) -> None:
+            self.key: str = key
+            self.value: float = value
+
+class AlterClientQuotasRequest(Message):
+    __slots__ = ("entries", "validate_only")
+    API_KEY: ClassVar[int] = 49
+
+    def __init__(
+        self,
+        entries: list[AlterClientQuotasRequest.EntryData] = _NEW,
+        validate_only: bool = False,
+    ) -> None:
+        self.entries: list[AlterClientQuotasRequest.EntryData] = [] if entries is _NEW else entries
+        self.validate_only: bool = validate_only
+
+    class EntryData(Message):
+        __slots__ = ("entity", "ops")
+
+        def __init__(
+            self,
+            entity: list[AlterClientQuotasRequest.EntityData] = _NEW,
+            ops: list[AlterClientQuotasRequest.OpData] = _NEW,
+        ) -> None:
+            self.entity: list[AlterClientQuotasRequest.EntityData] = [] if entity is _NEW else entity
+            self.ops: list[AlterClientQuotasRequest.OpData] = [] if ops is _NEW else ops
+
+    class EntityData(Message):
+        __slots__ = ("entity_type", "entity_name")
+
+        def __init__(
+            self,
+            entity_type: str = "",
+            entity_name: str | None = "",
+        ) -> None:
+            self.entity_type: str = entity_type
+            self.entity_name: str | None = entity_name
+
+    class OpData(Message):
+        __slots__ = ("key", "value", "remove")
+
+        def __init__(
+            self,
+            key: str = "",
+            value: float = 0.0,
+            remove: bool = False,
+        ) -> None:
+            self.key: str = key
+            self.value: float = value
+            self.remove: bool = remove
+
+class AlterClientQuotasResponse(Message):
+    __slots__ = ("throttle_time_ms", "entries")
+    API_KEY: ClassVar[int] = 49
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        entries: list[AlterClientQuotasResponse.EntryData] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.entries: list[AlterClientQuotasResponse.EntryData] = [] if entries is _NEW else entries
+
+    class EntryData(Message):
+        __slots__ = ("error_code", "error_message", "entity")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = "",
+            entity: list[AlterClientQuotasResponse.EntityData] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.entity: list[AlterClientQuotasResponse.EntityData] = [] if entity is _NEW else entity
+
+    class EntityData(Message):
+        __slots__ = ("entity_type", "entity_name")
+
+        def __init__(
+            self,
+            entity_type: str = "",
+            entity_name: str | None = "",
+        ) -> None:
+            self.entity_type: str = entity_type
+            self.entity_name: str | None = entity_name
+
+class DescribeUserScramCredentialsRequest(Message):
+    __slots__ = ("users",)
+    API_KEY: ClassVar[int] = 50
+
+    def __init__(
+        self,
+        users: list[DescribeUserScramCredentialsRequest.UserName] | None = _NEW,
+    ) -> None:
+        self.users: list[DescribeUserScramCredentialsRequest.UserName] | None = [] if users is _NEW else users
+
+    class UserName(Message):
+        __slots__ = ("name",)
+
+        def __init__(
+            self,
+            name: str = "",
+        ) -> None:
+            self.name: str = name
+
+class DescribeUserScramCredentialsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "results")
+    API_KEY: ClassVar[int] = 50
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = "",
+        results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = [] if results is _NEW else results
+
+    class DescribeUserScramCredentialsResult(Message):
+        __slots__ = ("user", "error_code", "error_message", "credential_infos")
+
+        def __init__(
+            self,
+            user: str = "",
+            error_code: int = 0,
+            error_message: str | None = "",
+            credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo] = _NEW,
+        ) -> None:
+            self.user: str = user
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo] = [] if credential_infos is _NEW else credential_infos
+
+    class CredentialInfo(Message):
+        __slots__ = ("mechanism", "iterations")
+
+        def __init__(
+            self,
+            mechanism: int = 0,
+            iterations: int = 0,
+        ) -> None:
+            self.mechanism: int = mechanism
+            self.iterations: int = iterations
+
+class AlterUserScramCredentialsRequest(Message):
+    __slots__ = ("deletions", "upsertions")
+    API_KEY: ClassVar[int] = 51
+
+    def __init__(
+        self,
+        deletions: list[AlterUserScramCredentialsRequest.ScramCredentialDeletion] = _NEW,
+        upsertions: list[AlterUserScramCredentialsRequest.ScramCredentialUpsertion] = _NEW,
+    ) -> None:
+        self.deletions: list[AlterUserScramCredentialsRequest.ScramCredentialDeletion] = [] if deletions is _NEW else deletions
+        self.upsertions: list[AlterUserScramCredentialsRequest.ScramCredentialUpsertion] = [] if upsertions is _NEW else upsertions
+
+    class ScramCredentialDeletion(Message):
+        __slots__ = ("name", "mechanism")
+
+        def __init__(
+            self,
+            name: str = "",
+            mechanism: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.mechanism: int = mechanism
+
+    class ScramCredentialUpsertion(Message):
+        __slots__ = ("name", "mechanism", "iterations", "salt", "salted_password")
+
+        def __init__(
+            self,
+            name: str = "",
+            mechanism: int = 0,
+            iterations: int = 0,
+            salt: bytes = b"",
+            salted_password: bytes = b"",
+        ) -> None:
+            self.name: str = name
+            self.mechanism: int = mechanism
+            self.iterations: int = iterations
+            self.salt: bytes = salt
+            self.salted_password: bytes = salted_password
+
+class AlterUserScramCredentialsResponse(Message):
+    __slots__ = ("throttle_time_ms", "results")
+    API_KEY: ClassVar[int] = 51
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        results: list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.results: list[AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult] = [] if results is _NEW else results
+
+    class AlterUserScramCredentialsResult(Message):
+        __slots__ = ("user", "error_code", "error_message")
+
+        def __init__(
+            self,
+            user: str = "",
+            error_code: int = 0,
+            error_message: str | None = "",
+        ) -> None:
+            self.user: str = user
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+
+class DescribeClusterRequest(Message):
+    __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers")
+    API_KEY: ClassVar[int] = 60
+
+    def __init__(
+        self,
+        include_cluster_authorized_operations: bool = False,
+        endpoint_type: int = 1,
+        include_fenced_brokers: bool = False,
+    ) -> None:
+        self.include_cluster_authorized_operations: bool = include_cluster_authorized_operations
+        self.endpoint_type: int = endpoint_type
+        self.include_fenced_brokers: bool = include_fenced_brokers
+
+class DescribeClusterResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "endpoint_type", "cluster_id", "controller_id", "brokers", "cluster_authorized_operations")
+    API_KEY: ClassVar[int] = 60
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        endpoint_type: int = 1,
+        cluster_id: str = "",
+        controller_id: int = -1,
+        brokers: list[DescribeClusterResponse.DescribeClusterBroker] = _NEW,
+        cluster_authorized_operations: int = -2147483648,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.endpoint_type: int = endpoint_type
+        self.cluster_id: str = cluster_id
+        self.controller_id: int = controller_id
+        self.brokers: list[DescribeClusterResponse.DescribeClusterBroker] = [] if brokers is _NEW else brokers
+        self.cluster_authorized_operations: int = cluster_authorized_operations
+
+    class DescribeClusterBroker(Message):
+        __slots__ = ("broker_id", "host", "port", "rack", "is_fenced")
+
+        def __init__(
+            self,
+            broker_id: int = 0,
+            host: str = "",
+            port: int = 0,
+            rack: str | None = None,
+            is_fenced: bool = False,
+        ) -> None:
+            self.broker_id: int = broker_id
+            self.host: str = host
+            self.port: int = port
+            self.rack: str | None = rack
+            self.is_fenced: bool = is_fenced
+
+class DescribeProducersRequest(Message):
+    __slots__ = ("topics",)
+    API_KEY: ClassVar[int] = 61
+
+    def __init__(
+        self,
+        topics: list[DescribeProducersRequest.TopicRequest] = _NEW,
+    ) -> None:
+        self.topics: list[DescribeProducersRequest.TopicRequest] = [] if topics is _NEW else topics
+
+    class TopicRequest(Message):
+        __slots__ = ("name", "partition_indexes")
+
+        def __init__(
+            self,
+            name: str = "",
+            partition_indexes: list[int] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partition_indexes: list[int] = [] if partition_indexes is _NEW else partition_indexes
+
+class DescribeProducersResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics")
+    API_KEY: ClassVar[int] = 61
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[DescribeProducersResponse.TopicResponse] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[DescribeProducersResponse.TopicResponse] = [] if topics is _NEW else topics
+
+    class TopicResponse(Message):
+        __slots__ = ("name", "partitions")
+
+        def __init__(
+            self,
+            name: str = "",
+            partitions: list[DescribeProducersResponse.PartitionResponse] = _NEW,
+        ) -> None:
+            self.name: str = name
+            self.partitions: list[DescribeProducersResponse.PartitionResponse] = [] if partitions is _NEW else partitions
+
+    class PartitionResponse(Message):
+        __slots__ = ("partition_index", "error_code", "error_message", "active_producers")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            active_producers: list[DescribeProducersResponse.ProducerState] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.active_producers: list[DescribeProducersResponse.ProducerState] = [] if active_producers is _NEW else active_producers
+
+    class ProducerState(Message):
+        __slots__ = ("producer_id", "producer_epoch", "last_sequence", "last_timestamp", "coordinator_epoch", "current_txn_start_offset")
+
+        def __init__(
+            self,
+            producer_id: int = 0,
+            producer_epoch: int = 0,
+            last_sequence: int = -1,
+            last_timestamp: int = -1,
+            coordinator_epoch: int = 0,
+            current_txn_start_offset: int = -1,
+        ) -> None:
+            self.producer_id: int = producer_id
+            self.producer_epoch: int = producer_epoch
+            self.last_sequence: int = last_sequence
+            self.last_timestamp: int = last_timestamp
+            self.coordinator_epoch: int = coordinator_epoch
+            self.current_txn_start_offset: int = current_txn_start_offset
+
+class DescribeTransactionsRequest(Message):
+    __slots__ = ("transactional_ids",)
+    API_KEY: ClassVar[int] = 65
+
+    def __init__(
+        self,
+        transactional_ids: list[str] = _NEW,
+    ) -> None:
+        self.transactional_ids: list[str] = [] if transactional_ids is _NEW else transactional_ids
+
+class DescribeTransactionsResponse(Message):
+    __slots__ = ("throttle_time_ms", "transaction_states")
+    API_KEY: ClassVar[int] = 65
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        transaction_states: list[DescribeTransactionsResponse.TransactionState] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.transaction_states: list[DescribeTransactionsResponse.TransactionState] = [] if transaction_states is _NEW else transaction_states
+
+    class TransactionState(Message):
+        __slots__ = ("error_code", "transactional_id", "transaction_state", "transaction_timeout_ms", "transaction_start_time_ms", "producer_id", "producer_epoch", "topics")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            transactional_id: str = "",
+            transaction_state: str = "",
+            transaction_timeout_ms: int = 0,
+            transaction_start_time_ms: int = -1,
+            producer_id: int = 0,
+            producer_epoch: int = 0,
+            topics: list[DescribeTransactionsResponse.TopicData] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.transactional_id: str = transactional_id
+            self.transaction_state: str = transaction_state
+            self.transaction_timeout_ms: int = transaction_timeout_ms
+            self.transaction_start_time_ms: int = transaction_start_time_ms
+            self.producer_id: int = producer_id
+            self.producer_epoch: int = producer_epoch
+            self.topics: list[DescribeTransactionsResponse.TopicData] = [] if topics is _NEW else topics
+
+    class TopicData(Message):
+        __slots__ = ("topic", "partitions")
+
+        def __init__(
+            self,
+            topic: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic: str = topic
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ListTransactionsRequest(Message):
+    __slots__ = ("state_filters", "producer_id_filters", "duration_filter", "transactional_id_pattern")
+    API_KEY: ClassVar[int] = 66
+
+    def __init__(
+        self,
+        state_filters: list[str] = _NEW,
+        producer_id_filters: list[int] = _NEW,
+        duration_filter: int = -1,
+        transactional_id_pattern: str | None = None,
+    ) -> None:
+        self.state_filters: list[str] = [] if state_filters is _NEW else state_filters
+        self.producer_id_filters: list[int] = [] if producer_id_filters is _NEW else producer_id_filters
+        self.duration_filter: int = duration_filter
+        self.transactional_id_pattern: str | None = transactional_id_pattern
+
+class ListTransactionsResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "unknown_state_filters", "transaction_states")
+    API_KEY: ClassVar[int] = 66
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        unknown_state_filters: list[str] = _NEW,
+        transaction_states: list[ListTransactionsResponse.TransactionState] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.unknown_state_filters: list[str] = [] if unknown_state_filters is _NEW else unknown_state_filters
+        self.transaction_states: list[ListTransactionsResponse.TransactionState] = [] if transaction_states is _NEW else transaction_states
+
+    class TransactionState(Message):
+        __slots__ = ("transactional_id", "producer_id", "transaction_state")
+
+        def __init__(
+            self,
+            transactional_id: str = "",
+            producer_id: int = 0,
+            transaction_state: str = "",
+        ) -> None:
+            self.transactional_id: str = transactional_id
+            self.producer_id: int = producer_id
+            self.transaction_state: str = transaction_state
+
+class ConsumerGroupHeartbeatRequest(Message):
+    __slots__ = ("group_id", "member_id", "member_epoch", "instance_id", "rack_id", "rebalance_timeout_ms", "subscribed_topic_names", "subscribed_topic_regex", "server_assignor", "topic_partitions")
+    API_KEY: ClassVar[int] = 68
+
+    def __init__(
+        self,
+        group_id: str = "",
+        member_id: str = "",
+        member_epoch: int = 0,
+        instance_id: str | None = None,
+        rack_id: str | None = None,
+        rebalance_timeout_ms: int = -1,
+        subscribed_topic_names: list[str] | None = None,
+        subscribed_topic_regex: str | None = None,
+        server_assignor: str | None = None,
+        topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = _NEW,
+    ) -> None:
+        self.group_id: str = group_id
+        self.member_id: str = member_id
+        self.member_epoch: int = member_epoch
+        self.instance_id: str | None = instance_id
+        self.rack_id: str | None = rack_id
+        self.rebalance_timeout_ms: int = rebalance_timeout_ms
+        self.subscribed_topic_names: list[str] | None = subscribed_topic_names
+        self.subscribed_topic_regex: str | None = subscribed_topic_regex
+        self.server_assignor: str | None = server_assignor
+        self.topic_partitions: list[ConsumerGroupHeartbeatRequest.TopicPartitions] | None = [] if topic_partitions is _NEW else topic_partitions
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ConsumerGroupHeartbeatResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "error_message", "member_id", "member_epoch", "heartbeat_interval_ms", "assignment")
+    API_KEY: ClassVar[int] = 68
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        error_message: str | None = None,
+        member_id: str | None = None,
+        member_epoch: int = 0,
+        heartbeat_interval_ms: int = 0,
+        assignment: ConsumerGroupHeartbeatResponse.Assignment | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.member_id: str | None = member_id
+        self.member_epoch: int = member_epoch
+        self.heartbeat_interval_ms: int = heartbeat_interval_ms
+        self.assignment: ConsumerGroupHeartbeatResponse.Assignment | None = assignment
+
+    class Assignment(Message):
+        __slots__ = ("topic_partitions",)
+
+        def __init__(
+            self,
+            topic_partitions: list[ConsumerGroupHeartbeatResponse.TopicPartitions] = _NEW,
+        ) -> None:
+            self.topic_partitions: list[ConsumerGroupHeartbeatResponse.TopicPartitions] = [] if topic_partitions is _NEW else topic_partitions
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic_id", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ConsumerGroupDescribeRequest(Message):
+    __slots__ = ("group_ids", "include_authorized_operations")
+    API_KEY: ClassVar[int] = 69
+
+    def __init__(
+        self,
+        group_ids: list[str] = _NEW,
+        include_authorized_operations: bool = False,
+    ) -> None:
+        self.group_ids: list[str] = [] if group_ids is _NEW else group_ids
+        self.include_authorized_operations: bool = include_authorized_operations
+
+class ConsumerGroupDescribeResponse(Message):
+    __slots__ = ("throttle_time_ms", "groups")
+    API_KEY: ClassVar[int] = 69
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        groups: list[ConsumerGroupDescribeResponse.DescribedGroup] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.groups: list[ConsumerGroupDescribeResponse.DescribedGroup] = [] if groups is _NEW else groups
+
+    class DescribedGroup(Message):
+        __slots__ = ("error_code", "error_message", "group_id", "group_state", "group_epoch", "assignment_epoch", "assignor_name", "members", "authorized_operations")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            error_message: str | None = None,
+            group_id: str = "",
+            group_state: str = "",
+            group_epoch: int = 0,
+            assignment_epoch: int = 0,
+            assignor_name: str = "",
+            members: list[ConsumerGroupDescribeResponse.Member] = _NEW,
+            authorized_operations: int = -2147483648,
+        ) -> None:
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.group_id: str = group_id
+            self.group_state: str = group_state
+            self.group_epoch: int = group_epoch
+            self.assignment_epoch: int = assignment_epoch
+            self.assignor_name: str = assignor_name
+            self.members: list[ConsumerGroupDescribeResponse.Member] = [] if members is _NEW else members
+            self.authorized_operations: int = authorized_operations
+
+    class Member(Message):
+        __slots__ = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex", "assignment", "target_assignment", "member_type")
+
+        def __init__(
+            self,
+            member_id: str = "",
+            instance_id: str | None = None,
+            rack_id: str | None = None,
+            member_epoch: int = 0,
+            client_id: str = "",
+            client_host: str = "",
+            subscribed_topic_names: list[str] = _NEW,
+            subscribed_topic_regex: str | None = None,
+            assignment: ConsumerGroupDescribeResponse.Assignment = _NEW,
+            target_assignment: ConsumerGroupDescribeResponse.Assignment = _NEW,
+            member_type: int = -1,
+        ) -> None:
+            self.member_id: str = member_id
+            self.instance_id: str | None = instance_id
+            self.rack_id: str | None = rack_id
+            self.member_epoch: int = member_epoch
+            self.client_id: str = client_id
+            self.client_host: str = client_host
+            self.subscribed_topic_names: list[str] = [] if subscribed_topic_names is _NEW else subscribed_topic_names
+            self.subscribed_topic_regex: str | None = subscribed_topic_regex
+            self.assignment: ConsumerGroupDescribeResponse.Assignment = ConsumerGroupDescribeResponse.Assignment() if assignment is _NEW else assignment
+            self.target_assignment: ConsumerGroupDescribeResponse.Assignment = ConsumerGroupDescribeResponse.Assignment() if target_assignment is _NEW else target_assignment
+            self.member_type: int = member_type
+
+    class Assignment(Message):
+        __slots__ = ("topic_partitions",)
+
+        def __init__(
+            self,
+            topic_partitions: list[ConsumerGroupDescribeResponse.TopicPartitions] = _NEW,
+        ) -> None:
+            self.topic_partitions: list[ConsumerGroupDescribeResponse.TopicPartitions] = [] if topic_partitions is _NEW else topic_partitions
+
+    class TopicPartitions(Message):
+        __slots__ = ("topic_id", "topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_id: bytes = _NO_ID,
+            topic_name: str = "",
+            partitions: list[int] = _NEW,
+        ) -> None:
+            self.topic_id: bytes = topic_id
+            self.topic_name: str = topic_name
+            self.partitions: list[int] = [] if partitions is _NEW else partitions
+
+class ListConfigResourcesRequest(Message):
+    __slots__ = ("resource_types",)
+    API_KEY: ClassVar[int] = 74
+
+    def __init__(
+        self,
+        resource_types: list[int] = _NEW,
+    ) -> None:
+        self.resource_types: list[int] = [] if resource_types is _NEW else resource_types
+
+class ListConfigResourcesResponse(Message):
+    __slots__ = ("throttle_time_ms", "error_code", "config_resources")
+    API_KEY: ClassVar[int] = 74
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        error_code: int = 0,
+        config_resources: list[ListConfigResourcesResponse.ConfigResource] = _NEW,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.error_code: int = error_code
+        self.config_resources: list[ListConfigResourcesResponse.ConfigResource] = [] if config_resources is _NEW else config_resources
+
+    class ConfigResource(Message):
+        __slots__ = ("resource_name", "resource_type")
+
+        def __init__(
+            self,
+            resource_name: str = "",
+            resource_type: int = 16,
+        ) -> None:
+            self.resource_name: str = resource_name
+            self.resource_type: int = resource_type
+
+class DescribeTopicPartitionsRequest(Message):
+    __slots__ = ("topics", "response_partition_limit", "cursor")
+    API_KEY: ClassVar[int] = 75
+
+    def __init__(
+        self,
+        topics: list[DescribeTopicPartitionsRequest.TopicRequest] = _NEW,
+        response_partition_limit: int = 2000,
+        cursor: DescribeTopicPartitionsRequest.Cursor | None = None,
+    ) -> None:
+        self.topics: list[DescribeTopicPartitionsRequest.TopicRequest] = [] if topics is _NEW else topics
+        self.response_partition_limit: int = response_partition_limit
+        self.cursor: DescribeTopicPartitionsRequest.Cursor | None = cursor
+
+    class TopicRequest(Message):
+        __slots__ = ("name",)
+
+        def __init__(
+            self,
+            name: str = "",
+        ) -> None:
+            self.name: str = name
+
+    class Cursor(Message):
+        __slots__ = ("topic_name", "partition_index")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partition_index: int = 0,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partition_index: int = partition_index
+
+class DescribeTopicPartitionsResponse(Message):
+    __slots__ = ("throttle_time_ms", "topics", "next_cursor")
+    API_KEY: ClassVar[int] = 75
+
+    def __init__(
+        self,
+        throttle_time_ms: int = 0,
+        topics: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = _NEW,
+        next_cursor: DescribeTopicPartitionsResponse.Cursor | None = None,
+    ) -> None:
+        self.throttle_time_ms: int = throttle_time_ms
+        self.topics: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic] = [] if topics is _NEW else topics
+        self.next_cursor: DescribeTopicPartitionsResponse.Cursor | None = next_cursor
+
+    class DescribeTopicPartitionsResponseTopic(Message):
+        __slots__ = ("error_code", "name", "topic_id", "is_internal", "partitions", "topic_authorized_operations")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            name: str | None = "",
+            topic_id: bytes = _NO_ID,
+            is_internal: bool = False,
+            partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition] = _NEW,
+            topic_authorized_operations: int = -2147483648,
+        ) -> None:
+            self.error_code: int = error_code
+            self.name: str | None = name
+            self.topic_id: bytes = topic_id
+            self.is_internal: bool = is_internal
+            self.partitions: list[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition] = [] if partitions is _NEW else partitions
+            self.topic_authorized_operations: int = topic_authorized_operations
+
+    class DescribeTopicPartitionsResponsePartition(Message):
+        __slots__ = ("error_code", "partition_index", "leader_id", "leader_epoch", "replica_nodes", "isr_nodes", "eligible_leader_replicas", "last_known_elr", "offline_replicas")
+
+        def __init__(
+            self,
+            error_code: int = 0,
+            partition_index: int = 0,
+            leader_id: int = 0,
+            leader_epoch: int = -1,
+            replica_nodes: list[int] = _NEW,
+            isr_nodes: list[int] = _NEW,
+            eligible_leader_replicas: list[int] | None = None,
+            last_known_elr: list[int] | None = None,
+            offline_replicas: list[int] = _NEW,
+        ) -> None:
+            self.error_code: int = error_code
+            self.partition_index: int = partition_index
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+            self.replica_nodes: list[int] = [] if replica_nodes is _NEW else replica_nodes
+            self.isr_nodes: list[int] = [] if isr_nodes is _NEW else isr_nodes
+            self.eligible_leader_replicas: list[int] | None = eligible_leader_replicas
+            self.last_known_elr: list[int] | None = last_known_elr
+            self.offline_replicas: list[int] = [] if offline_replicas is _NEW else offline_replicas
+
+    class Cursor(Message):
+        __slots__ = ("topic_name", "partition_index")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partition_index: int = 0,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partition_index: int = partition_index

@@ -1,0 +1,85 @@
+"""The generated codec against kio, over every API, version and direction we know."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.schema.index import api_key_map, schema_name_map
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kio_oracle import OLD_PRODUCE, kio_class, kio_decode, kio_encode, to_kio, value_of
+
+from kafka_front.wire import codec, make_messages
+from kafka_front.wire.apis import APIS, Api, ApiKey
+from kafka_front.wire.primitives import UnsupportedVersion, WireError, read_uvarint, uvarint
+
+ALL = [(api, request) for api in APIS.values() for request in (True, False)]
+IDS = [f"{api.name}{'Request' if request else 'Response'}" for api, request in ALL]
+
+
+def encode(value: Any, key: int, version: int, request: bool) -> bytes:
+    out: list[Any] = []
+    (codec.request_encoder if request else codec.response_encoder)(key, version)(value, out)
+    return b"".join(out)
+
+
+def decode(data: bytes, key: int, version: int, request: bool) -> Any:
+    return (codec.request_decoder if request else codec.response_decoder)(key, version)(data, 0)
+
+
+@pytest.mark.parametrize(("api", "request_"), ALL, ids=IDS)
+def test_bytes_equal_kios_and_read_back(api: Api, request_: bool) -> None:
+    versions = range(api.first, api.last + 1)
+    strategies = {v: value_of(codec.message_type(api.key, v, request_).body) for v in versions}
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(versions)).flatmap(lambda v: st.tuples(st.just(v), strategies[v])))
+    def check(pair: tuple[int, Any]) -> None:
+        version, value = pair
+        data = encode(value, api.key, version, request_)
+        again = decode(data, api.key, version, request_)
+        assert again == value
+        assert decode(bytearray(data), api.key, version, request_) == value
+        if (api.key, version) not in OLD_PRODUCE:
+            assert data == kio_encode(value, api.key, version, request_)
+            cls = kio_class(api.key, version, request_)
+            layout = codec.message_type(api.key, version, request_).body
+            assert kio_decode(data, api.key, version, request_) == to_kio(again, cls, layout)
+
+    check()
+
+
+def test_known_layouts_are_all_of_kios() -> None:
+    for api in APIS.values():
+        assert api_key_map[api.key] == api.module
+        first = 3 if api.key == ApiKey.PRODUCE else api.first
+        assert set(schema_name_map[api.module]) == set(range(first, api.last + 1)), api.name
+        assert api.first <= api.lowest <= api.highest <= api.last
+
+
+def test_messages_file_is_current() -> None:
+    assert make_messages.TARGET.read_text() == make_messages.source()
+
+
+def test_unknown_versions_are_refused() -> None:
+    for key, version in ((0, 99), (0, -1), (1, 3), (4, 0), (32767, 0)):
+        with pytest.raises(UnsupportedVersion):
+            codec.request_decoder(key, version)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_uvarint(value: int) -> None:
+    data = uvarint(value)
+    assert read_uvarint(data, 0) == (value, len(data))
+
+
+def test_overlong_uvarint_is_refused() -> None:
+    with pytest.raises(WireError):
+        read_uvarint(b"\xff\xff\xff\xff\xff\x01", 0)
+    with pytest.raises(WireError):
+        read_uvarint(b"\xff\xff\xff\xff\x7f", 0)
