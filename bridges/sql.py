@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -117,8 +119,8 @@ class Database:
         """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
 
         Closures take effect in the order they were submitted, and their results are delivered in that order. ``fn``
-        must not commit or roll back. What it raises is raised here and undoes only its own statements. A cancelled
-        caller does not undo a closure that was queued already.
+        must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it raises is
+        raised here and undoes only its own statements. A cancelled caller does not undo a closure queued already.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
@@ -173,8 +175,12 @@ class Database:
             for job in group:
                 connection.execute("SAVEPOINT job")
                 try:
-                    job.result = job.fn(connection)
+                    result = job.fn(connection)
+                    # A cursor must not leave this thread: dropping it resets a statement that is used here again.
+                    job.result = None if isinstance(result, sqlite3.Cursor) else result
+                    del result
                 except Exception as error:  # handed to the caller of run(), who awaits it
+                    traceback.clear_frames(error.__traceback__)  # for the same reason
                     job.error = _failure(error) if _is_full(error) else error
                     if not connection.in_transaction:
                         raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
@@ -187,7 +193,8 @@ class Database:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         self.closures += len(group)
-        self._loop.call_soon_threadsafe(self._deliver, group, failure)
+        with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
+            self._loop.call_soon_threadsafe(self._deliver, group, failure)
 
     def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
         for job in group:

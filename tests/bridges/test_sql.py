@@ -95,6 +95,21 @@ async def test_order_of_effects_is_order_of_submission(tmp_path: Path) -> None:
     await db.close()
 
 
+async def test_cursors_do_not_leave_the_thread(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    assert await db.run(lambda c: c.execute("SELECT 1")) is None
+
+    def fails_with_a_cursor_in_its_frame(connection: sqlite3.Connection) -> None:
+        cursor = connection.execute("SELECT 1")
+        raise ValueError(cursor.description[0][0])
+
+    with pytest.raises(ValueError, match="1") as caught:
+        await db.run(fails_with_a_cursor_in_its_frame)
+    frames = caught.traceback[-1].frame
+    assert "cursor" not in frames.f_locals
+    await db.close()
+
+
 async def test_close_executes_what_is_queued_and_refuses_the_rest(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     waiting = [db.submit(insert(k)) for k in range(10)]

@@ -1,0 +1,50 @@
+"""What each protocol calls a topic. The canonical name is Kafka's; the others are derived unless given.
+
+Pravega: ``scope/stream`` is ``scope.stream`` (a name without a dot lies in the scope ``default``). YDB: the path below
+the database, with ``/`` for ``.``. A name that the other protocol's rules do not allow is simply not offered there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bridges.errors import LogError
+
+MAX_NAME = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PRAVEGA_PART = re.compile(r"[A-Za-z0-9.-]{1,250}")
+
+
+class InvalidTopicName(LogError):
+    """The name breaks the rules for topic names."""
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicName unless ``name`` is a legal topic name (reference/kafka.md, section 3 rule 16)."""
+    if not name:
+        raise InvalidTopicName("a topic needs a name")
+    if name in (".", ".."):
+        raise InvalidTopicName(f"a topic cannot be called {name!r}")
+    if len(name) > MAX_NAME:
+        raise InvalidTopicName(f"a topic name has at most {MAX_NAME} characters, this one has {len(name)}")
+    if not _LEGAL.fullmatch(name):
+        raise InvalidTopicName(f"{name!r} has other characters than ASCII letters, digits, '.', '_' and '-'")
+
+
+def collision_key(name: str) -> str:
+    """Two topics with the same key cannot exist together: metric names do not tell '.' from '_' (rule 16)."""
+    return name.replace(".", "_")
+
+
+def derived_names(name: str) -> dict[str, str]:
+    """The names of a topic in protocols that have rules of their own, by protocol."""
+    names: dict[str, str] = {}
+    scope, dot, stream = name.partition(".")
+    if not dot:
+        scope, stream = "default", name
+    if _PRAVEGA_PART.fullmatch(scope) and _PRAVEGA_PART.fullmatch(stream):
+        names["pravega"] = f"{scope}/{stream}"
+    path = name.split(".")
+    if all(path):
+        names["ydb"] = "/".join(path)
+    return names
