@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bridges.errors import (
     DataCorrupt,
@@ -29,9 +29,11 @@ from bridges.ledger import ProducerStamp
 from bridges.partition_state import PartitionState
 from bridges.records import Buffer, StoredBatch
 from bridges.tail_cache import Tail
-from sbp_back.client import Client, StreamWriter
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
-from sbp_back.model import Entry
+
+if TYPE_CHECKING:
+    from sbp_back.client import Client, StreamWriter
+    from sbp_back.model import Entry
 
 AppendDone = Callable[[int, LogError | None], None]
 """Called with (base offset, None) or (-1, error), exactly once."""
@@ -349,6 +351,18 @@ class PartitionLog:
         self._notify_scheduled = False
         for waiter in list(self._waiters):
             waiter.log_moved(self)
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which the record at ``offset`` was, or the next one would be, written."""
+        if offset >= self.high_watermark:
+            return self.epoch
+        return max((epoch for epoch, start in self.state.epochs if start <= offset), default=self.epoch)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """(largest epoch not above ``epoch``, offset after its last record); None when there is no such epoch."""
+        if epoch == self.epoch:
+            return epoch, self.high_watermark
+        return self.state.epoch_end(epoch, self.high_watermark) if epoch < self.epoch else None
 
     async def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, in offset order, not older than ``timestamp``; None if none is.

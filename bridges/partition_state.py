@@ -50,11 +50,11 @@ class PartitionState:
             self.ledger.record(info.producer, base_offset, append_ms)
 
     def epoch_end(self, epoch: int, log_end: int) -> tuple[int, int] | None:
-        """(largest epoch not above ``epoch``, offset after its last batch); None when ``epoch`` is newer than all.
+        """(largest epoch not above ``epoch``, offset after its last batch); None when no epoch is known.
 
         An epoch older than everything kept ends where the oldest kept one starts (KIP-101, KIP-320).
         """
-        if not self.epochs or epoch > self.epochs[-1][0]:
+        if not self.epochs:
             return None
         found, end = epoch, self.epochs[0][1]
         for position, (known, _) in enumerate(self.epochs):

@@ -1,0 +1,325 @@
+"""Fetch: answer at once or wait for enough bytes, then read whole batches (reference/kafka.md, rules 41-46).
+
+A waiting request is one object registered with its partitions' logs and one timer; there is no task. Batches at the
+tail come from memory, others through the backend, partition by partition in the order of the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridges.errors import BatchInvalid, CompressionUnsupported, LogError
+from bridges.formats import FORMAT_MASK, FormatId
+from bridges.formats.compression import Compression
+from bridges.formats.kafka import CODEC_MASK
+from bridges.partition_log import PartitionLog
+from bridges.records import Buffer, StoredBatch
+from kafka_front.dispatch import DEFERRED, Outcome, Registry
+from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
+from kafka_front.service.log_errors import code_of
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+_KAFKA = int(FormatId.KAFKA)
+_IDS_SINCE = 13
+_ZSTD_SINCE = 10
+_ATTRIBUTES_LOW = 22
+"""Position of the byte of a record batch that names its compression."""
+_PartitionData = FetchResponse.PartitionData
+_TopicData = FetchResponse.FetchableTopicResponse
+_NO_RECORDS: Buffer = b""
+
+
+class _Slot:
+    """One partition of a request."""
+
+    __slots__ = ("asked", "available", "data", "key", "log")
+
+    def __init__(self, key: Key, asked: FetchedPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.log: PartitionLog | None = None
+        self.available = 0
+        self.data = _PartitionData(
+            partition_index=asked.partition,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=_NO_RECORDS,
+        )
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.log = None
+        self.data.error_code = int(code)
+        self.data.high_watermark = -1
+        self.data.last_stable_offset = -1
+        self.data.log_start_offset = -1
+
+
+class _Operation:
+    """One Fetch request, from its arrival to its response."""
+
+    __slots__ = (
+        "_answered",
+        "_ctx",
+        "_finished",
+        "_owner",
+        "_position",
+        "_request",
+        "_resumes",
+        "_room",
+        "_running",
+        "_served",
+        "_session",
+        "_slots",
+        "_timer",
+        "_unopened",
+        "response",
+    )
+
+    def __init__(
+        self, owner: Fetch, ctx: Context, request: FetchRequest, session: FetchSession | None, slots: list[_Slot]
+    ) -> None:
+        self._owner = owner
+        self._ctx = ctx
+        self._request = request
+        self._session = session
+        self._slots = slots
+        self._timer: asyncio.TimerHandle | None = None
+        self._unopened = 0
+        self._finished = False
+        self._running = True
+        self._position = 0
+        self._answered = False
+        self._resumes = False
+        self._room = min(request.max_bytes, owner.max_bytes)
+        self._served: list[Key] = []
+        self.response: FetchResponse | None = None
+
+    # --- before reading -----------------------------------------------------------------------------------------
+
+    def start(self) -> FetchResponse | Outcome:
+        """Begin; returns the response if it is known at once."""
+        for slot in self._slots:
+            self._owner.resolve(slot)
+            if slot.log is not None and not slot.log.is_open:
+                self._unopened += 1
+        if self._unopened:
+            for slot in self._slots:
+                if slot.log is not None and not slot.log.is_open:
+                    slot.log.when_open(partial(self._opened, slot))
+        else:
+            self._wait_or_read()
+        self._running = False
+        return self.response if self.response is not None else DEFERRED
+
+    def _opened(self, slot: _Slot, error: LogError | None) -> None:
+        if error is not None:
+            slot.refuse(code_of(error))
+        self._unopened -= 1
+        if self._unopened == 0 and not self._finished:
+            self._wait_or_read()
+
+    def _wait_or_read(self) -> None:
+        enough = self._look()
+        if enough or self._request.max_wait_ms <= 0 or not self._slots:
+            self._read()
+            return
+        for slot in self._slots:
+            if slot.log is not None:
+                slot.log.add_waiter(self)
+        self._timer = self._owner.loop.call_later(self._request.max_wait_ms / 1000, self._expired)
+        self._ctx.connection.on_close(self.cancel)
+
+    def _look(self) -> bool:
+        """Is there an error to tell, or are min_bytes there? Stops counting as soon as they are."""
+        missing = self._request.min_bytes
+        for slot in self._slots:
+            log = slot.log
+            if log is None:
+                return True
+            code = self._owner.position_error(slot.asked, log)
+            if code is not None:
+                slot.refuse(code)
+                return True
+            missing -= log.available(slot.asked.fetch_offset, missing if missing > 0 else 1)
+            if missing <= 0 and self._request.min_bytes > 0:
+                return True
+        return missing <= 0
+
+    def log_moved(self, log: PartitionLog) -> None:
+        """A partition we wait for moved (see :class:`bridges.partition_log.Waiter`)."""
+        if not self._finished and (not log.is_open or self._look()):
+            self._stop_waiting()
+            self._read()
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._stop_waiting()
+        self._read()
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for slot in self._slots:
+            if slot.log is not None:
+                slot.log.remove_waiter(self)
+        self._ctx.connection.forget_on_close(self.cancel)
+
+    def cancel(self) -> None:
+        """The connection is gone: nobody waits any more."""
+        self._finished = True
+        self._stop_waiting()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read partition after partition until one has to wait for the backend, or all are done."""
+        slots = self._slots
+        while self._position < len(slots):
+            slot = slots[self._position]
+            log = slot.log
+            if log is not None and (code := self._owner.position_error(slot.asked, log)) is not None:
+                slot.refuse(code)
+                log = None
+            if log is None:
+                self._position += 1
+                continue
+            if (self._room <= 0 and self._served) or slot.asked.fetch_offset >= log.last_stable_offset:
+                self._describe(slot, log)
+                self._position += 1
+                continue
+            self._answered = self._resumes = False
+            log.read(slot.asked.fetch_offset, min(slot.asked.max_bytes, max(self._room, 1)), self._read_done)
+            if not self._answered:
+                self._resumes = True
+                return
+        self._finish()
+
+    def _read_done(self, batches: list[StoredBatch], error: LogError | None) -> None:
+        """The read of the current slot is answered, within ``log.read`` or later."""
+        self._answered = True
+        self._take(self._slots[self._position], batches, error)
+        self._position += 1
+        if self._resumes and not self._finished:
+            self._read()
+
+    def _describe(self, slot: _Slot, log: PartitionLog) -> None:
+        data = slot.data
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.log_start_offset
+        if self._request.isolation_level:
+            data.aborted_transactions = []
+
+    def _take(self, slot: _Slot, batches: list[StoredBatch], error: LogError | None) -> None:
+        log = slot.log
+        if error is not None or log is None:
+            slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if error is None else code_of(error))
+            return
+        self._describe(slot, log)
+        if not batches or (self._served and len(batches[0].payload) > self._room):
+            return  # only the first partition with data may exceed the limits (rule 42)
+        try:
+            parts = self._owner.payloads(log.stream_id, batches, self._ctx.version)
+        except BatchInvalid as invalid:
+            slot.refuse(code_of(invalid))
+            return
+        slot.data.records = parts
+        self._room -= sum(map(len, parts))
+        self._served.append(slot.key)
+
+    def _finish(self) -> None:
+        self._finished = True
+        session = self._session
+        response = FetchResponse(session_id=session.id if session is not None else 0)
+        incremental = session is not None and self._request.session_epoch > 0
+        topics: dict[str | bytes, _TopicData] = {}
+        for slot in self._slots:
+            told = slot.asked.news(slot.data) if session is not None else True
+            if incremental and not told:
+                continue
+            name = slot.key[0]
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = _TopicData(topic=slot.asked.topic, topic_id=slot.asked.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(slot.data)
+        if session is not None:
+            session.served(self._served)
+        if self._running:
+            self.response = response
+        else:
+            self._ctx.respond(response)
+
+
+class Fetch:
+    """The handler of Fetch requests."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._logs = service.logs
+        self._catalog = service.catalog
+        self._sessions = service.fetch_sessions
+        self._translator = service.translator
+        self.loop = service.loop
+        self.max_bytes = service.fetch_max_bytes
+
+    def handle(self, ctx: Context, request: FetchRequest) -> FetchResponse | Outcome:
+        uses_ids = ctx.version >= _IDS_SINCE
+        try:
+            session, partitions = self._sessions.resolve(request, uses_ids, self.loop.time())
+        except SessionError as error:
+            return FetchResponse(error_code=int(error.code))
+        slots = [_Slot(key, asked) for key, asked in partitions.items()]
+        return _Operation(self, ctx, request, session, slots).start()
+
+    def resolve(self, slot: _Slot) -> None:
+        """Find the slot's log, or say why there is none."""
+        asked = slot.asked
+        name = asked.topic
+        if not isinstance(slot.key[0], str):
+            topic = self._catalog.by_id.get(uuid.UUID(bytes=asked.topic_id))
+            if topic is None:
+                slot.refuse(ErrorCode.UNKNOWN_TOPIC_ID)
+                return
+            name = topic.name
+        slot.log = self._logs.get(name, asked.partition)
+        if slot.log is None:
+            slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+
+    def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
+        """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
+        if not log.is_open:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if asked.leader_epoch >= 0 and asked.leader_epoch != log.epoch:
+            if asked.leader_epoch < log.epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if asked.fetch_offset < log.log_start_offset or asked.fetch_offset > log.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return None
+
+    def payloads(self, stream_id: int, batches: list[StoredBatch], version: int) -> list[Buffer]:
+        """The batches in Kafka's format. Raises BatchInvalid for what the client's version cannot be given."""
+        parts: list[Buffer] = []
+        for batch in batches:
+            payload = batch.payload
+            if batch.flags & FORMAT_MASK != _KAFKA:
+                payload = self._translator.payload(stream_id, batch, FormatId.KAFKA)
+            elif version < _ZSTD_SINCE and payload[_ATTRIBUTES_LOW] & CODEC_MASK == Compression.ZSTD:
+                raise CompressionUnsupported(f"zstd needs Fetch {_ZSTD_SINCE}, this is {version}")
+            parts.append(payload)
+        return parts
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    registry.register(ApiKey.FETCH, Fetch(service).handle)

@@ -1,0 +1,186 @@
+"""Incremental fetch sessions (KIP-227; reference/kafka.md, rule 45).
+
+A session remembers which partitions a consumer reads and what it was last told of each, so that a request names only
+what changed and a response only what is new.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import FetchRequest, FetchResponse
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+_LAST_EPOCH = 2**31 - 1
+
+Key = tuple[str | bytes, int]
+"""Topic name or id, and partition."""
+
+
+class FetchedPartition:
+    """One partition a consumer reads, and what it was last told of it."""
+
+    __slots__ = (
+        "fetch_offset",
+        "high_watermark",
+        "leader_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "partition",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, request: FetchRequest.FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = request.partition
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.update(request)
+
+    def update(self, request: FetchRequest.FetchPartition) -> None:
+        """The consumer asks for another position or size."""
+        self.fetch_offset = request.fetch_offset
+        self.max_bytes = request.partition_max_bytes
+        self.leader_epoch = request.current_leader_epoch
+
+    def news(self, data: FetchResponse.PartitionData) -> bool:
+        """Must an incremental response name this partition? Remembers what it will have told."""
+        changed = (
+            bool(data.records)
+            or data.error_code != ErrorCode.NONE
+            or data.high_watermark != self.high_watermark
+            or data.log_start_offset != self.log_start_offset
+        )
+        self.high_watermark = data.high_watermark
+        self.log_start_offset = data.log_start_offset
+        # After an error the consumer must be told when it is over, even if nothing else has changed by then.
+        if data.error_code != ErrorCode.NONE:
+            self.high_watermark = -1
+        return changed
+
+
+class FetchSession:
+    """The partitions of one consumer, in the order in which they are served next."""
+
+    __slots__ = ("epoch", "id", "last_used", "partitions", "uses_ids")
+
+    def __init__(self, session_id: int, uses_ids: bool, partitions: dict[Key, FetchedPartition], now: float) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.uses_ids = uses_ids
+        self.partitions = partitions
+        self.last_used = now
+
+    def advance(self) -> None:
+        """Expect the next epoch from now on."""
+        self.epoch = 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
+
+    def served(self, keys: Iterable[Key]) -> None:
+        """Put partitions that just delivered data behind those that did not, so that none starves."""
+        for key in keys:
+            found = self.partitions.pop(key, None)
+            if found is not None:
+                self.partitions[key] = found
+
+
+class SessionError(Exception):
+    """The request does not fit its session; the client starts over with a full fetch."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+def _key(topic: str, topic_id: bytes, partition: int, uses_ids: bool) -> Key:
+    return (topic_id if uses_ids else topic, partition)
+
+
+class FetchSessions:
+    """All sessions of a node, at most ``slots``; idle ones make room after ``evict_after`` seconds."""
+
+    __slots__ = ("_sessions", "evict_after", "slots")
+
+    def __init__(self, slots: int, evict_after: float = 120.0) -> None:
+        self.slots = slots
+        self.evict_after = evict_after
+        # In order of last use.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(
+        self, request: FetchRequest, uses_ids: bool, now: float
+    ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
+        """The session (None: the request stands alone) and the partitions to serve.
+
+        Raises SessionError.
+        """
+        session_id, epoch = request.session_id, request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id:
+                self._sessions.pop(session_id, None)
+            partitions = _asked(request, uses_ids)
+            if epoch == FINAL_EPOCH or not partitions or not self._make_room(now):
+                return None, partitions
+            session = FetchSession(self._new_id(), uses_ids, partitions, now)
+            self._sessions[session.id] = session
+            return session, partitions
+        found = self._sessions.get(session_id)
+        if found is None:
+            raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if epoch != found.epoch:
+            raise SessionError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if uses_ids != found.uses_ids:
+            raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        found.last_used = now
+        self._sessions.move_to_end(session_id)
+        _update(found, request)
+        found.advance()
+        return found, found.partitions
+
+    def _make_room(self, now: float) -> bool:
+        if len(self._sessions) < self.slots:
+            return True
+        if not self.slots:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.last_used < self.evict_after:
+            return False
+        del self._sessions[oldest.id]
+        return True
+
+    def _new_id(self) -> int:
+        while True:
+            # Unguessable, so that a client with a stale id of a former run does not meet somebody else's session.
+            candidate = random.SystemRandom().randint(1, 2**31 - 1)
+            if candidate not in self._sessions:
+                return candidate
+
+
+def _asked(request: FetchRequest, uses_ids: bool) -> dict[Key, FetchedPartition]:
+    return {
+        _key(topic.topic, topic.topic_id, part.partition, uses_ids): FetchedPartition(topic.topic, topic.topic_id, part)
+        for topic in request.topics
+        for part in topic.partitions
+    }
+
+
+def _update(session: FetchSession, request: FetchRequest) -> None:
+    for topic in request.topics:
+        for part in topic.partitions:
+            key = _key(topic.topic, topic.topic_id, part.partition, session.uses_ids)
+            known = session.partitions.get(key)
+            if known is None:
+                session.partitions[key] = FetchedPartition(topic.topic, topic.topic_id, part)
+            else:
+                known.update(part)
+    for forgotten in request.forgotten_topics_data:
+        for partition in forgotten.partitions:
+            session.partitions.pop(_key(forgotten.topic, forgotten.topic_id, partition, session.uses_ids), None)

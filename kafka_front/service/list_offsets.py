@@ -1,0 +1,129 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a partition begins and ends, by position, time or epoch.
+
+reference/kafka.md, rules 18, 46 and 48.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogError
+from bridges.partition_log import PartitionLog
+from kafka_front.dispatch import Registry
+from kafka_front.service.log_errors import code_of
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+_Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
+_EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+def epoch_error(asked: int, log: PartitionLog) -> ErrorCode | None:
+    """What is wrong with a client's idea of the leader epoch, if anything; -1 asks for no check (rule 18)."""
+    if asked < 0 or asked == log.epoch:
+        return None
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < log.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class Offsets:
+    """The handlers of both APIs."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._logs = service.logs
+
+    async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+            response.topics.append(answer)
+            for asked in topic.partitions:
+                answer.partitions.append(await self._offset(topic.name, asked, request.isolation_level))
+        return response
+
+    async def _offset(
+        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation_level: int
+    ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+        answer = _Offset(partition_index=asked.partition_index, offset=-1, timestamp=-1, leader_epoch=-1)
+        log = self._logs.get(topic, asked.partition_index)
+        if log is None:
+            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return answer
+        try:
+            await log.ready()
+            code = epoch_error(asked.current_leader_epoch, log)
+            if code is None:
+                found = await self._find(log, asked.timestamp, isolation_level)
+                if found is not None:
+                    answer.offset, answer.timestamp = found
+                    answer.leader_epoch = log.epoch_of(answer.offset)
+            else:
+                answer.error_code = int(code)
+        except LogError as error:
+            answer.error_code = int(code_of(error))
+        return answer
+
+    async def _find(self, log: PartitionLog, timestamp: int, isolation_level: int) -> tuple[int, int] | None:
+        if timestamp == LATEST:
+            return (log.last_stable_offset if isolation_level else log.high_watermark), -1
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return log.log_start_offset, -1
+        if timestamp == MAX_TIMESTAMP:
+            return await log.find_max_timestamp()
+        if timestamp < 0:
+            return None  # LATEST_TIERED: nothing is tiered
+        return await log.find_timestamp(timestamp)
+
+    async def for_leader_epoch(
+        self, ctx: Context, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        response = OffsetForLeaderEpochResponse()
+        for topic in request.topics:
+            answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
+            response.topics.append(answer)
+            for asked in topic.partitions:
+                answer.partitions.append(await self._epoch_end(topic.topic, asked))
+        return response
+
+    async def _epoch_end(
+        self, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        answer = _EpochEnd(partition=asked.partition, leader_epoch=-1, end_offset=-1)
+        log = self._logs.get(topic, asked.partition)
+        if log is None:
+            answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return answer
+        try:
+            await log.ready()
+        except LogError as error:
+            answer.error_code = int(code_of(error))
+            return answer
+        code = epoch_error(asked.current_leader_epoch, log)
+        if code is not None:
+            answer.error_code = int(code)
+        else:
+            found = log.epoch_end(asked.leader_epoch)
+            if found is not None:
+                answer.leader_epoch, answer.end_offset = found
+        return answer
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    offsets = Offsets(service)
+    registry.register(ApiKey.LIST_OFFSETS, offsets.list_offsets)
+    registry.register(ApiKey.OFFSET_FOR_LEADER_EPOCH, offsets.for_leader_epoch)

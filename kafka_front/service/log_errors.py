@@ -1,0 +1,28 @@
+"""Failures of the shared log in Kafka's error codes (design, section 7)."""
+
+from __future__ import annotations
+
+from bridges import errors
+from kafka_front.wire.errors import ErrorCode
+
+_CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
+    (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.LogDeleted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    # Every client, however old, answers this one by asking for metadata again and retrying.
+    (errors.LogUnavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (errors.StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.DataCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (errors.BatchCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (errors.CompressionUnsupported, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    (errors.BatchInvalid, ErrorCode.INVALID_RECORD),
+)
+
+
+def code_of(error: errors.LogError) -> ErrorCode:
+    """The code a client is told for ``error``."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR

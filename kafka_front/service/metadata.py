@@ -1,0 +1,130 @@
+"""Metadata: brokers, topics and leaders as the listener's clients see them (reference/kafka.md, rules 13-18)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from bridges.catalog import NameCollision, Topic, TopicExists
+from bridges.errors import LogError
+from bridges.names import InvalidTopicName
+from kafka_front.dispatch import Registry
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+NO_OPERATIONS = -(2**31)
+"""What stands for "not asked for" in the fields of authorized operations."""
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+# Numbers of KIP-430: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe configs 10,
+# alter configs 11, idempotent write 12. Without an authorizer everybody may do everything that applies.
+TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
+CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
+
+_AUTO_CREATE_FLAG_SINCE = 4
+_EMPTY_MEANS_NONE_SINCE = 1
+_NO_ID = bytes(16)
+_TopicAnswer = MetadataResponse.MetadataResponseTopic
+
+
+class Metadata:
+    """The handler of Metadata requests."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+        self._logs = service.logs
+
+    async def handle(self, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+        service = self._service
+        host, port = ctx.connection.advertised
+        response = MetadataResponse(
+            brokers=[MetadataResponse.MetadataResponseBroker(service.node_id, host, port, service.rack)],
+            cluster_id=self._catalog.cluster_id,
+            controller_id=service.node_id,
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+            ),
+        )
+        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+        asked = request.topics
+        if asked is None or (not asked and ctx.version < _EMPTY_MEANS_NONE_SINCE):
+            response.topics = [self._describe(topic, operations) for topic in self._catalog.topics.values()]
+            return response
+        may_create = service.auto_create_topics and (
+            ctx.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
+        )
+        for wanted in asked:
+            response.topics.append(await self._one(wanted, may_create, operations))
+        return response
+
+    async def _one(
+        self, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: int
+    ) -> MetadataResponse.MetadataResponseTopic:
+        name = wanted.name
+        if name is None:
+            topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+            if topic is None:
+                return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
+            return self._describe(topic, operations)
+        topic = self._catalog.topics.get(name)
+        if topic is not None:
+            return self._describe(topic, operations)
+        if not may_create:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            try:
+                self._catalog.check_new_topic(name, self._service.default_partitions())
+            except InvalidTopicName:
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            except LogError:
+                pass  # whatever else would hinder its creation, the topic is simply unknown
+            return _failed(name, code)
+        try:
+            return self._describe(
+                await self._catalog.create_topic(name, self._service.default_partitions()), operations
+            )
+        except TopicExists:
+            # Somebody else is creating it at this moment, or just has.
+            topic = self._catalog.topics.get(name)
+            return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE) if topic is None else self._describe(topic, operations)
+        except (InvalidTopicName, NameCollision):
+            return _failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        except LogError as error:
+            self._service.log.warning("topic not created", topic=name, error=str(error))
+            return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _describe(self, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
+        node_id = self._service.node_id
+        epoch = self._logs.leader_epoch
+        return _TopicAnswer(
+            name=topic.name,
+            topic_id=topic.topic_id.bytes,
+            partitions=[
+                MetadataResponse.MetadataResponsePartition(
+                    partition_index=partition.index,
+                    leader_id=node_id,
+                    leader_epoch=epoch(topic.name, partition.index),
+                    replica_nodes=[node_id],
+                    isr_nodes=[node_id],
+                )
+                for partition in topic.partitions
+            ],
+            topic_authorized_operations=operations,
+        )
+
+
+def _failed(name: str | None, code: ErrorCode, topic_id: bytes = _NO_ID) -> MetadataResponse.MetadataResponseTopic:
+    return _TopicAnswer(error_code=int(code), name=name, topic_id=topic_id, topic_authorized_operations=NO_OPERATIONS)
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    registry.register(ApiKey.METADATA, Metadata(service).handle)

@@ -1,0 +1,183 @@
+"""Produce: check batches, hand them to the partition logs, answer when all are durable.
+
+One operation object per request collects the answers of its partitions; there is no task. The partitions of a request
+are appended in its order, and requests of a connection in theirs, so a pipelining producer keeps its order.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogError
+from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
+from kafka_front.service.batch_check import Refusal, accept
+from kafka_front.service.log_errors import code_of
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+_TopicResponse = ProduceResponse.TopicProduceResponse
+_PartitionResponse = ProduceResponse.PartitionProduceResponse
+_OVERDUE_SCAN_S = 0.5
+
+
+class _Operation:
+    """One Produce request in flight."""
+
+    __slots__ = ("acks", "ctx", "deadline", "failed", "left", "owner", "response")
+
+    def __init__(self, owner: Produce, ctx: Context, acks: int, deadline: float) -> None:
+        self.owner = owner
+        self.ctx = ctx
+        self.acks = acks
+        self.deadline = deadline
+        self.failed = False
+        self.response = ProduceResponse()
+        # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
+        self.left = 1
+
+    def settle(self) -> None:
+        """One part is answered; the last one sends the response."""
+        self.left -= 1
+        if self.left == 0:
+            self.owner.finished(self)
+
+    def expire(self) -> None:
+        """Answer what is not durable in the client's time; the batch may still become so (rule 28)."""
+        for topic in self.response.responses:
+            for partition in topic.partition_responses:
+                if partition.error_code == ErrorCode.NONE and partition.base_offset < 0:
+                    _refuse(partition, ErrorCode.REQUEST_TIMED_OUT, "the batch was not durable in time")
+        self.left = -1
+        self.owner.finished(self)
+
+
+class _Append:
+    """The answer of one partition of an operation; called by its log."""
+
+    __slots__ = ("append_time", "log", "operation", "response")
+
+    def __init__(self, operation: _Operation, response: _PartitionResponse, append_time: int) -> None:
+        self.operation = operation
+        self.response = response
+        self.append_time = append_time
+
+    def __call__(self, base_offset: int, error: LogError | None) -> None:
+        operation = self.operation
+        if operation.left < 0:
+            return  # the request was answered when its time ran out
+        response = self.response
+        if error is None:
+            response.base_offset = base_offset
+            response.log_append_time_ms = self.append_time
+        else:
+            operation.failed = True
+            _refuse(response, code_of(error), str(error))
+        operation.settle()
+
+
+def _refuse(response: _PartitionResponse, code: ErrorCode, message: str) -> None:
+    response.error_code = int(code)
+    response.error_message = message
+
+
+class Produce:
+    """The handler of Produce requests."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._logs = service.logs
+        self._rules = service.rules
+        self._outstanding: dict[_Operation, None] = {}
+        self._scanning = False
+
+    def handle(self, ctx: Context, request: ProduceRequest) -> ProduceResponse | Outcome:
+        version = ctx.version
+        operation = _Operation(self, ctx, request.acks, time.monotonic() + request.timeout_ms / 1000)
+        whole = self._refused_whole(version, request)
+        now_ms = time.time_ns() // 1_000_000
+        topics = operation.response.responses
+        for topic in request.topic_data:
+            answers: list[_PartitionResponse] = []
+            topics.append(_TopicResponse(name=topic.name, partition_responses=answers))
+            for data in topic.partition_data:
+                response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
+                answers.append(response)
+                if whole is not None:
+                    operation.failed = True
+                    _refuse(response, *whole)
+                    continue
+                self._append(operation, topic.name, data.records, response, version, now_ms)
+        operation.left -= 1
+        if operation.left == 0:
+            return self._answer(operation)
+        self._outstanding[operation] = None
+        if not self._scanning:
+            self._scanning = True
+            self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
+        return DEFERRED
+
+    def _refused_whole(self, version: int, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+        if version < 3:
+            return ErrorCode.UNSUPPORTED_VERSION, "Produce is served from version 3 on"
+        if request.acks not in (-1, 0, 1):
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
+        return None
+
+    def _append(
+        self,
+        operation: _Operation,
+        topic: str,
+        records: memoryview | None,
+        response: _PartitionResponse,
+        version: int,
+        now_ms: int,
+    ) -> None:
+        log = self._logs.get(topic, response.index)
+        if log is None:
+            operation.failed = True
+            _refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{response.index}")
+            return
+        rules = self._rules.of(topic)
+        try:
+            batch = accept(records, version, rules, now_ms)
+        except Refusal as refusal:
+            operation.failed = True
+            _refuse(response, refusal.code, refusal.message)
+            response.record_errors = [
+                ProduceResponse.BatchIndexAndErrorMessage(index, text) for index, text in refusal.records
+            ]
+            return
+        response.log_start_offset = log.log_start_offset
+        operation.left += 1
+        log.append(batch, _Append(operation, response, now_ms if rules.log_append_time else -1))
+
+    def finished(self, operation: _Operation) -> None:
+        """Every part of a deferred operation is answered, or its time ran out."""
+        del self._outstanding[operation]
+        operation.ctx.respond(self._answer(operation))
+
+    def _answer(self, operation: _Operation) -> ProduceResponse | Outcome:
+        if operation.acks != 0:
+            return operation.response
+        # Nobody waits for an answer: the only way to tell of a failure is to close the connection (rule 3).
+        if operation.failed:
+            operation.ctx.connection.close("a Produce with acks=0 failed")
+        return NO_RESPONSE
+
+    def _scan(self) -> None:
+        now = time.monotonic()
+        for operation in [operation for operation in self._outstanding if operation.deadline <= now]:
+            operation.expire()
+        self._scanning = bool(self._outstanding)
+        if self._scanning:
+            self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    registry.register(ApiKey.PRODUCE, Produce(service).handle)

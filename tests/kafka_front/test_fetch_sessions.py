@@ -1,0 +1,107 @@
+"""Fetch sessions: epochs, forgetting, news only, eviction (KIP-227)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, FetchSessions, SessionError
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import FetchRequest, FetchResponse
+
+
+def fetch(session_id: int, epoch: int, *partitions: tuple[str, int, int]) -> FetchRequest:
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=topic, partitions=[FetchRequest.FetchPartition(partition, fetch_offset=offset)]
+            )
+            for topic, partition, offset in partitions
+        ],
+    )
+
+
+def opened(sessions: FetchSessions, *partitions: tuple[str, int, int], now: float = 0) -> FetchSession:
+    session, _ = sessions.resolve(fetch(0, 0, *partitions), False, now)
+    assert session is not None
+    return session
+
+
+def refused(sessions: FetchSessions, request: FetchRequest, uses_ids: bool = False) -> ErrorCode:
+    with pytest.raises(SessionError) as caught:
+        sessions.resolve(request, uses_ids, 0)
+    return caught.value.code
+
+
+def test_incremental_requests_name_only_what_changes() -> None:
+    sessions = FetchSessions(10)
+    session = opened(sessions, ("a", 0, 5), ("a", 1, 6))
+    same, partitions = sessions.resolve(fetch(session.id, 1), False, 1)
+    assert same is session
+    assert {key: part.fetch_offset for key, part in partitions.items()} == {("a", 0): 5, ("a", 1): 6}
+    request = fetch(session.id, 2, ("a", 1, 9), ("b", 0, 1))
+    request.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic="a", partitions=[0])]
+    _, partitions = sessions.resolve(request, False, 2)
+    assert {key: part.fetch_offset for key, part in partitions.items()} == {("a", 1): 9, ("b", 0): 1}
+
+
+def test_a_wrong_epoch_an_unknown_session_and_mixed_ids_are_refused() -> None:
+    sessions = FetchSessions(10)
+    session = opened(sessions, ("a", 0, 5))
+    assert refused(sessions, fetch(session.id, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert refused(sessions, fetch(session.id ^ 1, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refused(sessions, fetch(0, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refused(sessions, fetch(session.id, 1), uses_ids=True) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_epochs_wrap_to_one() -> None:
+    sessions = FetchSessions(10)
+    session = opened(sessions, ("a", 0, 5))
+    session.epoch = 2**31 - 1
+    sessions.resolve(fetch(session.id, 2**31 - 1), False, 0)
+    sessions.resolve(fetch(session.id, 1), False, 0)
+
+
+def test_a_full_request_replaces_its_session_and_a_final_one_closes_it() -> None:
+    sessions = FetchSessions(10)
+    first = opened(sessions, ("a", 0, 5))
+    second, _ = sessions.resolve(fetch(first.id, 0, ("a", 0, 7)), False, 0)
+    assert second is not None
+    assert second.id != first.id
+    assert refused(sessions, fetch(first.id, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    closing, partitions = sessions.resolve(fetch(second.id, -1, ("a", 0, 8)), False, 0)
+    assert closing is None
+    assert len(partitions) == 1
+    assert len(sessions) == 0
+
+
+def test_only_idle_sessions_make_room() -> None:
+    sessions = FetchSessions(1, evict_after=120)
+    first = opened(sessions, ("a", 0, 0), now=0)
+    assert sessions.resolve(fetch(0, 0, ("b", 0, 0)), False, 100)[0] is None
+    assert opened(sessions, ("b", 0, 0), now=121).id != first.id
+    assert FetchSessions(0).resolve(fetch(0, 0, ("b", 0, 0)), False, 0)[0] is None
+
+
+def test_news_are_told_once() -> None:
+    part = FetchedPartition("a", bytes(16), FetchRequest.FetchPartition(0))
+
+    def data(**changes: object) -> FetchResponse.PartitionData:
+        values: dict[str, object] = {"high_watermark": 5, "log_start_offset": 0, "records": b""} | changes
+        return FetchResponse.PartitionData(**values)  # type: ignore[arg-type]
+
+    assert part.news(data())
+    assert not part.news(data())
+    assert part.news(data(records=b"x"))
+    assert part.news(data(high_watermark=6))
+    assert part.news(data(high_watermark=6, log_start_offset=1))
+    assert part.news(data(high_watermark=-1, error_code=6))
+    assert part.news(data(high_watermark=6, log_start_offset=1)), "the end of an error is news"
+
+
+def test_partitions_that_delivered_are_served_last() -> None:
+    sessions = FetchSessions(10)
+    session = opened(sessions, ("a", 0, 0), ("a", 1, 0), ("a", 2, 0))
+    session.served([("a", 0), ("a", 9)])
+    assert list(session.partitions) == [("a", 1), ("a", 2), ("a", 0)]
