@@ -158,17 +158,18 @@ class KafkaBroker:
             text=True,
             cwd=self.directory,
         )
-        threading.Thread(target=self._pump, args=(self.process,), daemon=True).start()
+        self._lines = queue.Queue()  # its own for each start: an earlier process may still report its end
+        threading.Thread(target=self._pump, args=(self.process, self._lines), daemon=True).start()
         self._await_started()
         return self.bootstrap
 
-    def _pump(self, process: subprocess.Popen[str]) -> None:
+    def _pump(self, process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
         """Drain the broker's output, so that it never blocks on a full pipe."""
         assert process.stdout is not None
         for line in process.stdout:
             self.output.append(line)
-            self._lines.put(line)
-        self._lines.put(None)
+            lines.put(line)
+        lines.put(None)
 
     def _await_started(self) -> None:
         deadline = time.monotonic() + self.start_seconds

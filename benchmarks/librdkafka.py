@@ -1,8 +1,8 @@
 """librdkafka built from the npm package that carries its sources and its tests.
 
 The package is pinned by version and by the integrity hash of the registry; sources and build stay below
-`.tools/librdkafka` and are never committed. Needs npm, a C and C++ compiler, make and zlib and OpenSSL headers;
-with zstd headers (libzstd-dev) the library can do zstd too.
+`.tools/librdkafka` and are never committed. Needs npm, a C and C++ compiler, make and the headers of zlib and OpenSSL
+(libssl-dev, zlib1g-dev); the zstd codec and some tests need libzstd-dev and rapidjson-dev too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ VERSION = "1.10.1"
 INTEGRITY = "sha512-KVePUBn21EqCVP9mfxzEuM3SYJHHEF7X+iiC2e43QQgDSyEaksInmCGooT3w5q+cNAdkSCrK71j0ICfqoSqZLw=="
 INSIDE = "package/deps/librdkafka"
 OPTIONS = ("--disable-gssapi", "--disable-curl", "--no-download")
-HEADERS = {"openssl/ssl.h": "libssl-dev", "zlib.h": "zlib1g-dev", "zstd.h": "libzstd-dev"}
+HEADERS = {
+    "openssl/ssl.h": "libssl-dev",
+    "zlib.h": "zlib1g-dev",
+    "zstd.h": "libzstd-dev",  # optional: the zstd codec
+    "rapidjson/document.h": "rapidjson-dev",  # optional: five tests skip themselves without it
+}
 DRIVER_SOURCE = Path(__file__).resolve().parent / "driver" / "driver.c"
 
 
@@ -77,12 +82,12 @@ def _fetch(directory: Path) -> Path:
 
 
 def missing_headers() -> list[str]:
-    """Debian packages of optional headers that the compiler does not find; without them codecs are left out."""
-    compiler = shutil.which("cc") or "cc"
+    """Debian packages of headers that the compiler does not find; without the optional ones something is left out."""
+    compiler = shutil.which("c++") or "c++"
     missing = []
     for header, package in HEADERS.items():
         probe = subprocess.run(
-            [compiler, "-E", "-x", "c", "-"],
+            [compiler, "-E", "-x", "c++", "-"],
             input=f"#include <{header}>\n",
             text=True,
             capture_output=True,
@@ -130,7 +135,7 @@ def build_driver(library: Library, tools: Path = TOOLS) -> Path:
     with tempfile.NamedTemporaryFile(dir=tools, delete=False) as scratch:
         partial = Path(scratch.name)
     libraries = library.root / "src"
-    link = [f"-I{libraries}", f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lrdkafka", "-lpthread", "-lm"]
+    link = ["-isystem", str(libraries), f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lrdkafka", "-lpthread", "-lm"]
     strict = ["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
     _step([compiler, *strict, "-o", str(partial), str(DRIVER_SOURCE), *link], tools)
     partial.chmod(0o755)

@@ -1,0 +1,150 @@
+"""Measuring from outside: first answer of a broker, CPU and memory of a process, speed of the disk, the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+METADATA_REQUEST = struct.pack(">hhih", 3, 1, 1, -1) + struct.pack(">i", -1)  # key 3, version 1, all topics
+
+
+class NoAnswer(Exception):
+    """The broker gave no good metadata answer in the time allowed."""
+
+
+def _metadata_once(address: tuple[str, int], seconds: float) -> bool:
+    with socket.create_connection(address, timeout=seconds) as link:
+        link.settimeout(seconds)
+        link.sendall(struct.pack(">i", len(METADATA_REQUEST)) + METADATA_REQUEST)
+        received = b""
+        while len(received) < 4 or len(received) < 4 + struct.unpack_from(">i", received)[0]:
+            part = link.recv(65536)
+            if not part:
+                return False
+            received += part
+    correlation, brokers = struct.unpack_from(">ii", received, 4)
+    return bool(correlation == 1 and brokers > 0)
+
+
+def first_metadata(port: int, began: float, limit: float = 120.0) -> float:
+    """Seconds from ``began`` (time.monotonic) to the first Metadata answer that names a broker.
+
+    Raises NoAnswer after ``limit`` seconds.
+    """
+    while time.monotonic() - began < limit:
+        try:
+            if _metadata_once(("127.0.0.1", port), 1.0):
+                return time.monotonic() - began
+        except OSError:
+            pass  # not listening yet, or not answering yet: that is what is being measured
+        time.sleep(0.005)
+    raise NoAnswer(f"no metadata from port {port} in {limit} s")
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a process used between two moments: CPU seconds, bytes of peak resident memory, bytes given to the disk."""
+
+    cpu_seconds: float
+    peak_rss: int
+    disk_bytes: int
+
+
+class Watch:
+    """Context manager that measures one process; ``usage`` is set on leaving.
+
+    CPU time is of user and system together, of the whole process with all its threads.
+    """
+
+    def __init__(self, pid: int, interval: float = 0.05) -> None:
+        self._process = psutil.Process(pid)
+        self._interval = interval
+        self._done = threading.Event()
+        self._peak = 0
+        self.usage = Usage(0.0, 0, 0)
+
+    def _cpu(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def _sample(self) -> None:
+        while not self._done.wait(self._interval):
+            self._peak = max(self._peak, self._process.memory_info().rss)
+
+    def __enter__(self) -> Watch:
+        self._peak = self._process.memory_info().rss
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._written = self._process.io_counters().write_bytes
+        self._began = self._cpu()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        cpu = self._cpu() - self._began
+        self._done.set()
+        self._thread.join()
+        written = self._process.io_counters().write_bytes - self._written
+        self.usage = Usage(cpu, self._peak, written)
+
+
+def disk_speed(directory: Path, sizes: tuple[int, ...] = (4096, 65536, 1 << 20, 8 << 20)) -> list[dict[str, float]]:
+    """Durable sequential writes (pwritev with RWF_DSYNC into preallocated space), one at a time, for each size.
+
+    Of each size: writes in at most one second or 256 MiB; median and 99th percentile in microseconds, MB per second.
+    """
+    results = []
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        descriptor = file.fileno()
+        os.posix_fallocate(descriptor, 0, 256 << 20)
+        os.fsync(descriptor)
+        for size in sizes:
+            block = os.urandom(size)
+            took: list[float] = []
+            began = time.perf_counter()
+            while time.perf_counter() - began < 1.0 and (len(took) + 1) * size <= 256 << 20:
+                start = time.perf_counter()
+                os.pwritev(descriptor, [block], len(took) * size, os.RWF_DSYNC)
+                took.append(time.perf_counter() - start)
+            took.sort()
+            results.append(
+                {
+                    "size": size,
+                    "writes": len(took),
+                    "p50_us": statistics.median(took) * 1e6,
+                    "p99_us": took[int(len(took) * 0.99)] * 1e6,
+                    "mb_per_s": size * len(took) / sum(took) / 1e6,
+                }
+            )
+    return results
+
+
+def machine(directory: Path) -> dict[str, object]:
+    """What the numbers were measured on."""
+    model = ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    mount = max(
+        (part for part in psutil.disk_partitions(all=True) if str(directory.resolve()).startswith(part.mountpoint)),
+        key=lambda part: len(part.mountpoint),
+    )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "filesystem": mount.fstype,
+        "load_before": round(os.getloadavg()[0], 2),
+    }

@@ -1,0 +1,47 @@
+"""The servers that are compared: our node and Apache Kafka, each in a safe and in a relaxed way of flushing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.anabranch_node import AnabranchNode
+from benchmarks.kafka_broker import KafkaBroker
+
+Server = AnabranchNode | KafkaBroker
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server in one configuration; ``promise`` says what an acknowledgement survives."""
+
+    name: str
+    kind: str
+    settings: Mapping[str, str]
+    promise: str
+
+    def server(self, directory: Path) -> Server:
+        """A server of this kind, not started, with its data below ``directory``."""
+        place = directory / self.name
+        if self.kind == "kafka":
+            return KafkaBroker(place, heap="1g", settings=dict(self.settings))
+        return AnabranchNode(place, settings=dict(self.settings))
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("anabranch-fsync", "anabranch", {"sbp.durability": "fsync"}, "power loss: flushed before acknowledged"),
+        Target("anabranch-os", "anabranch", {"sbp.durability": "os"}, "death of the process, not power loss"),
+        Target("kafka-default", "kafka", {}, "death of the process, not power loss (flushing left to the system)"),
+        Target(
+            "kafka-flush-1",
+            "kafka",
+            {"log.flush.interval.messages": "1"},
+            "power loss: flush.messages=1, flushed before acknowledged",
+        ),
+    )
+}
+# Whom a target is compared with: the one that promises the same.
+RIVALS = {"anabranch-fsync": "kafka-flush-1", "anabranch-os": "kafka-default"}
