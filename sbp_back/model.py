@@ -16,6 +16,10 @@ Buffer = bytes | bytearray | memoryview
 
 OK: int = int(ErrorCode.OK)
 
+DELETED_DETAIL = b"deleted"
+"""``Status.detail`` of a placement driver's 1404 for a stream that existed and was deleted. About a stream it merely
+knows nothing of it says less: only with this word may a range server destroy data."""
+
 
 class Opcode(IntEnum):
     """Operation codes common to the dialects (reference/sbp.md, section 1.5)."""

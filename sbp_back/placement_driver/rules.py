@@ -1,0 +1,244 @@
+"""What a placement driver answers, as functions of one transaction.
+
+The checks, their order and their codes are those of reference/sbp.md, section 2.4, with the corrections of section
+2.8. Each function runs inside one atomic transaction, so a check holds until the change that rests on it is made.
+"""
+
+from __future__ import annotations
+
+from sbp_back.errors import ErrorCode
+from sbp_back.model import (
+    DELETED_DETAIL,
+    CreateRangeRequest,
+    ListRangeRequest,
+    ListRangeResponse,
+    RangeInfo,
+    RangeResponse,
+    RangeServerInfo,
+    SealKind,
+    SealRangeRequest,
+    Status,
+    StreamInfo,
+    StreamResponse,
+)
+from sbp_back.placement_driver.servers import addressed
+from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
+
+_MAX_INT8 = 127
+_MAX_INT64 = (1 << 63) - 1
+
+
+def bad_request(message: str) -> Status:
+    return Status(ErrorCode.BAD_REQUEST, message)
+
+
+def _replication_error(stream: StreamInfo) -> Status | None:
+    if not 1 <= stream.ack_count <= stream.replica <= _MAX_INT8:
+        return bad_request(
+            f"replica {stream.replica} and ack count {stream.ack_count}: need {_MAX_INT8} >= replica >= ack count >= 1"
+        )
+    if stream.retention_ms < 0:
+        return bad_request(f"negative retention {stream.retention_ms} ms")
+    return None
+
+
+def _stream_info(row: StreamRow) -> StreamInfo:
+    return StreamInfo(row.stream_id, row.replica, row.ack_count, row.retention_ms)
+
+
+def _not_found(stream_id: int, row: StreamRow | None) -> Status:
+    if row is None:
+        return Status(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
+    return Status(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted", DELETED_DETAIL)
+
+
+def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, RangeServerInfo]) -> RangeInfo:
+    """The range as the world sees it: what was trimmed away is no part of it."""
+    start = max(row.start, trim_offset)
+    if not row.is_open:
+        start = min(start, row.end)
+    return RangeInfo(
+        row.stream_id,
+        row.epoch,
+        row.index,
+        start,
+        row.end,
+        addressed(row.server_ids, servers),
+        row.replica_count,
+        row.ack_count,
+    )
+
+
+def create_stream(tx: Transaction, wanted: StreamInfo) -> StreamResponse:
+    """A new stream without ranges; the id in the request is ignored."""
+    error = _replication_error(wanted)
+    if error is not None:
+        return StreamResponse(error)
+    row = StreamRow(tx.next_stream_id(), wanted.replica, wanted.ack_count, wanted.retention_ms)
+    tx.put_stream(row)
+    return StreamResponse(stream=_stream_info(row))
+
+
+def describe_stream(tx: Transaction, stream_id: int) -> StreamResponse:
+    row = tx.get_stream(stream_id)
+    if row is None or row.deleted:
+        return StreamResponse(_not_found(stream_id, row))
+    return StreamResponse(stream=_stream_info(row))
+
+
+def update_stream(tx: Transaction, wanted: StreamInfo) -> StreamResponse:
+    """Changes apply to ranges created afterwards: a range keeps the counts it was created with."""
+    row = tx.get_stream(wanted.stream_id)
+    if row is None or row.deleted:
+        return StreamResponse(_not_found(wanted.stream_id, row))
+    error = _replication_error(wanted)
+    if error is not None:
+        return StreamResponse(error)
+    row.replica, row.ack_count, row.retention_ms = wanted.replica, wanted.ack_count, wanted.retention_ms
+    tx.put_stream(row)
+    return StreamResponse(stream=_stream_info(row))
+
+
+def delete_stream(tx: Transaction, stream_id: int) -> StreamResponse:
+    """Marks the stream, forgets its ranges and queues their deletion on every server that has one."""
+    row = tx.get_stream(stream_id)
+    if row is None or row.deleted:
+        return StreamResponse(_not_found(stream_id, row))
+    for kept in tx.ranges_of_stream(stream_id):
+        for server_id in kept.server_ids:
+            tx.add_deletion(server_id, stream_id)
+    tx.drop_ranges(stream_id, None)
+    row.deleted = True
+    tx.put_stream(row)
+    return StreamResponse(stream=_stream_info(row))
+
+
+def trim_stream(tx: Transaction, stream_id: int, min_offset: int) -> StreamResponse:
+    """Drops the ranges that end at or below ``min_offset`` and cuts the one that contains it.
+
+    The last range is never dropped, even when nothing of it is left: the next range continues its index, end and
+    epoch. Trimming to a lower offset than before changes nothing.
+    """
+    row = tx.get_stream(stream_id)
+    if row is None or row.deleted:
+        return StreamResponse(_not_found(stream_id, row))
+    if min_offset < 0:
+        return StreamResponse(bad_request(f"negative trim offset {min_offset}"))
+    ranges = tx.ranges_of_stream(stream_id)
+    if not ranges and min_offset > 0:
+        return StreamResponse(bad_request(f"stream {stream_id} has no range yet: nothing to trim to {min_offset}"))
+    if ranges:
+        last = ranges[-1]
+        if not last.is_open:
+            min_offset = min(min_offset, last.end)
+        first = next((kept for kept in ranges if kept.is_open or kept.end > min_offset), last)
+        if first is not ranges[0]:
+            tx.drop_ranges(stream_id, first.index)
+    else:
+        first = None
+    if min_offset > row.trim_offset:
+        row.trim_offset = min_offset
+        tx.put_stream(row)
+    smallest = None if first is None else _range_info(first, row.trim_offset, tx.get_servers())
+    return StreamResponse(stream=_stream_info(row), range=smallest)
+
+
+def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[int] | None) -> RangeResponse:
+    """``candidates``: living servers, best first. None of the request's servers is looked at."""
+    wanted = request.range
+    stream = tx.get_stream(wanted.stream_id)
+    if stream is None or stream.deleted:
+        return RangeResponse(_not_found(wanted.stream_id, stream))
+    last = tx.last_range(wanted.stream_id)
+    if last is not None and last.is_open:
+        return RangeResponse(
+            Status(ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {last.index} of stream {last.stream_id} is still open"),
+            _range_info(last, stream.trim_offset, tx.get_servers()),
+        )
+    index, start, epoch = (0, 0, -1) if last is None else (last.index + 1, last.end, last.epoch)
+    if wanted.index != index:
+        return RangeResponse(bad_request(f"the next range of stream {wanted.stream_id} is {index}, not {wanted.index}"))
+    if wanted.start != start:
+        return RangeResponse(
+            bad_request(f"range {index} of stream {wanted.stream_id} starts at {start}, not at {wanted.start}")
+        )
+    if wanted.epoch < epoch:
+        return RangeResponse(
+            Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the stream's {epoch}")
+        )
+    if candidates is None or len(candidates) < stream.replica:
+        living = 0 if candidates is None else len(candidates)
+        return RangeResponse(
+            Status(
+                ErrorCode.PD_NO_AVAILABLE_RS,
+                f"{stream.replica} range servers are needed, {living} are alive and have room",
+            )
+        )
+    row = RangeRow(
+        wanted.stream_id,
+        index,
+        wanted.epoch,
+        start,
+        -1,
+        stream.replica,
+        stream.ack_count,
+        candidates[: stream.replica],
+    )
+    tx.put_range(row)
+    return RangeResponse(range=_range_info(row, stream.trim_offset, tx.get_servers()))
+
+
+def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
+    """Gives the last range its end and raises its epoch to the sealer's: older writers are fenced from here on."""
+    wanted = request.range
+    if request.kind != SealKind.PLACEMENT_DRIVER:
+        return RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
+    last = tx.last_range(wanted.stream_id)
+    if last is None or wanted.index > last.index:
+        return RangeResponse(
+            Status(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
+        )
+    stream = tx.get_stream(wanted.stream_id)
+    trim_offset = 0 if stream is None else stream.trim_offset
+    if wanted.index < last.index or not last.is_open:
+        sealed = last if wanted.index == last.index else tx.get_range(wanted.stream_id, wanted.index)
+        return RangeResponse(
+            Status(
+                ErrorCode.RANGE_ALREADY_SEALED, f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
+            ),
+            None if sealed is None else _range_info(sealed, trim_offset, tx.get_servers()),
+        )
+    # The end is compared with where the range began, not with a trim offset: a stream may have been trimmed past
+    # what a lost writer really appended, and must not stay unsealable for that.
+    if not last.start <= wanted.end <= _MAX_INT64:
+        return RangeResponse(bad_request(f"range {last.index} starts at {last.start}, it cannot end at {wanted.end}"))
+    if wanted.epoch < last.epoch:
+        return RangeResponse(
+            Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the range's {last.epoch}")
+        )
+    last.end = wanted.end
+    last.epoch = wanted.epoch
+    tx.put_range(last)
+    if stream is not None and trim_offset > last.end:
+        stream.trim_offset = trim_offset = last.end
+        tx.put_stream(stream)
+    return RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
+
+
+def list_ranges(tx: Transaction, request: ListRangeRequest) -> ListRangeResponse:
+    """By stream, by server or by both; by neither there are none."""
+    if request.stream_id >= 0:
+        rows = tx.ranges_of_stream(request.stream_id)
+        if request.server_id >= 0:
+            rows = [row for row in rows if request.server_id in row.server_ids]
+    elif request.server_id >= 0:
+        rows = tx.ranges_of_server(request.server_id)
+    else:
+        rows = []
+    servers = tx.get_servers()
+    trim_offsets: dict[int, int] = {}
+    for row in rows:
+        if row.stream_id not in trim_offsets:
+            stream = tx.get_stream(row.stream_id)
+            trim_offsets[row.stream_id] = 0 if stream is None else stream.trim_offset
+    return ListRangeResponse(ranges=[_range_info(row, trim_offsets[row.stream_id], servers) for row in rows])

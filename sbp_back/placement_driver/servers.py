@@ -1,0 +1,116 @@
+"""Which range servers are alive, and which of them shall keep a new range."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sbp_back.model import RangeServerInfo, RangeServerMetrics
+
+_MB = 1 << 20
+_GB = 1 << 30
+
+
+def score(metrics: RangeServerMetrics | None) -> float:
+    """How gladly a server should be given a new range; more is better.
+
+    The weights are those of reference/sbp.md, section 2.4, with fetch latency counted where the original counts
+    append latency twice. A server without metrics counts as idle with an empty disk of unknown size.
+    """
+    if metrics is None:
+        return 10_000.0
+    load = (
+        metrics.disk_in_rate / (100 * _MB)
+        + metrics.disk_out_rate / (100 * _MB)
+        - metrics.disk_free_space / (50 * _GB)
+        + metrics.disk_unindexed_data_size / (100 * _MB)
+        + metrics.memory_used / _GB
+        + metrics.uring_task_rate / 1024
+        + metrics.uring_inflight_task_cnt / 128
+        + metrics.uring_pending_task_cnt / 1024
+        + metrics.uring_task_avg_latency / 10
+        + metrics.network_append_rate / 256
+        + metrics.network_fetch_rate / 256
+        + metrics.network_failed_append_rate
+        + metrics.network_failed_fetch_rate
+        + metrics.network_append_avg_latency
+        + metrics.network_fetch_avg_latency
+        + metrics.range_missing_replica_cnt / 2
+        + metrics.range_active_cnt / 10
+    )
+    return 10_000.0 - 10 * load
+
+
+@dataclass(slots=True)
+class _Server:
+    info: RangeServerInfo
+    heard: float
+    metrics: RangeServerMetrics | None = None
+
+
+class Servers:
+    """The range servers this placement driver has heard of since it started.
+
+    Liveness is not remembered over a restart: a server counts again as soon as it is heard again, which takes one
+    heartbeat interval. ``clock`` gives seconds.
+    """
+
+    def __init__(self, alive_seconds: float, clock: Callable[[], float], rng: random.Random) -> None:
+        self._alive_seconds = alive_seconds
+        self._clock = clock
+        self._rng = rng
+        self._servers: dict[int, _Server] = {}
+
+    def heard(self, info: RangeServerInfo, metrics: RangeServerMetrics | None = None) -> bool:
+        """Note a sign of life. True when the server is new here or its address changed: worth persisting."""
+        known = self._servers.get(info.server_id)
+        if known is None:
+            self._servers[info.server_id] = _Server(info, self._clock(), metrics)
+            return True
+        known.heard = self._clock()
+        if metrics is not None:
+            known.metrics = metrics
+        if info.advertise_addr in ("", known.info.advertise_addr):
+            return False
+        known.info = info
+        return True
+
+    def is_alive(self, server_id: int) -> bool:
+        """Heard within the set time and not known to have a full disk (reference/sbp.md, section 2.4)."""
+        server = self._servers.get(server_id)
+        if server is None or self._clock() - server.heard > self._alive_seconds:
+            return False
+        return server.metrics is None or server.metrics.disk_free_space > 0
+
+    def info(self, server_id: int) -> RangeServerInfo | None:
+        server = self._servers.get(server_id)
+        return None if server is None else server.info
+
+    def alive(self) -> list[int]:
+        return [server_id for server_id in self._servers if self.is_alive(server_id)]
+
+    def choose(self, count: int) -> list[int] | None:
+        """``count`` different living servers, or None when there are not so many.
+
+        Each is the better of two drawn at random: close to the best choice, without sending every new range to the
+        one server that looks best until its next report.
+        """
+        pool = self.alive()
+        if len(pool) < count:
+            return None
+        chosen = []
+        for _ in range(count):
+            pair = self._rng.sample(pool, min(2, len(pool)))
+            best = max(pair, key=self._score_of)
+            pool.remove(best)
+            chosen.append(best)
+        return chosen
+
+    def _score_of(self, server_id: int) -> float:
+        return score(self._servers[server_id].metrics)
+
+
+def addressed(server_ids: Iterable[int], known: dict[int, RangeServerInfo]) -> list[RangeServerInfo]:
+    """The servers with the addresses the placement driver knows; without one the address is empty."""
+    return [known.get(server_id, RangeServerInfo(server_id, "")) for server_id in server_ids]

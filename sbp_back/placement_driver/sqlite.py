@@ -1,0 +1,323 @@
+"""State of a single placement driver in one SQLite file.
+
+One thread owns the connection. Requests that queued up while a commit was in progress share the next one; each runs
+in its own savepoint, so one that fails undoes only itself. WAL mode with ``synchronous=FULL``: what was answered
+survives loss of power (reference/sbp.md, section 3.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from sbp_back.model import RangeServerInfo
+from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FORMAT_VERSION = 1
+
+# Bounds how long the first of several queued requests waits for the commit it shares with the others.
+GROUP_LIMIT = 512
+
+_SCHEMA = """
+CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE streams (
+    stream_id INTEGER PRIMARY KEY,
+    replica INTEGER NOT NULL,
+    ack_count INTEGER NOT NULL,
+    retention_ms INTEGER NOT NULL,
+    trim_offset INTEGER NOT NULL,
+    deleted INTEGER NOT NULL
+);
+CREATE TABLE ranges (
+    stream_id INTEGER NOT NULL,
+    range_index INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    start_offset INTEGER NOT NULL,
+    end_offset INTEGER NOT NULL,
+    replica_count INTEGER NOT NULL,
+    ack_count INTEGER NOT NULL,
+    PRIMARY KEY (stream_id, range_index)
+) WITHOUT ROWID;
+CREATE TABLE replicas (
+    stream_id INTEGER NOT NULL,
+    range_index INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    server_id INTEGER NOT NULL,
+    PRIMARY KEY (stream_id, range_index, position)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX replicas_by_server ON replicas (server_id, stream_id, range_index);
+CREATE TABLE servers (server_id INTEGER PRIMARY KEY, advertise_addr TEXT NOT NULL);
+CREATE TABLE deletions (
+    server_id INTEGER NOT NULL,
+    stream_id INTEGER NOT NULL,
+    PRIMARY KEY (server_id, stream_id)
+) WITHOUT ROWID;
+"""
+
+_RANGE_COLUMNS = "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count"
+
+
+class _SqliteTransaction(Transaction):
+    """The transaction that is open on the connection of the state's thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def _take(self, counter: str) -> int:
+        row = self._db.execute(
+            "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = next + 1 RETURNING next - 1",
+            (counter,),
+        ).fetchone()
+        return int(row[0])
+
+    def next_stream_id(self) -> int:
+        return self._take("stream")
+
+    def next_server_id(self) -> int:
+        return self._take("server")
+
+    def claim_server_id(self, server_id: int) -> None:
+        self._db.execute(
+            "INSERT INTO counters VALUES ('server', ?)"
+            " ON CONFLICT (name) DO UPDATE SET next = max(next, excluded.next)",
+            (server_id + 1,),
+        )
+
+    def get_stream(self, stream_id: int) -> StreamRow | None:
+        row = self._db.execute(
+            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted FROM streams WHERE stream_id = ?",
+            (stream_id,),
+        ).fetchone()
+        if row is None:
+            return None
+        found, replica, ack_count, retention_ms, trim_offset, deleted = row
+        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted))
+
+    def put_stream(self, stream: StreamRow) -> None:
+        self._db.execute(
+            "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                stream.stream_id,
+                stream.replica,
+                stream.ack_count,
+                stream.retention_ms,
+                stream.trim_offset,
+                int(stream.deleted),
+            ),
+        )
+
+    def _ranges(self, rows: list[tuple[Any, ...]]) -> list[RangeRow]:
+        ranges = []
+        for row in rows:
+            servers = self._db.execute(
+                "SELECT server_id FROM replicas WHERE stream_id = ? AND range_index = ? ORDER BY position", row[:2]
+            )
+            stream_id, index, epoch, start, end, replica_count, ack_count = row
+            ids = [server_id for (server_id,) in servers]
+            ranges.append(RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids))
+        return ranges
+
+    def last_range(self, stream_id: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index DESC LIMIT 1", (stream_id,)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
+
+    def get_range(self, stream_id: int, index: int) -> RangeRow | None:
+        rows = self._db.execute(
+            f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? AND range_index = ?", (stream_id, index)
+        ).fetchall()
+        return self._ranges(rows)[0] if rows else None
+
+    def put_range(self, row: RangeRow) -> None:
+        known = self._db.execute(
+            "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
+        ).fetchone()
+        self._db.execute(
+            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (row.stream_id, row.index, row.epoch, row.start, row.end, row.replica_count, row.ack_count),
+        )
+        if known is None:
+            self._db.executemany(
+                "INSERT INTO replicas VALUES (?, ?, ?, ?)",
+                [(row.stream_id, row.index, position, server) for position, server in enumerate(row.server_ids)],
+            )
+
+    def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM ranges r WHERE stream_id = ? ORDER BY range_index", (stream_id,)
+            ).fetchall()
+        )
+
+    def ranges_of_server(self, server_id: int) -> list[RangeRow]:
+        return self._ranges(
+            self._db.execute(
+                f"SELECT {_RANGE_COLUMNS} FROM replicas JOIN ranges r USING (stream_id, range_index)"
+                " WHERE server_id = ? ORDER BY stream_id, range_index",
+                (server_id,),
+            ).fetchall()
+        )
+
+    def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
+        # Indexes are int32 on the wire, so 2**31 is above all of them.
+        bound = 1 << 31 if below_index is None else below_index
+        for table in ("ranges", "replicas"):
+            self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
+
+    def get_servers(self) -> dict[int, RangeServerInfo]:
+        rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
+        return {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
+
+    def put_server(self, server: RangeServerInfo) -> None:
+        self._db.execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (server.server_id, server.advertise_addr))
+
+    def add_deletion(self, server_id: int, stream_id: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO deletions VALUES (?, ?)", (server_id, stream_id))
+
+    def deletions_of_server(self, server_id: int) -> list[int]:
+        rows = self._db.execute("SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id", (server_id,))
+        return [stream_id for (stream_id,) in rows]
+
+    def drop_deletion(self, server_id: int, stream_id: int) -> None:
+        self._db.execute("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
+
+
+class _Job:
+    __slots__ = ("done", "error", "failed", "result", "work")
+
+    def __init__(
+        self,
+        work: Callable[[Transaction], object],
+        done: Callable[[Any], None],
+        failed: Callable[[StateError], None],
+    ) -> None:
+        self.work = work
+        self.done = done
+        self.failed = failed
+        self.result: object = None
+        self.error: StateError | None = None
+
+
+class SqliteState:
+    """A :class:`~sbp_back.placement_driver.state.PdState` in the SQLite file at ``path`` (created when absent)."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        """Opening blocks for a few milliseconds. Raises :class:`StateError` or :class:`StateVersionError`."""
+        self._path = path
+        self._loop = loop
+        self._wake = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._closing = False
+        self._closed = asyncio.Event()
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        except sqlite3.Error as error:
+            raise StateError(f"cannot open the placement driver's state {path}: {error}") from error
+        self._thread = threading.Thread(target=self._run, name="pd-state", daemon=True)
+        self._thread.start()
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            # executescript would commit on its own; one transaction makes a half-made schema impossible.
+            self._db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            self._db.execute("COMMIT")
+        elif version != FORMAT_VERSION:
+            raise StateVersionError(
+                f"the placement driver's state {self._path} has format {version}, this version reads {FORMAT_VERSION}"
+            )
+
+    def submit(
+        self,
+        work: Callable[[Transaction], T],
+        done: Callable[[T], None],
+        failed: Callable[[StateError], None],
+    ) -> None:
+        with self._wake:
+            if not self._closing:
+                self._queue.append(_Job(cast("Callable[[Transaction], object]", work), done, failed))
+                self._wake.notify()
+                return
+        failed(StateError("the placement driver is shutting down"))
+
+    async def close(self) -> None:
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await self._closed.wait()
+
+    def _run(self) -> None:
+        transaction = _SqliteTransaction(self._db)
+        while True:
+            with self._wake:
+                while not self._queue and not self._closing:
+                    self._wake.wait()
+                if not self._queue:
+                    break
+                group = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
+            self._commit_group(transaction, group)
+            self._loop.call_soon_threadsafe(self._deliver, group)
+        self._db.close()
+        self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _commit_group(self, transaction: Transaction, group: list[_Job]) -> None:
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for job in group:
+                self._run_job(transaction, job)
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            logger.error("placement driver state %s: %s", self._path, error)
+            for job in group:
+                job.error = StateError(f"the placement driver's state cannot be written: {error}")
+
+    def _run_job(self, transaction: Transaction, job: _Job) -> None:
+        """Run one job in its savepoint; an SQLite error that ends the whole transaction is left to the caller."""
+        db = self._db
+        db.execute("SAVEPOINT job")
+        try:
+            job.result = job.work(transaction)
+        except sqlite3.Error as error:
+            if not db.in_transaction:
+                raise
+            job.error = StateError(f"the placement driver's state cannot be read or written: {error}")
+        except StateError as error:
+            job.error = error
+        except Exception as error:
+            logger.exception("placement driver: a request failed unexpectedly")
+            job.error = StateError(f"unexpected {type(error).__name__}: {error}")
+        if job.error is not None:
+            db.execute("ROLLBACK TO job")
+        db.execute("RELEASE job")
+
+    def _deliver(self, group: list[_Job]) -> None:
+        # One loop callback per job: an exception in one reply cannot swallow the others.
+        for job in group:
+            if job.error is None:
+                self._loop.call_soon(job.done, job.result)
+            else:
+                self._loop.call_soon(job.failed, job.error)

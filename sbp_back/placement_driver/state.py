@@ -1,0 +1,131 @@
+"""What a placement driver must remember, as an interface that SQLite and etcd can both give.
+
+The rules of the placement driver (``driver.py``) are written as functions of one :class:`Transaction`; a
+:class:`PdState` runs each of them atomically and serialisably. That is the compare-and-set the reference asks for
+(reference/sbp.md, section 2.8): a check and the change that rests on it can never be separated by another request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from sbp_back.model import RangeServerInfo
+
+T = TypeVar("T")
+
+
+class StateError(Exception):
+    """The state could not be read or written; whether a change took effect is unknown. Message: for an operator."""
+
+
+class StateVersionError(StateError):
+    """The state was written by a version this one does not read."""
+
+
+@dataclass(slots=True)
+class StreamRow:
+    """A stream. ``trim_offset``: the largest offset it was ever trimmed to. ``deleted`` rows stay for ever, so that
+    a range server can learn for certain that its data of the stream may go."""
+
+    stream_id: int
+    replica: int
+    ack_count: int
+    retention_ms: int
+    trim_offset: int = 0
+    deleted: bool = False
+
+
+@dataclass(slots=True)
+class RangeRow:
+    """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open."""
+
+    stream_id: int
+    index: int
+    epoch: int
+    start: int
+    end: int
+    replica_count: int
+    ack_count: int
+    server_ids: list[int] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.end < 0
+
+
+class Transaction(Protocol):
+    """Reads and changes of one request. Every method may raise :class:`StateError`."""
+
+    def next_stream_id(self) -> int:
+        """A stream id never given before and never to be given again, counted from 0."""
+        ...
+
+    def next_server_id(self) -> int:
+        """A range server id never given before, counted from 0."""
+        ...
+
+    def claim_server_id(self, server_id: int) -> None:
+        """Make sure that ``next_server_id`` never gives ``server_id``: somebody already uses it."""
+        ...
+
+    def get_stream(self, stream_id: int) -> StreamRow | None:
+        """The stream, also when it is deleted."""
+        ...
+
+    def put_stream(self, stream: StreamRow) -> None: ...
+
+    def last_range(self, stream_id: int) -> RangeRow | None: ...
+
+    def get_range(self, stream_id: int, index: int) -> RangeRow | None: ...
+
+    def put_range(self, row: RangeRow) -> None:
+        """Insert or replace. The servers of a range are fixed when it is inserted."""
+        ...
+
+    def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
+        """In order of index."""
+        ...
+
+    def ranges_of_server(self, server_id: int) -> list[RangeRow]:
+        """In order of stream, then index."""
+        ...
+
+    def drop_ranges(self, stream_id: int, below_index: int | None) -> None:
+        """Forget the ranges with an index below ``below_index``; all of them when it is None."""
+        ...
+
+    def get_servers(self) -> dict[int, RangeServerInfo]: ...
+
+    def put_server(self, server: RangeServerInfo) -> None: ...
+
+    def add_deletion(self, server_id: int, stream_id: int) -> None:
+        """Remember that ``server_id`` still has to be told that the stream is gone."""
+        ...
+
+    def deletions_of_server(self, server_id: int) -> list[int]: ...
+
+    def drop_deletion(self, server_id: int, stream_id: int) -> None: ...
+
+
+class PdState(Protocol):
+    """Runs transactions without blocking the event loop."""
+
+    def submit(
+        self,
+        work: Callable[[Transaction], T],
+        done: Callable[[T], None],
+        failed: Callable[[StateError], None],
+    ) -> None:
+        """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``.
+
+        Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once
+        (an implementation may retry it on conflict), so it must touch nothing but the transaction. An exception in
+        ``work`` undoes its changes; one that is no :class:`StateError` is a defect and is wrapped into one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was submitted, then release everything. Idempotent."""
+        ...

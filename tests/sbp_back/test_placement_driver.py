@@ -1,0 +1,466 @@
+"""The placement driver: every check and its code, in order; ids; restarts; choice of servers; deletions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbp_back.errors import ConnectionLost, ErrorCode
+from sbp_back.model import (
+    DELETED_DETAIL,
+    AllocateIdRequest,
+    AppendRequest,
+    ClientRole,
+    CreateRangeRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    DescribePdRequest,
+    DescribeStreamRequest,
+    FetchRequest,
+    GoAway,
+    HeartbeatRequest,
+    ListRangeRequest,
+    PingRequest,
+    RangeInfo,
+    RangeServerInfo,
+    RangeServerMetrics,
+    ReportMetricsRequest,
+    Request,
+    Response,
+    SealKind,
+    SealRangeRequest,
+    Status,
+    StreamInfo,
+    StreamResponse,
+    TrimStreamRequest,
+    UpdateStreamRequest,
+)
+from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.servers import Servers, score
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.state import StateError, StateVersionError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    """A placement driver on a file, that can be restarted."""
+
+    def __init__(self, path: Path, **arguments: Any) -> None:
+        self.path = path
+        self.clock = Clock()
+        self.arguments = arguments
+        self.start()
+
+    def start(self) -> None:
+        state = SqliteState(self.path, asyncio.get_running_loop())
+        self.pd = PlacementDriver(
+            state,
+            PlacementDriverOptions(name="pd", advertise_addr="pd:1"),
+            clock=self.clock,
+            rng=random.Random(7),
+            **self.arguments,
+        )
+
+    async def restart(self) -> None:
+        await self.pd.close()
+        self.start()
+
+    async def call(self, request: Request) -> Any:
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.pd.handle(request, future.set_result)
+        return await future
+
+    async def servers(self, count: int) -> None:
+        for server_id in range(count):
+            await self.heartbeat(server_id)
+
+    async def heartbeat(self, server_id: int) -> Any:
+        info = RangeServerInfo(server_id, f"rs{server_id}:1")
+        return await self.call(HeartbeatRequest("rs", ClientRole.RANGE_SERVER, info))
+
+    async def stream(self, replica: int = 1, ack_count: int = 1) -> int:
+        response = await self.call(CreateStreamRequest(StreamInfo(-1, replica, ack_count, 0)))
+        assert response.status.ok
+        return int(response.stream.stream_id)
+
+    async def create(self, stream_id: int, epoch: int, index: int, start: int) -> Any:
+        return await self.call(CreateRangeRequest(RangeInfo(stream_id, epoch, index, start)))
+
+    async def seal(
+        self, stream_id: int, epoch: int, index: int, end: int, kind: int = SealKind.PLACEMENT_DRIVER
+    ) -> Any:
+        return await self.call(SealRangeRequest(RangeInfo(stream_id, epoch, index, -1, end), kind))
+
+    async def ranges(self, stream_id: int = -1, server_id: int = -1) -> list[RangeInfo]:
+        response = await self.call(ListRangeRequest(server_id=server_id, stream_id=stream_id))
+        assert response.status.ok
+        return list(response.ranges)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path / "pd.sqlite")
+    yield bench
+    await bench.pd.close()
+
+
+async def test_stream_ids_count_from_zero_and_are_never_given_again(bench: Bench) -> None:
+    assert [await bench.stream() for _ in range(3)] == [0, 1, 2]
+    await bench.call(DeleteStreamRequest(2))
+    await bench.restart()
+    assert await bench.stream() == 3
+
+
+async def test_server_ids_are_never_given_again(bench: Bench) -> None:
+    assert [(await bench.call(AllocateIdRequest())).id for _ in range(2)] == [0, 1]
+    await bench.restart()
+    assert (await bench.call(AllocateIdRequest())).id == 2
+    await bench.heartbeat(9)  # somebody configured an id by hand
+    assert (await bench.call(AllocateIdRequest())).id == 10
+
+
+@pytest.mark.parametrize(
+    ("replica", "ack_count", "retention"), [(0, 0, 0), (1, 0, 0), (1, 2, 0), (128, 1, 0), (-1, -1, 0), (1, 1, -5)]
+)
+async def test_replication_is_validated(bench: Bench, replica: int, ack_count: int, retention: int) -> None:
+    response = await bench.call(CreateStreamRequest(StreamInfo(-1, replica, ack_count, retention)))
+    assert response.status.code == ErrorCode.BAD_REQUEST
+    stream_id = await bench.stream()
+    assert stream_id == 0, "a refused creation takes no id"
+    response = await bench.call(UpdateStreamRequest(StreamInfo(stream_id, replica, ack_count, retention)))
+    assert response.status.code == ErrorCode.BAD_REQUEST
+
+
+async def test_update_and_describe(bench: Bench) -> None:
+    stream_id = await bench.stream()
+    wanted = StreamInfo(stream_id, 3, 2, 1000)
+    assert (await bench.call(UpdateStreamRequest(wanted))).stream == wanted
+    await bench.restart()
+    assert (await bench.call(DescribeStreamRequest(stream_id))).stream == wanted
+    response = await bench.call(UpdateStreamRequest(StreamInfo(77, 1, 1, 0)))
+    assert response.status.code == ErrorCode.NOT_FOUND
+
+
+async def test_a_deleted_stream_is_told_from_one_never_known(bench: Bench) -> None:
+    stream_id = await bench.stream()
+    await bench.servers(1)
+    await bench.create(stream_id, 1, 0, 0)
+    assert (await bench.call(DeleteStreamRequest(stream_id))).stream.stream_id == stream_id
+    await bench.restart()
+    for request in (
+        DescribeStreamRequest(stream_id),
+        DeleteStreamRequest(stream_id),
+        UpdateStreamRequest(StreamInfo(stream_id)),
+        TrimStreamRequest(stream_id, 0),
+        CreateRangeRequest(RangeInfo(stream_id, 5, 1, 0)),
+    ):
+        response = await bench.call(request)
+        assert (response.status.code, response.status.detail) == (ErrorCode.NOT_FOUND, DELETED_DETAIL)
+    never = await bench.call(DescribeStreamRequest(stream_id + 1))
+    assert (never.status.code, never.status.detail) == (ErrorCode.NOT_FOUND, b"")
+    assert await bench.ranges(stream_id) == []
+    assert await bench.ranges(server_id=0) == []
+
+
+async def test_create_range_checks_in_order(bench: Bench) -> None:
+    # Each request breaks every rule from the checked one on, so the order of the checks shows.
+    assert (await bench.create(5, -9, 9, 9)).status.code == ErrorCode.NOT_FOUND
+    stream_id = await bench.stream()
+    assert (await bench.create(stream_id, 3, 1, 9)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.create(stream_id, 3, 0, 9)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.create(stream_id, 3, 0, 0)).status.code == ErrorCode.PD_NO_AVAILABLE_RS
+    await bench.servers(1)
+    created = await bench.create(stream_id, 3, 0, 0)
+    assert created.range == RangeInfo(stream_id, 3, 0, 0, -1, [RangeServerInfo(0, "rs0:1")], 1, 1)
+    assert (await bench.create(stream_id, 1, 9, 9)).status.code == ErrorCode.CREATE_RANGE_BEFORE_SEAL
+    assert (await bench.seal(stream_id, 4, 0, 10)).status.ok
+    assert (await bench.create(stream_id, 3, 2, 9)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.create(stream_id, 3, 1, 9)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.create(stream_id, 3, 1, 10)).status.code == ErrorCode.EXPIRED_RANGE_EPOCH
+    assert (await bench.create(stream_id, 4, 1, 10)).status.ok
+
+
+async def test_seal_range_checks_in_order(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    assert (await bench.seal(stream_id, 0, 0, 0)).status.code == ErrorCode.RANGE_NOT_FOUND
+    await bench.create(stream_id, 5, 0, 0)
+    await bench.seal(stream_id, 5, 0, 10)
+    await bench.create(stream_id, 5, 1, 10)
+    assert (await bench.seal(stream_id, 4, 9, 1, SealKind.RANGE_SERVER)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.seal(stream_id, 4, 9, 1)).status.code == ErrorCode.RANGE_NOT_FOUND
+    earlier = await bench.seal(stream_id, 4, 0, 1)
+    assert earlier.status.code == ErrorCode.RANGE_ALREADY_SEALED
+    assert (earlier.range.index, earlier.range.end) == (0, 10)
+    assert (await bench.seal(stream_id, 4, 1, 9)).status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.seal(stream_id, 4, 1, 15)).status.code == ErrorCode.EXPIRED_RANGE_EPOCH
+    sealed = await bench.seal(stream_id, 7, 1, 15)
+    assert sealed.status.ok
+    assert (sealed.range.epoch, sealed.range.start, sealed.range.end) == (7, 10, 15)
+    again = await bench.seal(stream_id, 8, 1, 12)
+    assert again.status.code == ErrorCode.RANGE_ALREADY_SEALED
+    assert (again.range.epoch, again.range.end) == (7, 15), "the first seal stands"
+
+
+async def test_ranges_survive_a_restart_with_their_addresses(bench: Bench) -> None:
+    await bench.servers(3)
+    stream_id = await bench.stream(3, 2)
+    await bench.create(stream_id, 1, 0, 0)
+    await bench.seal(stream_id, 2, 0, 0)
+    await bench.create(stream_id, 2, 1, 0)
+    before = await bench.ranges(stream_id)
+    assert [(r.index, r.epoch, r.start, r.end) for r in before] == [(0, 2, 0, 0), (1, 2, 0, -1)]
+    assert {s.advertise_addr for s in before[0].servers} == {"rs0:1", "rs1:1", "rs2:1"}
+    await bench.restart()
+    assert await bench.ranges(stream_id) == before
+    assert await bench.ranges(server_id=1) == before
+    assert await bench.ranges(stream_id, 1) == before
+    assert await bench.ranges(stream_id, 8) == []
+    assert await bench.ranges() == []
+
+
+async def test_never_two_replicas_on_one_server(bench: Bench) -> None:
+    await bench.servers(2)
+    stream_id = await bench.stream(3, 2)
+    assert (await bench.create(stream_id, 1, 0, 0)).status.code == ErrorCode.PD_NO_AVAILABLE_RS
+    await bench.servers(3)
+    created = await bench.create(stream_id, 1, 0, 0)
+    assert {s.server_id for s in created.range.servers} == {0, 1, 2}
+
+
+async def test_servers_die_and_fill_up(bench: Bench) -> None:
+    await bench.servers(2)
+    assert sorted(bench.pd.alive_servers()) == [0, 1]
+    bench.clock.now = 100.0
+    assert sorted(bench.pd.alive_servers()) == [0, 1]
+    bench.clock.now = 100.5
+    assert bench.pd.alive_servers() == []
+    full = RangeServerMetrics(disk_free_space=0)
+    await bench.call(ReportMetricsRequest(RangeServerInfo(0, "rs0:1"), full))
+    assert bench.pd.alive_servers() == []
+    await bench.heartbeat(0)
+    assert bench.pd.alive_servers() == [], "a heartbeat does not make room on a disk"
+    await bench.call(ReportMetricsRequest(RangeServerInfo(0, "rs0:1"), RangeServerMetrics(disk_free_space=1)))
+    assert bench.pd.alive_servers() == [0]
+
+
+async def test_a_new_address_is_told_to_clients(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    moved = RangeServerInfo(0, "elsewhere:1")
+    await bench.call(HeartbeatRequest("rs", ClientRole.RANGE_SERVER, moved))
+    assert (await bench.ranges(stream_id))[0].servers == [moved]
+
+
+@pytest.mark.parametrize("offset", range(-1, 36, 3))
+async def test_trim_drops_and_cuts_ranges(bench: Bench, offset: int) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    for index, (start, end) in enumerate([(0, 10), (10, 20), (20, 20), (20, 30)]):
+        await bench.create(stream_id, 1, index, start)
+        await bench.seal(stream_id, 1, index, end)
+    response = await bench.call(TrimStreamRequest(stream_id, offset))
+    if offset < 0:
+        assert response.status.code == ErrorCode.BAD_REQUEST
+        return
+    assert response.stream.stream_id == stream_id
+    left = await bench.ranges(stream_id)
+    assert response.range == left[0]
+    effective = min(offset, 30)
+    assert left[0].start == effective
+    assert all(r.end > effective for r in left[:-1]), "what ends at or below the offset is gone"
+    assert [r.start for r in left[1:]] == [r.end for r in left[:-1]], "no gap"
+    assert left[-1].end == 30
+    await bench.restart()
+    assert await bench.ranges(stream_id) == left
+    lower = await bench.call(TrimStreamRequest(stream_id, offset // 2))
+    assert lower.range == left[0], "trimming to a lower offset changes nothing"
+    await bench.servers(1)
+    assert (await bench.create(stream_id, 1, 4, 30)).status.ok, "the next range continues the last one"
+
+
+async def test_trim_of_an_open_range(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    assert (await bench.call(TrimStreamRequest(stream_id, 0))).status.ok
+    assert (await bench.call(TrimStreamRequest(stream_id, 1))).status.code == ErrorCode.BAD_REQUEST
+    await bench.create(stream_id, 1, 0, 0)
+    trimmed = await bench.call(TrimStreamRequest(stream_id, 7))
+    assert (trimmed.range.start, trimmed.range.end) == (7, -1)
+    # The writer that was lost had appended less than somebody trimmed to: the stream must not be stuck for that.
+    sealed = await bench.seal(stream_id, 2, 0, 5)
+    assert (sealed.range.start, sealed.range.end) == (5, 5)
+    assert (await bench.create(stream_id, 2, 1, 5)).range.start == 5
+
+
+async def test_requests_of_the_connection_itself(bench: Bench) -> None:
+    assert (await bench.call(PingRequest(b"h", b"p"))).payload == b"p"
+    nodes = (await bench.call(DescribePdRequest())).nodes
+    assert [(n.name, n.advertise_addr, n.is_leader) for n in nodes] == [("pd", "pd:1", True)]
+    client = await bench.call(HeartbeatRequest("me", ClientRole.FRONTEND))
+    assert (client.client_id, client.role, client.status.code) == ("me", ClientRole.FRONTEND, ErrorCode.OK)
+    nameless = await bench.call(HeartbeatRequest("me", ClientRole.RANGE_SERVER, RangeServerInfo()))
+    assert nameless.status.code == ErrorCode.BAD_REQUEST
+    assert (await bench.call(ReportMetricsRequest(RangeServerInfo()))).status.code == ErrorCode.BAD_REQUEST
+    for request in (AppendRequest(), FetchRequest(RangeInfo(), 0)):
+        assert (await bench.call(request)).status.code == ErrorCode.UNSUPPORTED_OPERATION
+    bench.pd.handle(GoAway(), lambda response: pytest.fail(f"a GOAWAY was answered: {response}"))
+
+
+async def test_concurrent_creations_of_a_range_have_one_winner(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    codes = [r.status.code for r in await asyncio.gather(*(bench.create(stream_id, e, 0, 0) for e in range(20)))]
+    assert sorted(codes) == [ErrorCode.OK] + [ErrorCode.CREATE_RANGE_BEFORE_SEAL] * 19
+
+
+async def test_after_closing_requests_are_refused_not_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "pd.sqlite")
+    pending = asyncio.ensure_future(bench.stream())
+    await asyncio.sleep(0)
+    await bench.pd.close()
+    assert await pending == 0, "what was received before is answered"
+    response = await bench.call(CreateStreamRequest(StreamInfo()))
+    assert response.status.code == ErrorCode.PD_INTERNAL_SERVER_ERROR
+    await bench.pd.close()
+
+
+class FakeCarrier:
+    """A range server that notes what it is asked, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers: list[Response | ConnectionLost] = []
+        self.changed = asyncio.Condition()
+
+    def submit(
+        self, request: Request, reply: Callable[[Response | ConnectionLost], None], timeout: float | None = None
+    ) -> None:
+        assert isinstance(request, DeleteStreamRequest)
+        self.asked.append(request.stream_id)
+        reply(self.answers.pop(0) if self.answers else StreamResponse())
+
+    async def call(self, request: Request, timeout: float | None = None) -> Response:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+async def settle(bench: Bench) -> None:
+    """State requests are answered in order, so after three of them what one request set off is through."""
+    for _ in range(3):
+        await bench.ranges()
+
+
+async def test_deletions_reach_servers_even_if_they_are_down_at_first(tmp_path: Path) -> None:
+    carrier = FakeCarrier()
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: carrier)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    carrier.answers = [
+        ConnectionLost("down"),
+        StreamResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "disk full")),
+    ]
+    await bench.call(DeleteStreamRequest(stream_id))
+    await settle(bench)
+    assert carrier.asked == [stream_id]
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert carrier.asked == [stream_id] * 2
+    await bench.restart()
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert carrier.asked == [stream_id] * 3, "the queue survives a restart"
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert carrier.asked == [stream_id] * 3, "done is done"
+    await bench.pd.close()
+
+
+def test_a_better_score_for_a_less_busy_server() -> None:
+    idle = RangeServerMetrics(disk_free_space=1 << 30)
+    for field in (
+        "disk_in_rate",
+        "disk_out_rate",
+        "disk_unindexed_data_size",
+        "memory_used",
+        "network_append_rate",
+        "network_fetch_rate",
+        "network_fetch_avg_latency",
+        "range_active_cnt",
+    ):
+        busy = RangeServerMetrics(disk_free_space=1 << 30)
+        setattr(busy, field, 1000)
+        assert score(busy) < score(idle), field
+    assert score(RangeServerMetrics(disk_free_space=1 << 40)) > score(idle)
+
+
+@given(
+    rates=st.lists(st.integers(0, 30_000), min_size=1, max_size=8),
+    count=st.integers(1, 9),
+    seed=st.integers(0, 1 << 30),
+)
+def test_choice_is_distinct_complete_and_never_the_worst_alone(rates: list[int], count: int, seed: int) -> None:
+    servers = Servers(10.0, lambda: 0.0, random.Random(seed))
+    for server_id, rate in enumerate(rates):
+        metrics = RangeServerMetrics(disk_free_space=1, network_append_rate=rate)
+        servers.heard(RangeServerInfo(server_id, "a"), metrics)
+    chosen = servers.choose(count)
+    if count > len(rates):
+        assert chosen is None
+        return
+    assert chosen is not None
+    assert len(set(chosen)) == count
+    if len(rates) >= 2:
+        # The first of two drawn is the better one, so the single worst server cannot come first.
+        worst = max(rates)
+        assert rates.count(worst) > 1 or rates[chosen[0]] != worst
+
+
+async def test_a_failing_request_does_not_undo_its_neighbours(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    results: list[object] = []
+    finished = asyncio.Event()
+
+    def break_down(tx: Any) -> int:
+        tx.next_stream_id()
+        raise ZeroDivisionError("defect")
+
+    state.submit(lambda tx: tx.next_stream_id(), results.append, results.append)
+    state.submit(break_down, results.append, results.append)
+    state.submit(lambda tx: tx.next_stream_id(), results.append, results.append)
+    state.submit(lambda tx: None, lambda _: finished.set(), results.append)
+    await finished.wait()
+    assert results[0] == 0
+    assert isinstance(results[1], StateError)
+    assert results[2] == 1
+    await state.close()
+
+
+async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pd.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(StateVersionError, match="99"):
+        SqliteState(path, asyncio.get_running_loop())
+    path.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(StateError):
+        SqliteState(path, asyncio.get_running_loop())
