@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -17,9 +17,11 @@ from bridges.errors import LogError, LogUnavailable
 from bridges.partition_log import PartitionLog
 from bridges.partition_state import PartitionState
 from bridges.tail_cache import Tail, TailCache
-from sbp_back.client import Client, StreamWriter
 from sbp_back.errors import DecodeError, FencedError, SbpError
-from sbp_back.model import Entry
+
+if TYPE_CHECKING:
+    from sbp_back.client import Client, StreamWriter
+    from sbp_back.model import Entry
 
 _log = structlog.get_logger("anabranch.logs")
 

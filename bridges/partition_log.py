@@ -271,9 +271,13 @@ class PartitionLog:
             self._moved()
 
     def _append_failed(self, base: int, batch: Batch, done: AppendDone, error: SbpError) -> None:
-        if batch.producer is not None:
-            self.state.ledger.forget(batch.producer, base)
         if isinstance(error, NoSpace):
+            # Whatever was handed over after this batch is refused with it: take all of it back, the latest first.
+            for later_base, later, _ in reversed(self._pending):
+                if later.producer is not None:
+                    self.state.ledger.forget(later.producer, later_base)
+            if batch.producer is not None:
+                self.state.ledger.forget(batch.producer, base)
             refusal: LogError = StorageFull(str(error))
             done(-1, refusal)
             for waiting in self._duplicates.pop(base, ()):

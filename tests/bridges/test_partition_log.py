@@ -1,0 +1,401 @@
+"""The partition log's own logic, with a backend that does what the test says, when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bridges.errors import (
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StorageFull,
+)
+from bridges.formats import FormatId
+from bridges.formats.kafka import encode, parse_header
+from bridges.ledger import ProducerStamp
+from bridges.logs import LogOptions, Logs
+from bridges.partition_log import Batch, PartitionLog
+from bridges.records import Record
+from sbp_back.entry import pack_entry
+from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
+from sbp_back.model import Entry
+
+Done = Callable[[SbpError | None], None]
+
+
+class Writer:
+    """A stream writer whose acknowledgements the test gives by hand."""
+
+    def __init__(self, backend: Backend, epoch: int) -> None:
+        self.backend = backend
+        self.epoch = epoch
+        self.start_offset = backend.start
+        self.next_offset = self.confirm_offset = backend.end
+        self.flying: list[tuple[Entry, Done]] = []
+        self.closed = False
+
+    def append(self, payload: Any, count: int, flags: int, timestamp: int, done: Done) -> int:
+        base = self.next_offset
+        self.next_offset += count
+        self.flying.append((pack_entry(1, 0, flags, base, count, timestamp, payload), done))
+        return base
+
+    def acknowledge(self, batches: int) -> None:
+        for _ in range(batches):
+            entry, done = self.flying.pop(0)
+            self.backend.entries.append(entry)
+            self.backend.end = self.confirm_offset = entry.end_offset
+            done(None)
+
+    def refuse(self, error: SbpError) -> None:
+        """Fail everything in flight; what comes next is written where it would have been."""
+        flying, self.flying = self.flying, []
+        self.next_offset = self.confirm_offset
+        for _, done in flying:
+            done(error)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Backend:
+    """One stream."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.start = self.end = 0
+        self.epochs: list[int] = []
+        self.writers: list[Writer] = []
+        self.refusals: list[SbpError] = []
+        self.reads = 0
+
+    async def open(self, stream_id: int, epoch: int) -> Writer:
+        self.epochs.append(epoch)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.writers.append(Writer(self, epoch))
+        return self.writers[-1]
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int, done: Callable[[Any], None], *, limit: int) -> None:
+        self.reads += 1
+        done([e for e in self.entries if e.end_offset > offset and e.base_offset < limit])
+
+    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int) -> list[Entry]:
+        return [e for e in self.entries if e.end_offset > offset and e.base_offset < limit][:3]
+
+    async def trim(self, stream_id: int, offset: int) -> int:
+        self.start = offset
+        return offset
+
+
+class NoSnapshots:
+    """Remembers snapshots in memory."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, tuple[int, bytes]] = {}
+
+    async def load(self, stream_id: int) -> tuple[int, bytes] | None:
+        return self.saved.get(stream_id)
+
+    async def save(self, stream_id: int, offset: int, state: bytes) -> None:
+        self.saved[stream_id] = (offset, state)
+
+    async def forget(self, stream_id: int) -> None:
+        self.saved.pop(stream_id, None)
+
+
+class World:
+    """A backend, and a node's logs on it."""
+
+    def __init__(self, **options: int) -> None:
+        self.backend = Backend()
+        self.snapshots = NoSnapshots()
+        self.epoch = -1
+        self.options = LogOptions(**options)
+        self.answers: list[int | LogError] = []
+
+    async def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    async def boot(self) -> PartitionLog:
+        """A node starts; gives its log, open."""
+        streams = {("t", 0): 1}
+        backend: Any = self.backend
+        self.logs = Logs(backend, lambda t, p: streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
+        await self.logs.start()
+        log = self.logs.get("t", 0)
+        assert log is not None
+        await log.ready()
+        return log
+
+    @property
+    def writer(self) -> Writer:
+        return self.backend.writers[-1]
+
+    def done(self, base: int, error: LogError | None) -> None:
+        self.answers.append(base if error is None else error)
+
+
+def batch(count: int = 1, *, sequence: int = -1, timestamp: int = 1000, size: int = 10) -> Batch:
+    producer = ProducerStamp(7, 0, sequence, count) if sequence >= 0 else None
+    payload = encode(
+        [Record(None, bytes(size), timestamp=timestamp) for _ in range(count)],
+        producer_id=7 if producer else -1,
+        producer_epoch=0 if producer else -1,
+        base_sequence=sequence,
+    )
+    return Batch(memoryview(payload), count, int(FormatId.KAFKA), timestamp, producer)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_offsets_are_given_in_order_and_batches_stamped_before_they_leave() -> None:
+    world = World()
+    log = await world.boot()
+    for count in (3, 2):
+        log.append(batch(count), world.done)
+    assert (log.next_offset, log.high_watermark, world.answers) == (5, 0, [])
+    assert [parse_header(entry.payload).base_offset for entry, _ in world.writer.flying] == [0, 3]
+    assert all(parse_header(entry.payload).leader_epoch == log.epoch for entry, _ in world.writer.flying)
+    world.writer.acknowledge(1)
+    assert (log.high_watermark, world.answers) == (3, [0])
+    world.writer.acknowledge(1)
+    assert (log.high_watermark, world.answers) == (5, [0, 3])
+
+
+async def test_appends_before_the_log_is_open_keep_their_order() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    for sequence in range(3):
+        log.append(batch(sequence=sequence), world.done)
+    await log.ready()
+    world.writer.acknowledge(3)
+    assert world.answers == [0, 1, 2]
+
+
+async def test_a_duplicate_in_flight_waits_for_its_original() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(2, sequence=0), world.done)
+    log.append(batch(2, sequence=0), world.done)
+    assert len(world.writer.flying) == 1
+    assert world.answers == []
+    world.writer.acknowledge(1)
+    assert world.answers == [0, 0]
+    log.append(batch(2, sequence=0), world.done)
+    assert world.answers == [0, 0, 0]
+    log.append(batch(2, sequence=9), world.done)
+    assert isinstance(world.answers[-1], OutOfOrderSequence)
+
+
+async def test_a_full_disk_takes_back_what_it_refused_and_the_producer_may_retry() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    log.append(batch(sequence=1), world.done)
+    log.append(batch(sequence=2), world.done)
+    log.append(batch(sequence=2), world.done)
+    world.writer.refuse(NoSpace())
+    assert world.answers[0] == 0
+    assert [type(answer) for answer in world.answers[1:]] == [StorageFull] * 3
+    assert log.is_open
+    log.append(batch(sequence=1), world.done)
+    log.append(batch(sequence=2), world.done)
+    world.writer.acknowledge(2)
+    assert world.answers[4:] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "x"), FencedError(1460, "sealed")])
+async def test_a_lost_backend_fails_what_is_in_flight_and_the_next_use_takes_a_newer_epoch(error: SbpError) -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    log.append(batch(sequence=1), world.done)
+    log.append(batch(sequence=1), world.done)
+    world.writer.refuse(error)
+    assert [type(answer) for answer in world.answers[1:]] == [LogUnavailable] * 2
+    first_epoch = log.epoch
+    log.append(batch(sequence=1), world.done)
+    await log.ready()
+    assert log.epoch > first_epoch
+    world.writer.acknowledge(1)
+    assert world.answers[-1] == 1
+    assert log.epoch_end(first_epoch) == (first_epoch, 1)
+    assert log.epoch_end(log.epoch) == (log.epoch, 2)
+
+
+async def test_fenced_while_opening_tries_a_newer_epoch_and_gives_up_in_the_end() -> None:
+    world = World(open_attempts=3)
+    world.backend.refusals = [FencedError(1471, "old")] * 2
+    log = await world.boot()
+    assert world.backend.epochs == [0, 1, 2]
+    log.fail(LogUnavailable("gone"))
+    world.backend.refusals = [FencedError(1471, "old")] * 3
+    with pytest.raises(LogUnavailable):
+        await log.ready()
+    await log.ready()
+
+
+async def test_after_a_restart_duplicates_are_still_known_with_and_without_a_snapshot() -> None:
+    for snapshot_bytes in (1, 1 << 30):
+        world = World(snapshot_bytes=snapshot_bytes)
+        log = await world.boot()
+        for sequence in range(7):
+            log.append(batch(sequence=sequence), world.done)
+            world.writer.acknowledge(1)
+        await settle()
+        assert bool(world.snapshots.saved) == (snapshot_bytes == 1)
+        log = await world.boot()
+        log.append(batch(sequence=6), world.done)
+        log.append(batch(sequence=2), world.done)
+        log.append(batch(sequence=1), world.done)
+        assert world.answers[7:9] == [6, 2]
+        assert isinstance(world.answers[9], OutOfOrderSequence)
+        assert log.size_bytes == sum(len(entry.payload) for entry in world.backend.entries)
+
+
+async def test_a_snapshot_that_claims_more_than_is_durable_is_not_used() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    world.snapshots.saved[1] = (5, log.state.snapshot(5))
+    log = await world.boot()
+    assert log.high_watermark == 1
+    log.append(batch(sequence=0), world.done)
+    assert world.answers == [0, 0]
+
+
+async def test_reads_come_from_memory_or_the_backend_and_only_below_the_high_watermark() -> None:
+    world = World(tail_cache_bytes=200)
+    log = await world.boot()
+    for _ in range(5):
+        log.append(batch(2), world.done)
+    world.writer.acknowledge(4)
+    recent = await log.read_batches(6, 1 << 20)
+    assert [(b.base_offset, b.end_offset) for b in recent] == [(6, 8)]
+    assert world.backend.reads == 0
+    old = await log.read_batches(1, 1 << 20)
+    assert [b.base_offset for b in old] == [0, 2, 4, 6]
+    assert world.backend.reads == 1
+    assert await log.read_batches(8, 100) == []
+    for offset in (-1, 9):
+        with pytest.raises(OffsetOutOfRange):
+            await log.read_batches(offset, 100)
+
+
+class Sleeper:
+    """A waiter that counts."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def log_moved(self, log: PartitionLog) -> None:
+        self.woken += 1
+
+
+async def test_waiters_are_woken_once_for_a_group_of_acknowledgements() -> None:
+    world = World()
+    log = await world.boot()
+    sleeper = Sleeper()
+    log.add_waiter(sleeper)
+    for _ in range(3):
+        log.append(batch(), world.done)
+    await settle()
+    assert sleeper.woken == 0
+    world.writer.acknowledge(3)
+    await settle()
+    assert sleeper.woken == 1
+    log.remove_waiter(sleeper)
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    await settle()
+    assert sleeper.woken == 1
+
+
+async def test_deleting_answers_everybody() -> None:
+    world = World()
+    log = await world.boot()
+    sleeper = Sleeper()
+    log.add_waiter(sleeper)
+    log.append(batch(), world.done)
+    world.logs.topic_deleted("t", {0: 1})
+    await settle()
+    assert isinstance(world.answers[0], LogDeleted)
+    assert sleeper.woken == 1
+    log.append(batch(), world.done)
+    assert isinstance(world.answers[1], LogDeleted)
+    with pytest.raises(LogDeleted):
+        await log.ready()
+    world.writer.refuse(SbpError(ErrorCode.RANGE_NOT_FOUND, "late answers of the backend change nothing"))
+    assert len(world.answers) == 2
+
+
+async def test_records_are_found_by_time_inside_batches() -> None:
+    world = World()
+    log = await world.boot()
+    for timestamp in (1000, 3000, 2000, 3000):
+        log.append(batch(2, timestamp=timestamp), world.done)
+        world.writer.acknowledge(1)
+    assert await log.find_timestamp(0) == (0, 1000)
+    assert await log.find_timestamp(1001) == (2, 3000)
+    assert await log.find_timestamp(3001) is None
+    assert await log.find_max_timestamp() == (2, 3000)
+    await log.trim(3)
+    assert await log.find_timestamp(0) == (3, 3000)
+
+
+async def test_trimming_everything_leaves_an_empty_log_that_goes_on() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(4), world.done)
+    world.writer.acknowledge(1)
+    with pytest.raises(OffsetOutOfRange):
+        await log.trim(5)
+    assert await log.trim(4) == 4
+    assert (log.log_start_offset, log.size_bytes) == (4, 0)
+    assert await log.find_max_timestamp() is None
+    log.append(batch(1), world.done)
+    world.writer.acknowledge(1)
+    assert world.answers == [0, 4]
+
+
+async def test_retention_by_age_and_by_size() -> None:
+    world = World()
+    log = await world.boot()
+    size = 70_000
+    for index in range(6):
+        log.append(batch(timestamp=index * 1000, size=size), world.done)
+        world.writer.acknowledge(1)
+    assert log.retention_offset(-1, -1, 10_000) is None
+    assert log.retention_offset(10_000, -1, 10_000) is None
+    assert log.retention_offset(7_000, -1, 10_000) == 3
+    assert log.retention_offset(1_000, -1, 10_000) == 6
+    assert log.retention_offset(-1, 3 * size, 10_000) == 3
+    assert log.retention_offset(-1, 7 * size, 10_000) is None
+    trimmed = await world.logs.enforce_retention([("t", 0), ("gone", 0)], lambda _: (7_000, -1), 10_000)
+    assert (trimmed, log.log_start_offset) == (1, 3)
+
+
+async def test_closing_saves_what_moved() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    await world.logs.close()
+    assert world.snapshots.saved[1][0] == 1
+    assert world.writer.closed
+    assert world.logs.get("t", 1) is None
