@@ -61,6 +61,7 @@ class Abilities:
 
     codecs: frozenset[str] = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     own_timestamps: bool = True
+    acknowledged_offsets: bool = True  # produce tells them
     binary_everywhere: bool = True  # any bytes as key, value and header value, and headers per record
     null_headers: bool = True  # can write a header without a value
     ordered_headers: bool = True  # keeps the order of headers of one name among others
