@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-FRONTS = ("kafka", "console", "sbp.pd", "sbp.range_server")
+FRONTS = ("kafka", "console", "sbp-pd", "sbp-range-server")
 """Listeners that a test node opens, each on any free port of loopback."""
 
 TAIL_BYTES = 16_000

@@ -1,0 +1,62 @@
+"""What a protocol front-end must offer to be part of a node.
+
+A front is found through the entry-point group ``anabranch.fronts``: each entry names a factory that is called with the
+:class:`bridges.node.Node` and returns a :class:`Front`. Nothing else in this package knows which fronts there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+ENTRY_POINTS = "anabranch.fronts"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP address; port 0 asks for a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str, default_host: str = "127.0.0.1") -> Address:
+        """``HOST:PORT``, ``[IPV6]:PORT`` or ``:PORT``. Raises ValueError."""
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"{text!r}: an IPv6 host goes in brackets, as in [::1]:9092")
+        if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host or default_host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Front(Protocol):
+    """One protocol, served on one or more listeners."""
+
+    @property
+    def name(self) -> str:
+        """Short name of the protocol, as it appears in metrics and logs."""
+        ...
+
+    @property
+    def listeners(self) -> Mapping[str, int]:
+        """Listener names and their usual ports."""
+        ...
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        """Listen on the given addresses; returns the real ones (ports chosen). Raises OSError if one is taken."""
+        ...
+
+    async def drain(self) -> None:
+        """Accept nothing new and return when everything in flight is answered. May be cancelled after a time."""
+        ...
+
+    async def stop(self) -> None:
+        """Close every connection and release everything. Called once, also when ``start`` failed."""
+        ...
