@@ -1,0 +1,23 @@
+"""Limits and delays of the classic group coordinator, with Kafka's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MINUTE_MS = 60_000
+
+
+@dataclass(slots=True, frozen=True)
+class GroupSettings:
+    """All times in milliseconds; the comment names the Kafka broker setting each field stands for."""
+
+    initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
+    min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
+    max_session_timeout_ms: int = 30 * _MINUTE_MS  # group.max.session.timeout.ms
+    max_size: int = 2**31 - 1  # group.max.size
+    # How long a member's very first join may stay unanswered. Fixed in Kafka: such a member has no id yet, so it can
+    # neither heartbeat nor leave, and a client that gave up and retried would otherwise stay in the group for ever.
+    new_member_join_timeout_ms: int = 5 * _MINUTE_MS
+    offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
+    offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS  # offsets.retention.minutes
+    offsets_retention_check_ms: int = 10 * _MINUTE_MS  # offsets.retention.check.interval.ms
