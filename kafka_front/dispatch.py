@@ -1,0 +1,51 @@
+"""Which function answers which API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from kafka_front.wire.apis import APIS, Api, advertised
+from kafka_front.wire.message import Message
+
+if TYPE_CHECKING:
+    from kafka_front.session import Context
+
+
+class Outcome(Enum):
+    """What a handler may return instead of a response."""
+
+    DEFERRED = "deferred"
+    NO_RESPONSE = "no response"
+
+
+#: The handler calls ``ctx.respond`` exactly once, later, on the event loop.
+DEFERRED: Final = Outcome.DEFERRED
+#: The request is served and its protocol has no answer (Produce with acks=0).
+NO_RESPONSE: Final = Outcome.NO_RESPONSE
+
+#: Called on the event loop with the context and the decoded request. Gives a response, a coroutine of one (it gets a
+#: task), DEFERRED or NO_RESPONSE. A KafkaError becomes an error response of the API.
+Handler = Callable[["Context", Any], Any]
+
+
+class Registry:
+    """Handlers by API key. Only APIs registered here are advertised and answered."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Handler] = {}
+        #: Makes the answer to an ApiVersions request of an unknown version; version 0 of that API can carry it.
+        self.versions_mismatch: Callable[[], Message] | None = None
+
+    def register(self, key: int, handler: Handler) -> None:
+        """Serve an API. Raises ValueError for an unknown key or a second handler."""
+        if key not in APIS:
+            raise ValueError(f"API key {key} is not in the table")
+        if key in self.handlers:
+            raise ValueError(f"{APIS[key].name} has a handler already")
+        self.handlers[int(key)] = handler
+
+    def advertised(self) -> list[Api]:
+        """What ApiVersions lists."""
+        return advertised(self.handlers)

@@ -1,0 +1,110 @@
+"""Splits a byte stream into request frames, without sockets.
+
+Bytes are received into a buffer that all connections of a listener share. A small frame is copied out of it; a large
+one gets a bytearray of its own, into which the rest is received directly. Frames of Produce are always mutable, so
+that the offset and epoch of their batches can be stamped in place.
+"""
+
+from __future__ import annotations
+
+import struct
+
+#: Frames above this many bytes are received into their own buffer.
+LARGE_FRAME = 64 * 1024
+#: Size of the shared buffer: a partial small frame at its front always leaves room.
+RECEIVE_BUFFER = 256 * 1024
+#: What a large frame's buffer starts with; it grows as bytes arrive, so that a mere length allocates little.
+FIRST_ALLOCATION = 1024 * 1024
+#: The smallest request: key, version, correlation id (reference/kafka.md, rule 1).
+MIN_FRAME = 8
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameError(Exception):
+    """The length in front of a frame is not acceptable; the stream cannot be read any further."""
+
+
+class ReceiveBuffer:
+    """The buffer all connections of one event loop receive into, one after the other."""
+
+    __slots__ = ("data", "view")
+
+    def __init__(self, size: int = RECEIVE_BUFFER) -> None:
+        self.data = bytearray(size)
+        self.view = memoryview(self.data)
+
+
+class Framer:
+    """One connection's reader: :meth:`space`, receive into it, :meth:`received`.
+
+    Between the two calls no other framer may use the same :class:`ReceiveBuffer`.
+    """
+
+    __slots__ = ("_filled", "_frame", "_limit", "_need", "_shared", "_stash")
+
+    def __init__(self, shared: ReceiveBuffer, limit: int) -> None:
+        self._shared = shared
+        self._limit = limit
+        self._stash = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._need = 0
+
+    @property
+    def partial(self) -> int:
+        """Bytes held of a frame that is not complete yet."""
+        return self._filled if self._frame is not None else len(self._stash)
+
+    def space(self) -> memoryview:
+        """Where the next bytes must be received; never empty."""
+        frame = self._frame
+        if frame is not None:
+            if self._filled == len(frame):
+                # A new one instead of a resize, which fails while anybody holds a view of the old one.
+                grown = bytearray(min(self._need, 4 * len(frame)))
+                grown[: self._filled] = frame
+                self._frame = frame = grown
+            return memoryview(frame)[self._filled :]
+        stash = self._stash
+        if stash:
+            view = self._shared.view
+            view[: len(stash)] = stash
+            return view[len(stash) :]
+        return self._shared.view
+
+    def received(self, count: int) -> list[bytes | bytearray]:
+        """Frames completed by ``count`` bytes in the space given last. Raises FrameError."""
+        frame = self._frame
+        if frame is not None:
+            self._filled += count
+            if self._filled < self._need:
+                return []
+            self._frame = None
+            return [frame]
+        frames: list[bytes | bytearray] = []
+        data, view = self._shared.data, self._shared.view
+        pos, end = 0, len(self._stash) + count
+        while end - pos >= 4:
+            (size,) = _LENGTH.unpack_from(data, pos)
+            if size < MIN_FRAME or size > self._limit:
+                raise FrameError(f"frame of {size} bytes, allowed are {MIN_FRAME} to {self._limit}")
+            start = pos + 4
+            if end - start >= size:
+                pos = start + size
+                part = view[start:pos]
+                frames.append(bytes(part) if data[start] or data[start + 1] else bytearray(part))
+            elif size > LARGE_FRAME:
+                self._start_large(size, view[start:end])
+                pos = end
+            else:
+                break
+        self._stash = bytes(view[pos:end]) if pos < end else b""
+        return frames
+
+    def _start_large(self, size: int, first: memoryview) -> None:
+        frame = bytearray(min(size, FIRST_ALLOCATION))
+        frame[: len(first)] = first
+        self._frame = frame
+        self._filled = len(first)
+        self._need = size

@@ -1,0 +1,492 @@
+"""One client connection: frames in, responses out, in the order Kafka's clients rely on.
+
+Order (reference/kafka.md, rule 2): responses leave strictly in request order. A Kafka broker handles one request per
+connection at a time; we let Produce requests overlap each other, since their effect is ordered by the partition, and
+start anything else only when all earlier requests of the connection are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import structlog
+
+from kafka_front import failures
+from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome
+from kafka_front.framing import FrameError, Framer
+from kafka_front.wire import codec
+from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.message import Message
+from kafka_front.wire.messages import ProduceRequest
+from kafka_front.wire.primitives import Buffer, WireError
+
+if TYPE_CHECKING:
+    from kafka_front.server import Server
+
+log = structlog.get_logger(__name__)
+
+#: Buffers at least this long are written by themselves; shorter ones are worth joining.
+_LONE_WRITE = 16 * 1024
+#: Up to this many bytes, one joined write is cheaper than a vector of buffers.
+_JOINED_WRITE = 64 * 1024
+#: asyncio sends a list of buffers without joining them from this version on.
+_VECTORED = sys.version_info >= (3, 12)
+
+
+class Observer(Protocol):
+    """Hooks for metrics; all are called on the event loop and must not raise."""
+
+    def connection_opened(self) -> None: ...
+
+    def connection_closed(self) -> None: ...
+
+    def connection_refused(self) -> None: ...
+
+    def request_done(self, key: int, version: int, seconds: float, received: int, sent: int) -> None:
+        """A request was answered: time from its arrival, bytes of its frame and of the response."""
+
+    def request_failed(self, key: int) -> None:
+        """A handler raised something it should not have."""
+
+
+class Context:
+    """One request in progress. ``arrived`` is the loop's time in seconds when its last byte came in."""
+
+    __slots__ = (
+        "_done",
+        "_output",
+        "_request",
+        "_sent",
+        "_size",
+        "arrived",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "key",
+        "version",
+    )
+
+    def __init__(self, connection: Connection, header: codec.RequestHeader, size: int, arrived: float) -> None:
+        self.connection = connection
+        self.key = header.key
+        self.version = header.version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.arrived = arrived
+        self._size = size
+        self._request: Any = None
+        self._output: list[Buffer] | None = None
+        self._sent = 0
+        self._done = False
+
+    def respond(self, response: Message | Outcome) -> None:
+        """Answer a DEFERRED request; NO_RESPONSE finishes it silently. Harmless once the connection is closed.
+
+        Raises RuntimeError when called twice: the client would take the second answer for another request's.
+        """
+        self.connection.answer(self, response)
+
+    def fail(self, code: int, message: str | None = None) -> None:
+        """Answer a DEFERRED request with the API's error response for ``code``."""
+        self.connection.answer_failure(self, code, message)
+
+    def __repr__(self) -> str:
+        name = APIS[self.key].name if self.key in APIS else str(self.key)
+        return f"<{name} v{self.version} #{self.correlation_id} of {self.client_id!r}>"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A client's connection.
+
+    Public for handlers: ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and
+    port clients of this listener must be told), ``attributes`` (state of services), ``principal``, on_close, close.
+    """
+
+    def __init__(self, server: Server, listener: str, advertised: tuple[str, int] | None) -> None:
+        self.server = server
+        self.listener = listener
+        self.id = 0
+        self.peer: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+        self.advertised: tuple[str, int] = advertised or ("", 0)
+        self.attributes: dict[str, Any] = {}
+        self.principal = "ANONYMOUS"
+        self.last_active = 0.0
+        self.in_flight = 0
+        self._advertised = advertised
+        self._loop = server.loop
+        self._flow = server.flow
+        self._transport: asyncio.Transport | None = None
+        self._framer = Framer(server.receive_buffer, server.limits.frame_bytes)
+        self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
+        self._slots: deque[Context] = deque()
+        self._only_produce = True
+        self._output: list[Buffer] = []
+        self._output_bytes = 0
+        self._busy = False
+        self._scheduled = False
+        self._reading = True
+        self._write_paused = False
+        self._closing = False
+        self._on_close: set[Callable[[], None]] = set()
+
+    # --- asyncio ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.advertised = self._advertised or self.local
+        self.last_active = self._loop.time()
+        self._transport.set_write_buffer_limits(high=self.server.limits.write_buffer_bytes)
+        if not self.server.admit(self):
+            self._closing = True
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._framer.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return
+        self.last_active = now = self._loop.time()
+        try:
+            frames = self._framer.received(nbytes)
+        except FrameError as error:
+            self.close(f"{error}", client_id=None)
+            return
+        if not frames:
+            return
+        size = 0
+        for frame in frames:
+            size += len(frame)
+            self._waiting.append((frame, now))
+        self.in_flight += size
+        self._flow.take(size)
+        self._work()
+        if self._reading and self._must_pause():
+            self._pause()
+
+    def eof_received(self) -> bool:
+        """Close our side as well: a client that stops sending has no use for later answers."""
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        if self._reading:
+            self._pause()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._schedule()
+        self.maybe_resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._transport = None
+        self._reading = False
+        released = sum(len(frame) for frame, _ in self._waiting)
+        self._waiting.clear()
+        for slot in self._slots:
+            # The appends of a Produce go on and hold its bytes: they stay accounted until the handler answers.
+            if slot.key != ApiKey.PRODUCE:
+                released += slot._size
+                slot._size = 0
+        self._slots.clear()
+        self._output.clear()
+        self._release(released)
+        self.server.forget(self)
+        callbacks, self._on_close = self._on_close, set()
+        for callback in callbacks:
+            callback()
+
+    # --- for handlers ----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the connection is gone; at once if it is gone already. It must not raise."""
+        if self._closing and self._transport is None:
+            callback()
+        else:
+            self._on_close.add(callback)
+
+    def forget_on_close(self, callback: Callable[[], None]) -> None:
+        """Undo :meth:`on_close`."""
+        self._on_close.discard(callback)
+
+    def close(self, reason: str, *, client_id: str | None = None, api: str | None = None) -> None:
+        """Close after what is already answered has been sent; the rest is dropped. ``reason`` is logged."""
+        if self._closing:
+            return
+        self._closing = True
+        log.warning(
+            "connection closed",
+            reason=reason,
+            api=api,
+            client_id=client_id,
+            peer="{}:{}".format(*self.peer),
+            listener=self.listener,
+        )
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def shut(self) -> None:
+        """Close quietly: shutdown, or an idle connection."""
+        self._closing = True
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, dropping what is not sent yet."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in progress."""
+        return not self._slots and not self._waiting and not self._output
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Go on in the next turn of the loop: answers of one turn leave in one write."""
+        if not self._scheduled and not self._closing:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self._closing:
+            self._work()
+
+    def _work(self) -> None:
+        """Start what may start, then write what is answered."""
+        self._busy = True
+        waiting, slots = self._waiting, self._slots
+        while waiting and not self._closing:
+            if self._output_bytes > self.server.limits.write_buffer_bytes:
+                self._flush()  # what is not sent yet must count before more is started
+            if self._write_paused:
+                break
+            frame, arrived = waiting[0]
+            if slots and not (self._only_produce and not frame[0] and not frame[1]):
+                break
+            waiting.popleft()
+            self._start(frame, arrived)
+        self._busy = False
+        if self._output:
+            self._flush()
+
+    def _start(self, frame: bytes | bytearray, arrived: float) -> None:
+        """Decode and handle one request."""
+        try:
+            header = codec.decode_header(frame)
+        except WireError as error:
+            self._reject(frame, None, str(error))
+            return
+        ctx = Context(self, header, len(frame), arrived)
+        key, version = header.key, header.version
+        handler = self.server.registry.handlers.get(key)
+        if handler is None:
+            self._reject(frame, ctx, "the API is not served")
+            return
+        self._slots.append(ctx)
+        self._only_produce = key == 0 and (self._only_produce or len(self._slots) == 1)
+        api = APIS[key]
+        if not api.lowest <= version <= api.highest:
+            self._refuse_version(ctx, frame, header.body)
+            return
+        try:
+            request = codec.request_decoder(key, version)(frame, header.body)
+        except WireError as error:
+            self._reject(frame, ctx, str(error))
+            return
+        ctx._request = request
+        try:
+            result = handler(ctx, request)
+            if asyncio.iscoroutine(result):
+                self.server.spawn(self._await(ctx, result))
+            elif result is not DEFERRED:
+                self._check(ctx, result)
+                self.answer(ctx, result)
+        except KafkaError as error:
+            self.answer_failure(ctx, error.code, error.message)
+        except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
+            self._unexpected(ctx)
+
+    async def _await(self, ctx: Context, coroutine: Coroutine[Any, Any, Message | Outcome]) -> None:
+        try:
+            result = await coroutine
+            if result is not DEFERRED:
+                self._check(ctx, result)
+                self.answer(ctx, result)
+        except KafkaError as error:
+            self.answer_failure(ctx, error.code, error.message)
+        except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
+            self._unexpected(ctx)
+
+    def _check(self, ctx: Context, result: Any) -> None:
+        if not isinstance(result, Message) and result is not NO_RESPONSE:
+            raise TypeError(f"handler of {ctx!r} gave {type(result).__name__}")
+
+    def _unexpected(self, ctx: Context) -> None:
+        """In an except clause: log the exception and answer as Kafka does (rule 69)."""
+        log.exception("request failed", api=APIS[ctx.key].name, version=ctx.version, client_id=ctx.client_id)
+        self.server.observer.request_failed(ctx.key)
+        if not ctx._done:
+            self.answer_failure(ctx, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+
+    def _refuse_version(self, ctx: Context, frame: bytes | bytearray, body: int) -> None:
+        """Answer a version we know of but do not serve, where the protocol has a way (rules 4, 5 and B)."""
+        if ctx.key == ApiKey.API_VERSIONS and self.server.registry.versions_mismatch is not None:
+            ctx.version = 0
+            self.answer(ctx, self.server.registry.versions_mismatch())
+            return
+        if ctx.key == ApiKey.PRODUCE and ctx.version < APIS[0].lowest:
+            try:
+                ctx._request = codec.request_decoder(ctx.key, ctx.version)(frame, body)
+            except WireError as error:
+                self._reject(frame, ctx, str(error))
+                return
+            self.answer_failure(ctx, ErrorCode.UNSUPPORTED_VERSION, None)
+            return
+        self._reject(frame, ctx, f"version {ctx.version} is not served")
+
+    def _reject(self, frame: bytes | bytearray, ctx: Context | None, reason: str) -> None:
+        key = int.from_bytes(frame[:2], "big", signed=True)
+        version = int.from_bytes(frame[2:4], "big", signed=True)
+        name = APIS[key].name if key in APIS else f"key {key}"
+        self.close(reason, client_id=ctx.client_id if ctx else None, api=f"{name} v{version}")
+
+    # --- responses -------------------------------------------------------------------------------------------------
+
+    def answer_failure(self, ctx: Context, code: int, message: str | None) -> None:
+        """Answer with the API's error response, or close where there is none (acks=0, rule 3)."""
+        request = ctx._request
+        if isinstance(request, ProduceRequest) and request.acks == 0:
+            self.answer(ctx, NO_RESPONSE)
+            self.close(f"request failed with {code}", client_id=ctx.client_id, api="Produce without acks")
+            return
+        response = failures.response(ctx.key, ctx.version, request, code, message)
+        if response is None:
+            self.answer(ctx, NO_RESPONSE)
+            self.close(f"request failed with {code}", client_id=ctx.client_id, api=APIS[ctx.key].name)
+        else:
+            self.answer(ctx, response)
+
+    def answer(self, ctx: Context, response: Message | Outcome) -> None:
+        """See :meth:`Context.respond`."""
+        if ctx._done:
+            raise RuntimeError(f"{ctx!r} was answered twice")
+        ctx._done = True
+        size, ctx._size = ctx._size, 0
+        if self._closing:
+            self._release(size)
+            return
+        output: list[Buffer] = []
+        if isinstance(response, Message):
+            output = self._encode(ctx, response)
+            if self._closing:
+                self._release(size)
+                return
+        ctx._output = output
+        ctx._sent = sent = sum(map(len, output))
+        self.server.observer.request_done(ctx.key, ctx.version, self._loop.time() - ctx.arrived, size, sent)
+        slots = self._slots
+        if slots[0] is ctx:
+            while slots and slots[0]._output is not None:
+                done = slots.popleft()
+                if done._output:
+                    self._output += done._output
+                    self._output_bytes += done._sent
+                done._request = None
+            if not self._busy:
+                self._schedule()
+        self._release(size)
+
+    def _encode(self, ctx: Context, response: Message) -> list[Buffer]:
+        try:
+            return codec.encode_response(ctx.key, ctx.version, ctx.correlation_id, response)
+        except WireError:
+            log.exception("response cannot be written", api=APIS[ctx.key].name, version=ctx.version)
+            self.server.observer.request_failed(ctx.key)
+        failure = failures.response(ctx.key, ctx.version, ctx._request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        if failure is not None and failure != response:
+            return codec.encode_response(ctx.key, ctx.version, ctx.correlation_id, failure)
+        self.close("response cannot be written", client_id=ctx.client_id, api=APIS[ctx.key].name)
+        return []
+
+    def _flush(self) -> None:
+        """Hand all output to the transport."""
+        output, transport = self._output, self._transport
+        if not output or transport is None:
+            return
+        self._output = []
+        total, self._output_bytes = self._output_bytes, 0
+        if total <= _JOINED_WRITE:
+            transport.write(b"".join(output))
+        elif _VECTORED:
+            transport.writelines(output)
+        else:
+            _write_parts(transport, output)
+
+    # --- back-pressure ---------------------------------------------------------------------------------------------
+
+    def _must_pause(self) -> bool:
+        return self._write_paused or self.in_flight > self.server.limits.connection_bytes or self._flow.full
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._closing:
+            self._reading = False
+            self._transport.pause_reading()
+            self._flow.paused.add(self)
+
+    def _release(self, size: int) -> None:
+        if size:
+            self.in_flight -= size
+            self._flow.give(size)
+            if not self._reading:
+                self.maybe_resume()
+
+    def maybe_resume(self) -> None:
+        """Read again if nothing stands against it any more."""
+        if self._reading or self._closing or self._transport is None:
+            return
+        if self._write_paused or self._flow.full or self.in_flight > self.server.limits.connection_bytes // 2:
+            return
+        self._reading = True
+        self._flow.paused.discard(self)
+        self._transport.resume_reading()
+
+
+def _write_parts(transport: asyncio.Transport, output: list[Buffer]) -> None:
+    """Write large buffers as they are and join the small ones between them.
+
+    Before Python 3.12, writelines() joins everything into one copy, which costs more than a few extra sends.
+    """
+    small: list[Buffer] = []
+    for part in output:
+        if len(part) < _LONE_WRITE:
+            small.append(part)
+            continue
+        if small:
+            transport.write(b"".join(small))
+            small = []
+        transport.write(memoryview(part))  # a view: what cannot be sent at once is then sliced without a copy
+    if small:
+        transport.write(b"".join(small))
+
+
+def _address(name: Any) -> tuple[str, int]:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else (str(name), 0)

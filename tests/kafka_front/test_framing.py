@@ -1,0 +1,91 @@
+"""Splitting a byte stream into frames, whatever way it is cut."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_front.framing import FIRST_ALLOCATION, LARGE_FRAME, FrameError, Framer, ReceiveBuffer
+
+LIMIT = 100 * 1024 * 1024
+
+
+def feed(framer: Framer, data: bytes, cuts: list[int]) -> list[bytes | bytearray]:
+    """Deliver ``data`` in pieces of at most the sizes ``cuts`` (repeated), as recv_into would."""
+    frames: list[bytes | bytearray] = []
+    pos = turn = 0
+    while pos < len(data):
+        space = framer.space()
+        count = min(len(space), cuts[turn % len(cuts)], len(data) - pos)
+        turn += 1
+        space[:count] = data[pos : pos + count]
+        frames += framer.received(count)
+        pos += count
+    return frames
+
+
+def framed(*payloads: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(p)) + p for p in payloads)
+
+
+PAYLOADS = st.lists(
+    st.builds(lambda head, n: head + bytes([n % 251]) * n, st.binary(min_size=8, max_size=12), st.integers(0, 3000)),
+    max_size=12,
+)
+
+
+@given(PAYLOADS, st.lists(st.integers(1, 4000), min_size=1, max_size=6))
+def test_small_frames_survive_any_cut(payloads: list[bytes], cuts: list[int]) -> None:
+    framer = Framer(ReceiveBuffer(), LIMIT)
+    frames = feed(framer, framed(*payloads), cuts)
+    assert frames == payloads
+    assert framer.partial == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.sampled_from([8, 100, LARGE_FRAME, LARGE_FRAME + 1, 300_000, FIRST_ALLOCATION * 5 + 3]), max_size=6),
+    st.lists(st.integers(1, 400_000), min_size=1, max_size=4).filter(lambda cuts: max(cuts) > 3000),
+)
+def test_large_frames_survive_any_cut(sizes: list[int], cuts: list[int]) -> None:
+    payloads = [(bytes([0, n]) * (size // 2 + 1))[:size] for n, size in enumerate(sizes)]
+    assert feed(Framer(ReceiveBuffer(), LIMIT), framed(*payloads), cuts) == payloads
+
+
+def test_two_connections_share_the_buffer() -> None:
+    shared = ReceiveBuffer()
+    one, two = Framer(shared, LIMIT), Framer(shared, LIMIT)
+    a, b = framed(b"a" * 20), framed(b"b" * 20)
+    assert feed(one, a[:10], [10]) == []
+    assert feed(two, b[:7], [7]) == []
+    assert feed(one, a[10:], [99]) == [b"a" * 20]
+    assert feed(two, b[7:], [99]) == [b"b" * 20]
+
+
+def test_produce_frames_are_mutable_and_others_owned() -> None:
+    framer = Framer(ReceiveBuffer(), LIMIT)
+    produce, other = feed(framer, framed(b"\0\0produce!", b"\0\1fetching"), [1000])
+    assert type(produce) is bytearray
+    assert type(other) is bytes
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, LIMIT + 1, 2**31 - 1, -(2**31)])
+def test_unacceptable_lengths(size: int) -> None:
+    framer = Framer(ReceiveBuffer(), LIMIT)
+    with pytest.raises(FrameError):
+        feed(framer, struct.pack(">i", size) + b"x" * 20, [1000])
+
+
+def test_a_length_alone_allocates_little() -> None:
+    framer = Framer(ReceiveBuffer(), LIMIT)
+    tracemalloc.start()
+    try:
+        assert feed(framer, struct.pack(">i", LIMIT) + b"x" * 100, [1000]) == []
+        assert tracemalloc.get_traced_memory()[1] < 2 * FIRST_ALLOCATION
+    finally:
+        tracemalloc.stop()
+    assert framer.partial == 100

@@ -1,0 +1,604 @@
+"""Connections over real sockets, with a tiny set of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
+from kafka_front.server import Limits, NullObserver, Server
+from kafka_front.service import api_versions
+from kafka_front.session import Context
+from kafka_front.wire import codec
+from kafka_front.wire import messages as m
+from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+
+
+class Client:
+    """Speaks the protocol by hand, so that order and bytes are visible."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.next = 100
+
+    def send(self, version: int, message: Any, client_id: str | None = "tester") -> int:
+        self.next += 1
+        self.sent[self.next] = (message.API_KEY, version)
+        self.writer.write(b"".join(codec.encode_request(version, self.next, client_id, message)))
+        return self.next
+
+    def send_raw(self, frame: bytes) -> None:
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def receive(self) -> tuple[int, Any]:
+        frame = await self.frame()
+        (correlation,) = struct.unpack_from(">i", frame, 0)
+        key, version = self.sent.pop(correlation)
+        return codec.decode_response(key, version, frame)
+
+    async def call(self, version: int, message: Any) -> Any:
+        expected = self.send(version, message)
+        correlation, response = await self.receive()
+        assert correlation == expected
+        return response
+
+    async def closed(self) -> bool:
+        """Whether the server closed without sending anything more."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@dataclass
+class Recorder(NullObserver):
+    opened: int = 0
+    shut: int = 0
+    refused: int = 0
+    done: list[tuple[int, int, int, int]] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+
+    def connection_opened(self) -> None:
+        self.opened += 1
+
+    def connection_closed(self) -> None:
+        self.shut += 1
+
+    def connection_refused(self) -> None:
+        self.refused += 1
+
+    def request_done(self, key: int, version: int, seconds: float, received: int, sent: int) -> None:
+        assert seconds >= 0
+        self.done.append((key, version, received, sent))
+
+    def request_failed(self, key: int) -> None:
+        self.failed.append(key)
+
+
+class Front:
+    """A server whose Produce and Fetch requests wait until the test answers them."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.observer = Recorder()
+        self.produces: list[tuple[Context, m.ProduceRequest]] = []
+        self.fetches: list[tuple[Context, m.FetchRequest]] = []
+        self.heartbeat: Callable[[Context, Any], Any] = lambda ctx, request: m.HeartbeatResponse(throttle_time_ms=7)
+        self.arrived = asyncio.Condition()
+        self.server: Server
+        self.clients: list[Client] = []
+
+    async def start(self, limits: Limits | None = None) -> None:
+        api_versions.register(self.registry)
+        self.registry.register(ApiKey.PRODUCE, self._produce)
+        self.registry.register(ApiKey.FETCH, self._fetch)
+        self.registry.register(ApiKey.HEARTBEAT, lambda ctx, request: self.heartbeat(ctx, request))
+        self.server = Server(self.registry, limits or Limits(), self.observer)
+        self.address = await self.server.listen("kafka", "127.0.0.1", 0)
+
+    def _notify(self) -> None:
+        async def notify() -> None:
+            async with self.arrived:
+                self.arrived.notify_all()
+
+        self.server.spawn(notify())
+
+    def _produce(self, ctx: Context, request: m.ProduceRequest) -> Any:
+        self.produces.append((ctx, request))
+        self._notify()
+        return DEFERRED
+
+    def _fetch(self, ctx: Context, request: m.FetchRequest) -> Any:
+        self.fetches.append((ctx, request))
+        self._notify()
+        return DEFERRED
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with self.arrived:
+            await self.arrived.wait_for(condition)
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_connection(*self.address))
+        self.clients.append(client)
+        return client
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    front = Front()
+    await front.start()
+    yield front
+    await finish(front)
+
+
+async def finish(front: Front) -> None:
+    for client in front.clients:
+        client.writer.close()
+    await front.server.close()
+    assert front.observer.opened == front.observer.shut
+    assert not front.server.connections
+
+
+def produce(name: str, records: bytes = b"x" * 10, acks: int = -1) -> m.ProduceRequest:
+    topic, partition = m.ProduceRequest.TopicProduceData, m.ProduceRequest.PartitionProduceData
+    return m.ProduceRequest(
+        acks=acks, topic_data=[topic(name=name, partition_data=[partition(index=3, records=memoryview(records))])]
+    )
+
+
+def produced(name: str) -> m.ProduceResponse:
+    return m.ProduceResponse(responses=[m.ProduceResponse.TopicProduceResponse(name=name)])
+
+
+def topic_of(response: m.ProduceResponse) -> str:
+    return response.responses[0].name
+
+
+async def test_synchronous_answer(front: Front) -> None:
+    client = await front.connect()
+    assert await client.call(4, m.HeartbeatRequest(group_id="g")) == m.HeartbeatResponse(throttle_time_ms=7)
+    assert await client.call(0, m.HeartbeatRequest(group_id="g")) == m.HeartbeatResponse()
+    (key, version, received, sent), *_ = front.observer.done
+    assert (key, version) == (ApiKey.HEARTBEAT, 4)
+    assert received > 10
+    assert sent == 4 + 5 + 7
+
+
+async def test_api_versions_lists_what_is_registered(front: Front) -> None:
+    client = await front.connect()
+    for version in range(APIS[18].highest + 1):
+        response = await client.call(
+            version, m.ApiVersionsRequest(client_software_name="test.er-1", client_software_version="1.0")
+        )
+        assert response.error_code == 0
+        rows = [(row.api_key, row.min_version, row.max_version) for row in response.api_keys]
+        assert rows == [(0, 0, 11), (1, 4, 12), (12, 0, 4), (18, 0, 4)]
+
+
+@pytest.mark.parametrize(("name", "version"), [("", "1"), ("-a", "1"), ("a", "1 "), ("a_b", "1"), ("a", "1-")])
+async def test_api_versions_checks_the_software_name(front: Front, name: str, version: str) -> None:
+    client = await front.connect()
+    request = m.ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    response = await client.call(3, request)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert response.api_keys == []
+    assert (await client.call(2, m.ApiVersionsRequest())).error_code == 0
+
+
+async def test_api_versions_too_new_is_answered_in_version_0(front: Front) -> None:
+    client = await front.connect()
+    client.send_raw(struct.pack(">hhih", 18, 99, 5, 2) + b"id" + b"whatever version 99 has")
+    correlation, response = codec.decode_response(18, 0, await client.frame())
+    assert correlation == 5
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [row.api_key for row in response.api_keys] == [0, 1, 12, 18]
+    assert (await client.call(0, m.ApiVersionsRequest())).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhih", 4, 0, 1, -1),  # a key between brokers
+        struct.pack(">hhih", 999, 0, 1, -1),
+        struct.pack(">hhih", 3, 0, 1, -1) + b"\0\0\0\0",  # known, but not served here
+        struct.pack(">hhih", 12, 5, 1, -1),  # a version too new
+        struct.pack(">hhih", 1, 3, 1, -1),  # a version too old
+        struct.pack(">hhih", 1, 13, 1, -1) + b"\0",  # a version with a schema, but not served
+        struct.pack(">hhih", 12, 0, 1, -1) + b"\0\5ab",  # malformed body
+        struct.pack(">hhih", 12, 0, 1, 100) + b"ab",  # malformed header
+        struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xff",
+        struct.pack(">hhi", 12, 0, 1),
+    ],
+)
+async def test_unanswerable_requests_cost_their_connection_only(front: Front, frame: bytes) -> None:
+    bystander = await front.connect()
+    client = await front.connect()
+    client.send_raw(frame)
+    assert await client.closed()
+    assert (await bystander.call(0, m.HeartbeatRequest())).error_code == 0
+
+
+@pytest.mark.parametrize("size", [7, 0, -5, 100 * 1024 * 1024 + 1])
+async def test_bad_frame_length_closes(front: Front, size: int) -> None:
+    client = await front.connect()
+    client.writer.write(struct.pack(">i", size) + b"abcdefgh")
+    assert await client.closed()
+
+
+async def test_earlier_answers_are_sent_before_a_close(front: Front) -> None:
+    client = await front.connect()
+    client.send(0, m.HeartbeatRequest())
+    client.send_raw(struct.pack(">hhih", 4, 0, 1, -1))
+    await client.receive()
+    assert await client.closed()
+
+
+async def test_produce_before_version_3_is_refused_politely(front: Front) -> None:
+    client = await front.connect()
+    for version in range(3):
+        response = await client.call(version, produce("t"))
+        (partition,) = response.responses[0].partition_responses
+        assert (partition.index, partition.error_code) == (3, ErrorCode.UNSUPPORTED_VERSION)
+        assert partition.base_offset == -1
+    assert front.produces == []
+
+
+async def test_produces_overlap_and_answers_keep_their_order(front: Front) -> None:
+    client = await front.connect()
+    ids = [client.send(9, produce(name)) for name in "abc"]
+    await front.until(lambda: len(front.produces) == 3)
+    for (ctx, request), name in reversed(list(zip(front.produces, "abc", strict=True))):
+        assert request.topic_data[0].name == name
+        ctx.respond(produced(name))
+    for expected, name in zip(ids, "abc", strict=True):
+        correlation, response = await client.receive()
+        assert (correlation, topic_of(response)) == (expected, name)
+
+
+async def test_other_requests_wait_for_all_earlier_ones(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("a"))
+    client.send(9, produce("b"))
+    heartbeat = client.send(4, m.HeartbeatRequest())
+    client.send(9, produce("c"))
+    fetch = client.send(4, m.FetchRequest())
+    client.send(9, produce("d"))
+    await front.until(lambda: len(front.produces) == 2)
+    assert front.server.connections.copy().pop().in_flight > 0
+    front.produces[1][0].respond(produced("b"))
+    assert ApiKey.HEARTBEAT not in [key for key, *_ in front.observer.done]
+    front.produces[0][0].respond(produced("a"))
+    assert [topic_of((await client.receive())[1]) for _ in range(2)] == ["a", "b"]
+    assert (await client.receive())[0] == heartbeat
+    await front.until(lambda: len(front.produces) == 3)
+    assert front.fetches == []
+    front.produces[2][0].respond(produced("c"))
+    await front.until(lambda: len(front.fetches) == 1)
+    assert len(front.produces) == 3
+    front.fetches[0][0].respond(m.FetchResponse(session_id=9))
+    await client.receive()
+    assert (await client.receive())[0] == fetch
+    await front.until(lambda: len(front.produces) == 4)
+    front.produces[3][0].respond(produced("d"))
+    assert topic_of((await client.receive())[1]) == "d"
+
+
+async def test_records_are_mutable_views_of_the_frame(front: Front) -> None:
+    client = await front.connect()
+    for size in (10, 300_000):
+        client.send(9, produce("t", bytes(range(10)) * (size // 10)))
+        await front.until(lambda: len(front.produces) == 1)
+        ctx, request = front.produces.pop()
+        records = request.topic_data[0].partition_data[0].records
+        assert isinstance(records, memoryview)
+        assert bytes(records) == bytes(range(10)) * (size // 10)
+        records[0:2] = b"zz"
+        assert isinstance(records.obj, bytearray)
+        ctx.respond(produced("t"))
+        await client.receive()
+
+
+async def test_large_responses_of_parts_arrive_whole(front: Front) -> None:
+    client = await front.connect()
+    client.send(11, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    parts = [b"a" * 3_000_000, memoryview(b"b" * 10), bytearray(b"c" * 70_000), b"", b"d"]
+    partition = m.FetchResponse.PartitionData(records=parts)
+    topic = m.FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition, partition])
+    front.fetches[0][0].respond(m.FetchResponse(responses=[topic]))
+    _, response = await client.receive()
+    for got in response.responses[0].partitions:
+        assert bytes(got.records) == b"".join(parts)
+
+
+async def test_no_response(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("silent", acks=0))
+    client.send(9, produce("loud"))
+    await front.until(lambda: len(front.produces) == 2)
+    front.produces[1][0].respond(produced("loud"))
+    front.produces[0][0].respond(NO_RESPONSE)
+    assert topic_of((await client.receive())[1]) == "loud"
+    front.heartbeat = lambda ctx, request: NO_RESPONSE
+    client.send(0, m.HeartbeatRequest())
+    front.heartbeat = lambda ctx, request: m.HeartbeatResponse()
+    assert front.server.flow.bytes == 0
+
+
+async def test_failure_without_acks_closes(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("silent", acks=0))
+    await front.until(lambda: len(front.produces) == 1)
+    front.produces[0][0].fail(ErrorCode.CORRUPT_MESSAGE)
+    assert await client.closed()
+
+
+async def test_coroutines(front: Front) -> None:
+    gate = asyncio.Event()
+
+    async def beat(ctx: Context, request: Any) -> Any:
+        await gate.wait()
+        if request.group_id == "bad":
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return m.HeartbeatResponse(error_code=len(request.group_id))
+
+    front.heartbeat = beat
+    client = await front.connect()
+    client.send(4, m.HeartbeatRequest(group_id="four"))
+    client.send(4, m.HeartbeatRequest(group_id="bad"))
+    gate.set()
+    assert (await client.receive())[1].error_code == 4
+    assert (await client.receive())[1].error_code == ErrorCode.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+async def test_unexpected_exceptions_answer_unknown_server_error(front: Front, coroutine: bool) -> None:
+    def plain(ctx: Context, request: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    async def asynchronous(ctx: Context, request: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    front.heartbeat = asynchronous if coroutine else plain
+    client = await front.connect()
+    assert (await client.call(4, m.HeartbeatRequest())).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert front.observer.failed == [ApiKey.HEARTBEAT]
+    front.heartbeat = lambda ctx, request: m.HeartbeatResponse()
+    assert (await client.call(4, m.HeartbeatRequest())).error_code == 0
+
+
+@pytest.mark.parametrize("result", [None, "text", m.HeartbeatResponse(error_code=10**9), m.HeartbeatRequest()])
+async def test_wrong_results_answer_unknown_server_error(front: Front, result: Any) -> None:
+    front.heartbeat = lambda ctx, request: result
+    client = await front.connect()
+    assert (await client.call(4, m.HeartbeatRequest())).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def test_second_answer_is_an_error(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("t"))
+    await front.until(lambda: len(front.produces) == 1)
+    ctx = front.produces[0][0]
+    ctx.respond(produced("t"))
+    with pytest.raises(RuntimeError, match="twice"):
+        ctx.respond(produced("t"))
+    await client.receive()
+
+
+async def test_connection_loss_calls_back_and_late_answers_are_dropped(front: Front) -> None:
+    client = await front.connect()
+    client.send(4, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    ctx = front.fetches[0][0]
+    gone = asyncio.Event()
+    forgotten: list[int] = []
+
+    def forget() -> None:
+        forgotten.append(1)
+
+    ctx.connection.on_close(gone.set)
+    ctx.connection.on_close(forget)
+    ctx.connection.forget_on_close(forget)
+    client.writer.close()
+    await gone.wait()
+    assert ctx.connection.closed
+    assert front.server.flow.bytes == 0
+    ctx.respond(m.FetchResponse())
+    assert forgotten == []
+    late: list[int] = []
+    ctx.connection.on_close(lambda: late.append(1))
+    assert late == [1]
+
+
+async def test_produce_bytes_stay_accounted_after_the_client_left(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("t", b"x" * 50_000))
+    client.send(4, m.HeartbeatRequest())
+    await front.until(lambda: len(front.produces) == 1)
+    ctx = front.produces[0][0]
+    gone = asyncio.Event()
+    ctx.connection.on_close(gone.set)
+    client.writer.close()
+    await gone.wait()
+    assert 50_000 < front.server.flow.bytes < 50_200
+    ctx.respond(produced("t"))
+    assert front.server.flow.bytes == 0
+
+
+async def test_reading_pauses_while_too_much_is_unanswered() -> None:
+    front = Front()
+    await front.start(Limits(connection_bytes=100_000, node_bytes=250_000))
+    greedy, modest = await front.connect(), await front.connect()
+    for n in range(40):
+        greedy.send(9, produce(f"g{n}", b"x" * 50_000))
+    await front.until(lambda: len(front.produces) >= 2)
+    (connection,) = [c for c in front.server.connections if c.in_flight]
+    # One receive may bring a whole buffer (256 KiB) beyond the bound, but no more.
+    assert not connection._reading
+    assert connection.in_flight <= 100_000 + 256 * 1024 + 50_000
+    for _ in range(40):
+        await front.until(lambda: bool(front.produces))
+        ctx, request = front.produces.pop(0)
+        ctx.respond(produced(request.topic_data[0].name))
+    assert [topic_of((await greedy.receive())[1]) for _ in range(40)] == [f"g{n}" for n in range(40)]
+    assert front.server.flow.bytes == 0
+    assert (await modest.call(0, m.HeartbeatRequest())).error_code == 0
+    await finish(front)
+
+
+async def test_node_limit_pauses_all_and_wakes_all() -> None:
+    front = Front()
+    await front.start(Limits(connection_bytes=10_000_000, node_bytes=100_000))
+    clients = [await front.connect() for _ in range(3)]
+    for client in clients:
+        client.send(9, produce("first", b"x" * 60_000))
+    await front.until(lambda: len(front.produces) == 3)
+    assert front.server.flow.full
+    assert len(front.server.flow.paused) == 2  # the first one came in before the bound was passed
+    for client in clients:
+        client.send(9, produce("second", b"x" * 60_000))
+    for _ in range(6):
+        await front.until(lambda: bool(front.produces))
+        front.produces.pop(0)[0].respond(produced("t"))
+    for client in clients:
+        await client.receive()
+        await client.receive()
+    assert not front.server.flow.full
+    assert not front.server.flow.paused
+    await finish(front)
+
+
+async def test_a_client_that_does_not_read_is_not_served_further() -> None:
+    front = Front()
+    await front.start(Limits(write_buffer_bytes=64 * 1024))
+    client = await front.connect()
+    big = m.FetchResponse.FetchableTopicResponse(
+        topic="t", partitions=[m.FetchResponse.PartitionData(records=b"x" * 20_000_000)]
+    )
+    client.send(4, m.FetchRequest())
+    client.send(4, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    front.fetches[0][0].respond(m.FetchResponse(responses=[big]))
+    connection = front.fetches[0][0].connection
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert connection._write_paused
+    assert len(front.fetches) == 1
+    await client.receive()
+    await front.until(lambda: len(front.fetches) == 2)
+    front.fetches[1][0].respond(m.FetchResponse())
+    await client.receive()
+    await finish(front)
+
+
+async def test_connection_limit() -> None:
+    front = Front()
+    await front.start(Limits(max_connections=2))
+    one, two = await front.connect(), await front.connect()
+    await one.call(0, m.HeartbeatRequest())
+    await two.call(0, m.HeartbeatRequest())
+    three = await front.connect()
+    assert await three.closed()
+    assert front.observer.refused == 1
+    assert (await two.call(0, m.HeartbeatRequest())).error_code == 0
+    await finish(front)
+
+
+async def test_idle_connections_are_closed_and_busy_ones_kept() -> None:
+    front = Front()
+    await front.start(Limits(idle_seconds=0.05))
+    idle, busy = await front.connect(), await front.connect()
+    busy.send(4, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    assert await idle.closed()
+    front.fetches[0][0].respond(m.FetchResponse(session_id=4))
+    assert (await busy.receive())[1].session_id == 0  # version 4 has no sessions
+    await finish(front)
+
+
+async def test_advertised_address_and_identity(front: Front) -> None:
+    seen: list[Context] = []
+
+    def beat(ctx: Context, request: Any) -> Any:
+        seen.append(ctx)
+        return m.HeartbeatResponse()
+
+    front.heartbeat = beat
+    await front.server.listen("outside", "127.0.0.1", 0, ("broker.example", 9999))
+    other = front.server._servers[1].sockets[0].getsockname()
+    direct = await front.connect()
+    await direct.call(4, m.HeartbeatRequest())
+    outside = Client(*await asyncio.open_connection(*other))
+    front.clients.append(outside)
+    outside.send(0, m.HeartbeatRequest(), client_id=None)
+    await outside.receive()
+    first, second = seen
+    assert first.connection.advertised == front.address
+    assert first.connection.listener == "kafka"
+    assert first.client_id == "tester"
+    assert second.connection.advertised == ("broker.example", 9999)
+    assert second.connection.listener == "outside"
+    assert second.client_id is None
+    assert first.connection.id != second.connection.id
+    assert first.connection.peer[0] == "127.0.0.1"
+
+
+async def test_answers_of_one_turn_leave_in_one_write(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("a"))
+    client.send(9, produce("b"))
+    await front.until(lambda: len(front.produces) == 2)
+    transport = front.produces[0][0].connection._transport
+    assert transport is not None
+    writes: list[bytes] = []
+    real = transport.write
+    transport.write = lambda data: (writes.append(bytes(data)), real(data))[1]  # type: ignore[method-assign,func-returns-value]
+    for ctx, _ in front.produces:
+        ctx.respond(produced("t"))
+    await client.receive()
+    await client.receive()
+    assert len(writes) == 1
+
+
+async def test_close_lets_coroutines_end(front: Front) -> None:
+    gate = asyncio.Event()
+    ended: list[str] = []
+
+    async def beat(ctx: Context, request: Any) -> Any:
+        started.set()
+        await gate.wait()
+        ended.append("done")
+        return m.HeartbeatResponse()
+
+    started = asyncio.Event()
+    front.heartbeat = beat
+    client = await front.connect()
+    client.send(4, m.HeartbeatRequest())
+    await started.wait()
+    closing = asyncio.create_task(front.server.close())
+    gate.set()
+    await client.receive()
+    await closing
+    assert ended == ["done"]
+    assert await client.closed()
+
+
+def test_registry_refuses_unknown_and_double_registrations() -> None:
+    registry = Registry()
+    registry.register(ApiKey.FETCH, lambda ctx, request: None)
+    with pytest.raises(ValueError, match="already"):
+        registry.register(ApiKey.FETCH, lambda ctx, request: None)
+    with pytest.raises(ValueError, match="not in the table"):
+        registry.register(4, lambda ctx, request: None)
