@@ -1,0 +1,298 @@
+"""Requests that change what ranges a server has: CREATE_RANGE, SEAL_RANGE, TRIM_STREAM, DELETE_STREAM.
+
+Each is durable in the store before it is answered (reference/sbp.md, section 2.7). Those of one stream are worked off
+one after the other, so each is decided on the finished result of the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from sbp_back.errors import ErrorCode, StoreError, StoreFailed
+from sbp_back.model import (
+    CreateRangeRequest,
+    DeleteStreamRequest,
+    RangeResponse,
+    SealRangeRequest,
+    Status,
+    StreamInfo,
+    StreamResponse,
+    TrimStreamRequest,
+)
+from sbp_back.range_server.appends import UNKNOWN_BYTES, release
+from sbp_back.range_server.fetches import Fetches
+from sbp_back.range_server.ranges import RangeState, RangeTable
+from sbp_back.range_server.window import OFFSET_LIMIT
+
+if TYPE_CHECKING:
+    from sbp_back.range_server.store import Store
+
+R = TypeVar("R")
+
+
+class _Queues:
+    """Runs operations of one stream one at a time, in order; those of different streams side by side."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}
+
+    def enter(self, stream_id: int, operation: Callable[[], None]) -> None:
+        """Run ``operation`` once it is its turn; it has to end in exactly one call of :meth:`leave`."""
+        queue = self._waiting.get(stream_id)
+        if queue is None:
+            self._waiting[stream_id] = deque()
+            operation()
+        else:
+            queue.append(operation)
+
+    def leave(self, stream_id: int) -> None:
+        queue = self._waiting[stream_id]
+        if queue:
+            # Through the loop, because a long queue of operations that finish at once would nest as deep.
+            self._loop.call_soon(queue.popleft())
+        else:
+            del self._waiting[stream_id]
+
+
+class Controls:
+    """Owned by the range server, which shares its ranges with it. ``on_error`` is told of a store that failed."""
+
+    def __init__(
+        self,
+        table: RangeTable,
+        store: Store,
+        fetches: Fetches,
+        loop: asyncio.AbstractEventLoop,
+        on_error: Callable[[StoreError], None],
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._fetches = fetches
+        self._on_error = on_error
+        self._queues = _Queues(loop)
+
+    def create_range(self, request: CreateRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
+        stream_id = request.range.stream_id
+        answer = self._answering(stream_id, reply)
+        self._queues.enter(stream_id, lambda: self._create(request, answer))
+
+    def seal_range(self, request: SealRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
+        stream_id = request.range.stream_id
+        answer = self._answering(stream_id, reply)
+        self._queues.enter(stream_id, lambda: self._seal(request, answer))
+
+    def trim_stream(self, request: TrimStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
+        answer = self._answering(request.stream_id, reply)
+        self._queues.enter(request.stream_id, lambda: self._trim(request, answer))
+
+    def delete_stream(self, request: DeleteStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
+        answer = self._answering(request.stream_id, reply)
+        self._queues.enter(request.stream_id, lambda: self._delete(request, answer))
+
+    def _answering(self, stream_id: int, reply: Callable[[R], None]) -> Callable[[R], None]:
+        def answer(response: R) -> None:
+            self._queues.leave(stream_id)
+            reply(response)
+
+        return answer
+
+    def _failure(self, error: StoreError) -> Status:
+        if isinstance(error, StoreFailed):
+            self._on_error(error)
+        return Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
+
+    # --- create -----------------------------------------------------------------------------------------------------
+
+    def _create(self, request: CreateRangeRequest, answer: Callable[[RangeResponse], None]) -> None:
+        wanted = request.range
+        if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
+            answer(_bad_range("a new range needs a stream, an index, an epoch and a start"))
+            return
+        if wanted.end >= 0:
+            answer(_bad_range("a range is created open"))
+            return
+        state = self._table.by_key.get((wanted.stream_id, wanted.index))
+        if state is None:
+            self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, self._answer_range)
+        elif (wanted.start, wanted.epoch) == (state.start, state.epoch):
+            self._answer_range(state, answer)
+        elif wanted.start == state.start and wanted.epoch > state.epoch and self._is_unused(state):
+            # A writer that created the range and died before its first append leaves it to the next one.
+            self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, self._answer_range)
+        else:
+            answer(
+                RangeResponse(
+                    Status(
+                        ErrorCode.BAD_REQUEST,
+                        f"the range exists with start {state.start} and epoch {state.epoch}, "
+                        f"not with {wanted.start} and {wanted.epoch}",
+                    ),
+                    state.info(),
+                )
+            )
+
+    @staticmethod
+    def _is_unused(state: RangeState) -> bool:
+        return state.writable and state.window.next == state.start
+
+    @staticmethod
+    def _answer_range(state: RangeState, answer: Callable[[RangeResponse], None]) -> None:
+        answer(RangeResponse(range=state.info()))
+
+    def _store_range(
+        self,
+        stream_id: int,
+        index: int,
+        epoch: int,
+        start: int,
+        answer: Callable[[RangeResponse], None],
+        then: Callable[[RangeState, Callable[[RangeResponse], None]], None],
+    ) -> None:
+        def stored(error: StoreError | None) -> None:
+            if error is not None:
+                answer(RangeResponse(self._failure(error)))
+                return
+            state = self._table.by_key.get((stream_id, index))
+            if state is None:
+                state = RangeState(stream_id, index, epoch, start, start, start, -1)
+                self._table.add(state)
+            else:
+                state.epoch = epoch
+            then(state, answer)
+
+        self._store.create_range(stream_id, index, epoch, start, stored)
+
+    # --- seal -------------------------------------------------------------------------------------------------------
+
+    def _seal(self, request: SealRangeRequest, answer: Callable[[RangeResponse], None]) -> None:
+        wanted = request.range
+        state = self._table.by_key.get((wanted.stream_id, wanted.index))
+        if state is None:
+            if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
+                answer(
+                    RangeResponse(
+                        Status(
+                            ErrorCode.RANGE_NOT_FOUND,
+                            f"no range {wanted.index} of stream {wanted.stream_id} here, "
+                            "and too little said of it to create and seal it",
+                        )
+                    )
+                )
+                return
+
+            # Its creation never arrived here. Were it merely unknown, a late one could still open it for a writer
+            # that is meant to be shut out.
+            def seal_created(created: RangeState, answer_range: Callable[[RangeResponse], None]) -> None:
+                self._seal_state(created, request, answer_range)
+
+            self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, seal_created)
+            return
+        self._seal_state(state, request, answer)
+
+    def _seal_state(
+        self, state: RangeState, request: SealRangeRequest, answer: Callable[[RangeResponse], None]
+    ) -> None:
+        epoch, wanted_end = request.range.epoch, request.range.end
+        if epoch < state.epoch:
+            answer(
+                RangeResponse(
+                    Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {epoch} is older than the range's {state.epoch}"),
+                    state.info(),
+                )
+            )
+            return
+        if 0 <= wanted_end < state.start:
+            answer(_bad_range(f"the range starts at {state.start}, it cannot end at {wanted_end}"))
+            return
+        confirmed = state.confirm_offset
+        end = confirmed if wanted_end < 0 else min(wanted_end, confirmed)
+        if state.sealed and end == state.end:
+            self._answer_range(state, answer)
+            return
+        was_sealed = state.sealed
+        if not was_sealed:
+            state.window.start_closing(ErrorCode.RANGE_ALREADY_SEALED)
+
+        def stored(error: StoreError | None) -> None:
+            if error is not None:
+                if not was_sealed:
+                    self._reopen(state)
+                answer(RangeResponse(self._failure(error), state.info()))
+                return
+            state.end = end
+            state.epoch = epoch
+            if not was_sealed:
+                release(state.window.close(end))
+            self._fetches.wake_all(state)
+            self._answer_range(state, answer)
+
+        self._store.seal_range(state.stream_id, state.index, epoch, end, stored)
+
+    def _reopen(self, state: RangeState) -> None:
+        release(state.window.reopen())
+        state.arrived += UNKNOWN_BYTES
+        self._fetches.wake(state)
+
+    # --- trim and delete --------------------------------------------------------------------------------------------
+
+    def _trim(self, request: TrimStreamRequest, answer: Callable[[StreamResponse], None]) -> None:
+        if request.min_offset < 0:
+            answer(StreamResponse(Status(ErrorCode.BAD_REQUEST, f"negative trim offset {request.min_offset}")))
+            return
+        states = self._table.of_stream(request.stream_id)
+        # What is not committed cannot be trimmed: its appends are still to be answered.
+        min_offset = min(request.min_offset, max((state.confirm_offset for state in states), default=0))
+        if all(min_offset <= state.min_offset for state in states):
+            answer(self._trimmed(request.stream_id))
+            return
+
+        def stored(error: StoreError | None) -> None:
+            if error is not None:
+                answer(StreamResponse(self._failure(error)))
+                return
+            for state in states:
+                state.min_offset = max(state.min_offset, min(min_offset, state.confirm_offset))
+                if state.sealed and state.end <= min_offset and state is not states[-1]:
+                    self._table.remove(state)
+                self._fetches.wake_all(state)
+            answer(self._trimmed(request.stream_id))
+
+        self._store.trim_stream(request.stream_id, min_offset, stored)
+
+    def _trimmed(self, stream_id: int) -> StreamResponse:
+        states = self._table.of_stream(stream_id)
+        return StreamResponse(stream=StreamInfo(stream_id), range=states[0].info() if states else None)
+
+    def _delete(self, request: DeleteStreamRequest, answer: Callable[[StreamResponse], None]) -> None:
+        stream_id = request.stream_id
+        states = self._table.of_stream(stream_id)
+        if not states:
+            answer(StreamResponse(stream=StreamInfo(stream_id)))
+            return
+        open_states = [state for state in states if state.writable]
+        for state in open_states:
+            state.window.start_closing(ErrorCode.RANGE_NOT_FOUND)
+
+        def stored(error: StoreError | None) -> None:
+            if error is not None:
+                for state in open_states:
+                    self._reopen(state)
+                answer(StreamResponse(self._failure(error)))
+                return
+            for state in states:
+                self._table.remove(state)
+            for state in open_states:
+                release(state.window.close())
+            for state in states:
+                self._fetches.wake_all(state)
+            answer(StreamResponse(stream=StreamInfo(stream_id)))
+
+        self._store.delete_stream(stream_id, stored)
+
+
+def _bad_range(message: str) -> RangeResponse:
+    return RangeResponse(Status(ErrorCode.BAD_REQUEST, message))

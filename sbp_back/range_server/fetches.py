@@ -1,0 +1,210 @@
+"""FETCH on a range server, with long poll (reference/sbp.md, section 2.7).
+
+A fetch that finds too little is kept as an object on its range and in the table of deadlines; there is no task and no
+timer of its own. Whatever happens to the range, it is then evaluated from the start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError, StoreFailed
+from sbp_back.handler import Reply
+from sbp_back.model import Entry, FetchRequest, FetchResponse, Status
+from sbp_back.range_server.longpoll import Deadlines
+from sbp_back.range_server.ranges import RangeState
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sbp_back.range_server.store import Store
+
+MAX_FETCH_BYTES = 16 * 1024 * 1024 - 4096
+"""Leaves room for the header of the response in a frame (reference/sbp.md, section 1.1)."""
+
+
+@dataclass(slots=True)
+class FetchLimits:
+    """``default_bytes`` serves a request that names no ``max_bytes``; ``max_wait_ms`` caps what a request may ask
+    for; past ``max_waiting`` waiting requests a further one is answered at once."""
+
+    default_bytes: int = 1024 * 1024
+    max_wait_ms: int = 5 * 60 * 1000
+    max_waiting: int = 100_000
+
+
+class Fetches:
+    """Takes FETCH requests; owned by the range server, which shares its ranges with it."""
+
+    __slots__ = ("_deadlines", "_limits", "_loop", "_on_error", "_ranges", "_store", "failed", "requests")
+
+    def __init__(
+        self,
+        ranges: Mapping[tuple[int, int], RangeState],
+        store: Store,
+        limits: FetchLimits,
+        loop: asyncio.AbstractEventLoop,
+        on_error: Callable[[StoreError], None],
+    ) -> None:
+        self._ranges = ranges
+        self._store = store
+        self._limits = limits
+        self._loop = loop
+        self._on_error = on_error
+        self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire)
+        self.requests = 0
+        self.failed = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._deadlines)
+
+    def handle(self, request: FetchRequest, reply: Reply) -> None:
+        self.requests += 1
+        Fetch(self, request, reply).evaluate()
+
+    def wake(self, state: RangeState) -> None:
+        """Data arrived: look again at the waiting fetches for which it may be enough."""
+        waiters, state.waiters = state.waiters, {}
+        arrived, state.arrived = state.arrived, 0
+        ready = []
+        for fetch in waiters:
+            fetch.missing -= arrived
+            if fetch.missing <= 0:
+                ready.append(fetch)
+            else:
+                state.waiters[fetch] = None
+        for fetch in ready:
+            self._deadlines.remove(fetch)
+            fetch.evaluate()
+
+    def wake_all(self, state: RangeState) -> None:
+        """The range changed in another way: sealed, deleted, or its writer rejected."""
+        waiters, state.waiters = state.waiters, {}
+        state.arrived = 0
+        for fetch in waiters:
+            self._deadlines.remove(fetch)
+            fetch.evaluate()
+
+    def abort(self, status: Status) -> None:
+        """Answer every waiting fetch with ``status``."""
+        for state in self._ranges.values():
+            state.waiters = {}
+        for fetch in self._deadlines.clear():
+            fetch.answer(status)
+
+
+class Fetch:
+    """One request. ``missing``: bytes still wanted before it is worth looking again."""
+
+    __slots__ = ("_deadline", "_fetches", "_limit", "_reply", "_request", "_state", "_wait_ms", "missing", "slot")
+
+    def __init__(self, fetches: Fetches, request: FetchRequest, reply: Reply) -> None:
+        self._fetches = fetches
+        self._request = request
+        self._reply = reply
+        self._state: RangeState | None = None
+        self._limit = 0
+        self._wait_ms = min(request.max_wait_ms, fetches._limits.max_wait_ms)
+        self._deadline = 0.0
+        self.missing = 0
+        self.slot = -1
+
+    def answer(self, status: Status, entries: list[Entry] | None = None) -> None:
+        self._reply(FetchResponse(status, entries or []))
+
+    def _refuse(self, code: ErrorCode, message: str) -> None:
+        self._fetches.failed += 1
+        self.answer(Status(code, message))
+
+    def evaluate(self) -> None:
+        """Answer, wait, or have the store read, as the range is now."""
+        request = self._request
+        wanted = request.range
+        state = self._fetches._ranges.get((wanted.stream_id, wanted.index))
+        self._state = state
+        if state is None:
+            self._refuse(ErrorCode.RANGE_NOT_FOUND, f"no range {wanted.index} of stream {wanted.stream_id} here")
+            return
+        offset = request.offset
+        confirmed = state.confirm_offset
+        if offset < state.min_offset:
+            self._refuse(
+                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is below the first one, {state.min_offset}"
+            )
+        elif state.sealed and offset >= state.end:
+            self._refuse(
+                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is not below the range's end, {state.end}"
+            )
+        elif offset > state.window.next and not state.sealed:
+            self._refuse(ErrorCode.OFFSET_OVERFLOW, f"offset {offset} is beyond the next one, {state.window.next}")
+        else:
+            limit = confirmed if request.limit < 0 else min(request.limit, confirmed)
+            if offset < limit:
+                self._limit = limit
+                self._fetches._store.read(wanted.stream_id, wanted.index, offset, limit, self._max_bytes(), self._read)
+            elif 0 <= request.limit <= offset:
+                # More data would not be below the limit either.
+                self.answer(Status(ErrorCode.NO_NEW_RECORD))
+            else:
+                if not self._wait(state, max(1, request.min_bytes)):
+                    self.answer(Status(ErrorCode.NO_NEW_RECORD))
+
+    def _max_bytes(self) -> int:
+        wanted = self._request.max_bytes
+        return min(wanted, MAX_FETCH_BYTES) if wanted > 0 else self._fetches._limits.default_bytes
+
+    def _read(self, result: list[Entry] | StoreError) -> None:
+        state = self._state
+        request = self._request
+        if isinstance(result, StoreError):
+            self._read_failed(result)
+            return
+        if self._wait_ms > 0 and request.min_bytes > 1 and state is not None and not state.sealed:
+            size = 0
+            for entry in result:
+                size += entry.size
+            # Had max_bytes cut the answer short, there would be more below the limit: then it is full enough.
+            whole = bool(result) and result[-1].end_offset >= self._limit
+            if whole and size < min(request.min_bytes, self._max_bytes()) and not 0 <= request.limit <= self._limit:
+                if state.confirm_offset > self._limit:
+                    self.evaluate()  # more was committed while the store was reading
+                    return
+                if self._wait(state, request.min_bytes - size):
+                    return
+        self.answer(Status(), result)
+
+    def _read_failed(self, error: StoreError) -> None:
+        state = self._state
+        current = None if state is None else self._fetches._ranges.get((state.stream_id, state.index))
+        if current is not state or (state is not None and self._request.offset < state.min_offset):
+            self.evaluate()  # trimmed or deleted while the store was reading: say that, not that a file is gone
+            return
+        if isinstance(error, StoreFailed):
+            self._fetches._on_error(error)
+        corrupt = isinstance(error, StoreCorrupt)
+        self._refuse(ErrorCode.RS_DATA_CORRUPTED if corrupt else ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
+
+    def _wait(self, state: RangeState, missing: int) -> bool:
+        """Wait for ``missing`` bytes, if the request has time left and there are not too many waiting already."""
+        fetches = self._fetches
+        if self._wait_ms <= 0 or fetches.waiting >= fetches._limits.max_waiting:
+            return False
+        if self._deadline == 0.0:
+            self._deadline = fetches._loop.time() + self._wait_ms / 1000
+        if not state.waiters:
+            state.arrived = 0
+        # What arrived since the range's waiters were last looked at came before this request: not to be counted.
+        self.missing = missing + state.arrived
+        state.waiters[self] = None
+        fetches._deadlines.add(self, self._deadline)
+        return True
+
+    def expire(self) -> None:
+        """The deadline passed: answer with what there is."""
+        if self._state is not None:
+            self._state.waiters.pop(self, None)
+        self._wait_ms = 0
+        self.evaluate()

@@ -1,0 +1,119 @@
+"""Brings the ranges of a server that was down in line with what the placement driver decided meanwhile.
+
+The placement driver is the truth about which streams exist, how far they are trimmed and where ranges end. Data is
+destroyed only on its explicit word that a stream was deleted or trimmed; a placement driver that has merely never
+heard of a stream (it lost its state, or it is another one) destroys nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import (
+    DELETED_DETAIL,
+    DeleteStreamRequest,
+    DescribeStreamRequest,
+    ListRangeRequest,
+    ListRangeResponse,
+    RangeInfo,
+    Request,
+    Response,
+    SealRangeRequest,
+    TrimStreamRequest,
+)
+from sbp_back.range_server.ranges import RangeTable
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Carrier
+
+logger = logging.getLogger(__name__)
+
+_CONCURRENCY = 64
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What was done; ``unknown`` are streams the placement driver has never heard of, left alone."""
+
+    deleted: int = 0
+    trimmed: int = 0
+    sealed: int = 0
+    unknown: int = 0
+
+
+async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[Request], Awaitable[Response]]) -> Reconciled:
+    """``call`` serves a request on the server itself. Raises ``SbpError`` when the placement driver or the store
+    cannot be asked; what was done until then stays done and the rest can be repeated."""
+    done = Reconciled()
+    stream_ids = iter(table.stream_ids())
+    failures: list[SbpError] = []
+
+    async def work() -> None:
+        try:
+            for stream_id in stream_ids:
+                if failures:
+                    break
+                await _reconcile_stream(table, stream_id, pd, call, done)
+        except SbpError as error:
+            failures.append(error)
+
+    # Asking for one stream after the other would make the start of a server with many streams a matter of seconds.
+    await asyncio.gather(*(work() for _ in range(_CONCURRENCY)))
+    if failures:
+        raise failures[0]
+    return done
+
+
+async def _reconcile_stream(
+    table: RangeTable,
+    stream_id: int,
+    pd: Carrier,
+    call: Callable[[Request], Awaitable[Response]],
+    done: Reconciled,
+) -> None:
+    listed = _checked(await pd.call(ListRangeRequest(stream_id=stream_id)))
+    if isinstance(listed, ListRangeResponse) and listed.ranges:
+        await _apply(table, stream_id, listed.ranges, call, done)
+        return
+    described = await pd.call(DescribeStreamRequest(stream_id))
+    if described.status.code != ErrorCode.NOT_FOUND:
+        _checked(described)
+    elif described.status.detail == DELETED_DETAIL:
+        _checked(await call(DeleteStreamRequest(stream_id)))
+        done.deleted += 1
+        return
+    done.unknown += 1
+    logger.warning("the placement driver knows no ranges of stream %d, which has data here: kept", stream_id)
+
+
+async def _apply(
+    table: RangeTable,
+    stream_id: int,
+    ranges: list[RangeInfo],
+    call: Callable[[Request], Awaitable[Response]],
+    done: Reconciled,
+) -> None:
+    for known in ranges:
+        state = table.by_key.get((stream_id, known.index))
+        if state is None or known.end < 0 or known.epoch < state.epoch:
+            continue
+        if not state.sealed or state.end > known.end:
+            _checked(await call(SealRangeRequest(known)))
+            done.sealed += 1
+    smallest = ranges[0].start
+    states = table.of_stream(stream_id)
+    if states and states[0].min_offset < min(smallest, states[-1].confirm_offset):
+        _checked(await call(TrimStreamRequest(stream_id, smallest)))
+        done.trimmed += 1
+
+
+def _checked(response: Response) -> Response:
+    status = response.status
+    if not status.ok:
+        raise SbpError(status.code, status.message)
+    return response

@@ -1,0 +1,87 @@
+"""Tells the placement driver, every few seconds, that a range server lives and how busy it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import ConnectionLost
+from sbp_back.model import (
+    ClientRole,
+    HeartbeatRequest,
+    RangeServerInfo,
+    RangeServerMetrics,
+    ReportMetricsRequest,
+    Response,
+)
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Carrier
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Sends HEARTBEAT and REPORT_METRICS every ``interval`` seconds (3 s upstream, reference/sbp.md, section 2.3).
+
+    ``metrics`` is asked for the figures since it was asked last, with the seconds that passed.
+    """
+
+    def __init__(
+        self,
+        pd: Carrier,
+        info: RangeServerInfo,
+        metrics: Callable[[float], RangeServerMetrics],
+        interval: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._pd = pd
+        self._info = info
+        self._metrics = metrics
+        self._interval = interval
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported = loop.time()
+        self._unheard = False
+
+    async def announce(self) -> bool:
+        """Send the first report and start sending the others; True when the placement driver took it."""
+        try:
+            response = await self._pd.call(self._heartbeat(), timeout=self._interval)
+            metrics = await self._pd.call(self._report(), timeout=self._interval)
+        except ConnectionLost as error:
+            self._note(error)
+            accepted = False
+        else:
+            accepted = response.status.ok and metrics.status.ok
+        self._timer = self._loop.call_later(self._interval, self._tick)
+        return accepted
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _heartbeat(self) -> HeartbeatRequest:
+        return HeartbeatRequest(f"range-server-{self._info.server_id}", ClientRole.RANGE_SERVER, self._info)
+
+    def _report(self) -> ReportMetricsRequest:
+        now = self._loop.time()
+        seconds, self._reported = now - self._reported, now
+        return ReportMetricsRequest(self._info, self._metrics(seconds))
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._interval, self._tick)
+        self._pd.submit(self._heartbeat(), self._note, self._interval)
+        self._pd.submit(self._report(), self._note, self._interval)
+
+    def _note(self, response: Response | ConnectionLost) -> None:
+        """Log a change for the worse or the better once, not every few seconds."""
+        failed = isinstance(response, ConnectionLost) or not response.status.ok
+        if failed and not self._unheard:
+            logger.warning("range server %d cannot report to the placement driver: %s", self._info.server_id, response)
+        elif self._unheard and not failed:
+            logger.info("range server %d reports to the placement driver again", self._info.server_id)
+        self._unheard = failed

@@ -1,0 +1,165 @@
+"""The append window of one range: which entries may be stored, and when they may be acknowledged. Sans-IO.
+
+Rules: reference/sbp.md, section 2.2 (the window) and 2.7 (entries that are in flight when the range is sealed).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from sbp_back.errors import ErrorCode
+
+W = TypeVar("W")
+
+OK: int = int(ErrorCode.OK)
+
+SUSPENDED = 0
+"""Answer of :meth:`AppendWindow.commit`: whether the entry may be acknowledged is not known yet."""
+
+# Offsets from here on are refused, so that adding a record count (int32) can never leave int64.
+OFFSET_LIMIT = (1 << 63) - (1 << 32)
+
+
+class WindowState(IntEnum):
+    """``CLOSING``: nothing new is let in while the record that seals the range (or deletes it) is being written."""
+
+    OPEN = 0
+    CLOSING = 1
+    CLOSED = 2
+
+
+class AppendWindow(Generic[W]):
+    """Offsets below ``committed`` are durable without a gap; ``next`` is the only base that is let in.
+
+    For every entry ``admit`` said OK to, exactly one of ``commit`` and ``fail`` is to be called, in any order between
+    entries. An entry that cannot be decided at once is parked with something of the caller's (``W``), which comes
+    back from :meth:`take_released`, :meth:`close` or :meth:`reopen` with the entry's final code.
+    """
+
+    __slots__ = ("_close_code", "_failed_at", "_inflight", "_parked", "_state", "committed", "next", "poisoned")
+
+    def __init__(self, offset: int) -> None:
+        self.committed = offset
+        self.next = offset
+        self.poisoned = False
+        """An entry became durable after one before it had failed: its place in the log must never be given again, so
+        nothing more is let in and the range has to be sealed."""
+        self._state = WindowState.OPEN
+        self._close_code = OK
+        self._inflight = 0
+        self._failed_at: int | None = None
+        self._parked: dict[int, tuple[int, W]] = {}
+
+    @property
+    def state(self) -> WindowState:
+        return self._state
+
+    @property
+    def inflight(self) -> int:
+        """Entries let in whose fate the store has not reported."""
+        return self._inflight
+
+    def admit(self, base: int, count: int) -> int:
+        """OK when the entry is the next of the range and must now be stored, else the code to refuse it with."""
+        if base == self.next and self._state == 0 and self._failed_at is None:
+            self.next = base + count
+            self._inflight += 1
+            return OK
+        return self._refuse(base)
+
+    def _refuse(self, base: int) -> int:
+        if self._state != WindowState.OPEN:
+            # While closing it is not certain that the range ends up sealed, but its writer has to stop anyway.
+            return self._close_code
+        if base < self.committed:
+            return ErrorCode.APPEND_TO_COMMITTED_OFFSET
+        if self._failed_at is not None:
+            return ErrorCode.RS_INTERNAL_SERVER_ERROR
+        if base < self.next:
+            return ErrorCode.APPEND_TO_PENDING_OFFSET
+        return ErrorCode.APPEND_TO_OVERTAKEN_OFFSET
+
+    def commit(self, base: int, count: int) -> int:
+        """The entry is durable: the code to answer it with, or SUSPENDED, after which :meth:`park` must be called."""
+        self._inflight -= 1
+        if self._state == 0 and self._failed_at is None:
+            if base != self.committed:
+                return SUSPENDED
+            self.committed = base + count
+            return OK
+        return self._commit_exceptionally(base, count)
+
+    def _commit_exceptionally(self, base: int, count: int) -> int:
+        if self._state == WindowState.CLOSED:
+            return self._close_code
+        if self._state == WindowState.CLOSING:
+            return SUSPENDED
+        if self._failed_at is not None and base > self._failed_at:
+            self.poisoned = True
+            return ErrorCode.RS_INTERNAL_SERVER_ERROR
+        if base != self.committed:
+            return SUSPENDED
+        self.committed = base + count
+        self._recover()
+        return OK
+
+    def fail(self, base: int) -> None:
+        """The entry could not be stored: it never will be, and none after it can be acknowledged."""
+        self._inflight -= 1
+        if self._failed_at is None or base < self._failed_at:
+            self._failed_at = base
+        self._recover()
+
+    def _recover(self) -> None:
+        """Let entries in again once all those in flight at a failure are accounted for."""
+        if self._failed_at is None or self._inflight or self.poisoned or self._parked:
+            return
+        self.next = self.committed
+        self._failed_at = None
+
+    def park(self, base: int, count: int, waiter: W) -> None:
+        """Keep ``waiter`` for an entry whose commit was SUSPENDED."""
+        self._parked[base] = (count, waiter)
+
+    @property
+    def has_parked(self) -> bool:
+        return bool(self._parked)
+
+    def take_released(self) -> list[tuple[W, int]]:
+        """Parked entries that are decided now, with their codes, in order of offset."""
+        released: list[tuple[W, int]] = []
+        if self._state == WindowState.CLOSING:
+            return released
+        parked = self._parked
+        while self.committed in parked and (self._failed_at is None or self.committed < self._failed_at):
+            count, waiter = parked.pop(self.committed)
+            self.committed += count
+            released.append((waiter, OK))
+        if self._failed_at is not None:
+            lost = sorted(base for base in parked if base > self._failed_at)
+            self.poisoned = self.poisoned or bool(lost)
+            released += [(parked.pop(base)[1], int(ErrorCode.RS_INTERNAL_SERVER_ERROR)) for base in lost]
+            self._recover()
+        return released
+
+    def start_closing(self, code: int) -> None:
+        """From now on answer ``code`` to new entries; those in flight stay undecided until the next two methods."""
+        self._state = WindowState.CLOSING
+        self._close_code = code
+
+    def close(self, end: int | None = None) -> list[tuple[W, int]]:
+        """The range ends at ``end`` (the committed offset when None) for good; entries parked meanwhile come back
+        with the code of :meth:`start_closing`, as will all later ones."""
+        self._state = WindowState.CLOSED
+        if end is not None:
+            self.committed = min(self.committed, end)
+        self.next = self.committed
+        released = [(waiter, self._close_code) for _base, (_count, waiter) in sorted(self._parked.items())]
+        self._parked.clear()
+        return released
+
+    def reopen(self) -> list[tuple[W, int]]:
+        """Closing failed and left no trace: entries parked meanwhile are decided as if it had never begun."""
+        self._state = WindowState.OPEN
+        return self.take_released()
