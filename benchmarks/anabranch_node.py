@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,7 +12,9 @@ from typing import Self
 
 from benchmarks.kafka_broker import free_port
 
+ROOT = Path(__file__).resolve().parent.parent
 LISTENERS = ("sbp-pd", "sbp-range-server", "console")
+MAIN = "import sys; from bridges.cli import main; sys.exit(main())"
 
 
 class NodeFailed(Exception):
@@ -41,7 +42,7 @@ class AnabranchNode:
         self.port = port or free_port()
         self.settings = dict(settings or {})
         self.start_seconds = start_seconds
-        self.command = tuple(command) or (sys.executable, "-m", "bridges.cli")
+        self.command = tuple(command) or (sys.executable, "-c", MAIN)
         self.log = directory / "node.log"
         self.others = {name: free_port() for name in LISTENERS}
         self.process: subprocess.Popen[bytes] | None = None
@@ -79,7 +80,7 @@ class AnabranchNode:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                cwd=ROOT,
             )
         return ready
 
