@@ -1,7 +1,8 @@
 """What of a group survives a restart, and its stored form.
 
-Stored form: UTF-8 JSON with a version number; byte strings are base64. A group is written once per generation, so
-that it can be read by people matters more than its size.
+Stored form: a line that says whose it is, then UTF-8 JSON with a version number; byte strings are base64. A group is
+written once per generation, so that it can be read by people matters more than its size. The line is there because
+other kinds of groups are kept in the same place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+_MARK = b"kafka classic group\n"
 _VERSION = 1
 
 
@@ -50,36 +52,41 @@ class GroupSnapshot:
 
 def encode_snapshot(snapshot: GroupSnapshot) -> bytes:
     """The stored form of a group."""
-    return json.dumps(
-        {
-            "version": _VERSION,
-            "generation": snapshot.generation,
-            "protocol_type": snapshot.protocol_type,
-            "protocol": snapshot.protocol_name,
-            "leader": snapshot.leader,
-            "since_ms": snapshot.since_ms,
-            "members": [
-                {
-                    "id": member.member_id,
-                    "instance_id": member.instance_id,
-                    "client_id": member.client_id,
-                    "client_host": member.client_host,
-                    "rebalance_timeout_ms": member.rebalance_timeout_ms,
-                    "session_timeout_ms": member.session_timeout_ms,
-                    "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
-                    "assignment": _text(member.assignment),
-                }
-                for member in snapshot.members
-            ],
-        },
-        separators=(",", ":"),
-    ).encode()
+    return (
+        _MARK
+        + json.dumps(
+            {
+                "version": _VERSION,
+                "generation": snapshot.generation,
+                "protocol_type": snapshot.protocol_type,
+                "protocol": snapshot.protocol_name,
+                "leader": snapshot.leader,
+                "since_ms": snapshot.since_ms,
+                "members": [
+                    {
+                        "id": member.member_id,
+                        "instance_id": member.instance_id,
+                        "client_id": member.client_id,
+                        "client_host": member.client_host,
+                        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                        "session_timeout_ms": member.session_timeout_ms,
+                        "protocols": [[name, _text(metadata)] for name, metadata in member.protocols],
+                        "assignment": _text(member.assignment),
+                    }
+                    for member in snapshot.members
+                ],
+            },
+            separators=(",", ":"),
+        ).encode()
+    )
 
 
-def decode_snapshot(blob: bytes) -> GroupSnapshot:
-    """Read a stored group. Raises SnapshotError."""
+def decode_snapshot(blob: bytes) -> GroupSnapshot | None:
+    """Read a stored group; None if it is of another kind. Raises SnapshotError."""
+    if not blob.startswith(_MARK):
+        return None
     try:
-        data: dict[str, Any] = json.loads(blob)
+        data: dict[str, Any] = json.loads(blob[len(_MARK) :])
         if data["version"] != _VERSION:
             raise SnapshotError(f"group metadata of version {data['version']!r}; this program reads {_VERSION}")
         return GroupSnapshot(

@@ -165,4 +165,6 @@ class Lab:
         """Forget everything but what was saved."""
         self.coordinator = self.new_coordinator()
         for group_id, blob in self.journal.stored.items():
-            self.coordinator.restore(self.now, group_id, decode_snapshot(blob))
+            snapshot = decode_snapshot(blob)
+            assert snapshot is not None
+            self.coordinator.restore(self.now, group_id, snapshot)

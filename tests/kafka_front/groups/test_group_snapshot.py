@@ -43,14 +43,22 @@ def test_property_round_trip(snapshot: GroupSnapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
 
 
+MARK = b"kafka classic group\n"
+
+
 @given(
     st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps(v).encode())
 )
-def test_fuzz_other_bytes_are_refused(blob: bytes) -> None:
+def test_fuzz_other_content_is_refused(content: bytes) -> None:
     with pytest.raises(SnapshotError):
-        decode_snapshot(blob)
+        decode_snapshot(MARK + content)
+
+
+@given(st.binary())
+def test_groups_of_another_kind_are_left_alone(blob: bytes) -> None:
+    assert decode_snapshot(blob) is None
 
 
 def test_another_version_is_named() -> None:
     with pytest.raises(SnapshotError, match="version 2"):
-        decode_snapshot(b'{"version": 2}')
+        decode_snapshot(MARK + b'{"version": 2}')

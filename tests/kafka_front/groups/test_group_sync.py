@@ -227,6 +227,7 @@ def test_the_last_one_to_leave_empties_the_group_durably(lab: Lab) -> None:
     assert lab.state == "Empty"
     assert lab.group.generation == 2
     stored = decode_snapshot(lab.journal.stored[GROUP])
+    assert stored is not None
     assert (stored.generation, stored.members, stored.protocol_type) == (2, (), "consumer")
 
 

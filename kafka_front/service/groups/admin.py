@@ -1,0 +1,142 @@
+"""FindCoordinator, DescribeGroups, ListGroups, DeleteGroups (reference/kafka.md, rules 49, 60, 61)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.errors import LogError
+from kafka_front.dispatch import Registry
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+from . import codes
+from .group import Group, GroupState
+from .service import GroupService
+
+if TYPE_CHECKING:
+    from kafka_front.session import Context
+
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_BATCHED_FIND_SINCE = 4
+_UNKNOWN_GROUP_SINCE = 6
+_CLASSIC = "Classic"
+# What a client may do to a group where nothing is forbidden: READ, DELETE, DESCRIBE as bits of Kafka's operations.
+_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+_OPERATIONS_NOT_ASKED = -(2**31)
+
+_Coordinator = FindCoordinatorResponse.Coordinator
+_Described = DescribeGroupsResponse.DescribedGroup
+_DescribedMember = DescribeGroupsResponse.DescribedGroupMember
+
+
+class GroupAdmin:
+    """Handlers of the requests about groups as a whole."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+
+    def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """FindCoordinator: this node coordinates all groups and transactions."""
+        host, port = ctx.connection.advertised
+        node_id = self._service.node_id
+        error, message = codes.NONE, None
+        if request.key_type not in (_GROUP_KEY, _TRANSACTION_KEY):
+            error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
+            node_id, host, port = -1, "", -1
+        if ctx.version >= _BATCHED_FIND_SINCE:
+            return FindCoordinatorResponse(
+                coordinators=[
+                    _Coordinator(key, node_id, host, port, error, message) for key in request.coordinator_keys
+                ]
+            )
+        return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
+
+    def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """DescribeGroups."""
+        operations = _GROUP_OPERATIONS if request.include_authorized_operations else _OPERATIONS_NOT_ASKED
+        return DescribeGroupsResponse(
+            groups=[
+                self._described(ctx.version, group_id, self._service.find(group_id), operations)
+                for group_id in request.groups
+            ]
+        )
+
+    def _described(self, version: int, group_id: str, group: Group | None, operations: int) -> _Described:
+        if group is None:
+            missing = version >= _UNKNOWN_GROUP_SINCE
+            return _Described(
+                error_code=codes.GROUP_ID_NOT_FOUND if missing else codes.NONE,
+                error_message=f"Group {group_id} not found." if missing else None,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value,
+                authorized_operations=operations,
+            )
+        # Metadata and assignment belong to a generation: outside a stable group they may be of the last or the next.
+        stable = group.state is GroupState.STABLE
+        name = group.protocol_name or ""
+        return _Described(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=name if stable else "",
+            members=[
+                _DescribedMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.protocols.get(name, b"") if stable else b"",
+                    member.assignment if stable else b"",
+                )
+                for member in group.members.values()
+            ],
+            authorized_operations=operations,
+        )
+
+    def list(self, ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+        """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        if types and _CLASSIC.lower() not in types:
+            return ListGroupsResponse()
+        return ListGroupsResponse(
+            groups=[
+                ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, _CLASSIC)
+                for group in self._service.summaries()
+                if not states or group.state.lower() in states
+            ]
+        )
+
+    async def delete(self, ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        """DeleteGroups: answered once nothing of the groups is left on disk."""
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            try:
+                error = await self._service.forget(group_id)
+            except LogError as failure:
+                _log.warning("group not deleted", group=group_id, error=str(failure))
+                error = codes.COORDINATOR_NOT_AVAILABLE
+            results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, error))
+        return DeleteGroupsResponse(results=results)
+
+
+def register(registry: Registry, service: GroupService) -> None:
+    """Serve keys 10, 15, 16 and 42."""
+    admin = GroupAdmin(service)
+    registry.register(ApiKey.FIND_COORDINATOR, admin.find_coordinator)
+    registry.register(ApiKey.DESCRIBE_GROUPS, admin.describe)
+    registry.register(ApiKey.LIST_GROUPS, admin.list)
+    registry.register(ApiKey.DELETE_GROUPS, admin.delete)

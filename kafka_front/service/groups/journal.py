@@ -1,0 +1,99 @@
+"""Stores group snapshots: one write at a time for each group, all waiting groups in one flush of the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from bridges.errors import LogError
+
+from . import codes
+from .coordinator import SavedCallback
+from .snapshot import GroupSnapshot, encode_snapshot
+
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+
+class GroupStore(Protocol):
+    """The part of :class:`bridges.progress.Progress` that keeps a front's groups."""
+
+    async def load_groups(self) -> dict[str, bytes]: ...
+
+    async def save_group(self, group: str, state: bytes | None) -> None: ...
+
+
+@dataclass(slots=True)
+class _Write:
+    blob: bytes | None
+    done: list[SavedCallback] = field(default_factory=list)
+
+
+class GroupJournal:
+    """Journal of a :class:`.coordinator.Coordinator` whose clock is ``now_ms``; ``unix_ms`` gives the time of day."""
+
+    def __init__(self, store: GroupStore, now_ms: Callable[[], int], unix_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._unix_ms = unix_ms
+        self._waiting: dict[str, _Write] = {}
+        self._writer: asyncio.Task[None] | None = None
+
+    def to_unix(self, ms: int) -> int:
+        """Time of day of a moment of the coordinator's clock."""
+        return self._unix_ms() - self._now_ms() + ms
+
+    def from_unix(self, ms: int) -> int:
+        """The reverse of :meth:`to_unix`; below zero for moments before that clock began."""
+        return self._now_ms() - self._unix_ms() + ms
+
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback | None) -> None:
+        """See :class:`.coordinator.Journal`."""
+        stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
+        self._put(group_id, encode_snapshot(stored), done)
+
+    async def erase(self, group_id: str) -> int:
+        """Remove what is stored of a group, after whatever is being written of it; returns the error code."""
+        erased: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(_: int, error: int) -> None:
+            if not erased.done():
+                erased.set_result(error)
+
+        self._put(group_id, None, done)
+        return await erased
+
+    async def close(self) -> None:
+        """Return when everything that waits has been written."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    def _put(self, group_id: str, blob: bytes | None, done: SavedCallback | None) -> None:
+        write = self._waiting.setdefault(group_id, _Write(blob))
+        write.blob = blob  # an earlier snapshot that still waits is of no use any more
+        if done is not None:
+            write.done.append(done)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                writes, self._waiting = self._waiting, {}
+                errors = await asyncio.gather(*(self._write(group_id, w.blob) for group_id, w in writes.items()))
+                for write, error in zip(writes.values(), errors, strict=True):
+                    for done in write.done:
+                        done(self._now_ms(), error)
+        finally:
+            self._writer = None
+
+    async def _write(self, group_id: str, blob: bytes | None) -> int:
+        try:
+            await self._store.save_group(group_id, blob)
+        except LogError as error:
+            _log.warning("group not stored", group=group_id, error=str(error))
+            return codes.COORDINATOR_NOT_AVAILABLE
+        return codes.NONE

@@ -1,0 +1,223 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed positions of groups (reference/kafka.md, rules 57-60)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.errors import LogError
+from bridges.progress import Committed, Place
+from kafka_front.dispatch import Registry
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+from . import codes
+from .runtime import unix_ms
+from .service import GroupService
+
+if TYPE_CHECKING:
+    from kafka_front.session import Context
+
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+_UNKNOWN_GROUP_SINCE = 9
+_BATCHED_FETCH_SINCE = 8
+
+_CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
+_CommitPartition = OffsetCommitResponse.OffsetCommitResponsePartition
+_GroupTopic = OffsetFetchResponse.OffsetFetchResponseTopics
+_GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
+_OldTopic = OffsetFetchResponse.OffsetFetchResponseTopic
+_OldPartition = OffsetFetchResponse.OffsetFetchResponsePartition
+_DeleteTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_DeletePartition = OffsetDeleteResponse.OffsetDeleteResponsePartition
+
+
+class Offsets:
+    """Handlers of the three requests about committed positions."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+        self._progress = service.progress
+
+    # --- OffsetCommit --------------------------------------------------------------------------------------------
+
+    async def commit(self, ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """OffsetCommit: answered once the positions are durable."""
+        now_ms = unix_ms()
+        expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+        response = OffsetCommitResponse()
+        accepted: list[tuple[str, int, Committed]] = []
+        answers: list[_CommitPartition] = []
+        known = False
+        for topic in request.topics:
+            partitions = []
+            for partition in topic.partitions:
+                answer = _CommitPartition(partition.partition_index)
+                partitions.append(answer)
+                metadata = partition.committed_metadata or ""
+                if not self._exists(topic.name, partition.partition_index):
+                    answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
+                    continue
+                known = True
+                answers.append(answer)
+                if len(metadata) > self._service.settings.offset_metadata_max_bytes:
+                    answer.error_code = codes.OFFSET_METADATA_TOO_LARGE
+                    continue
+                committed = Committed(
+                    partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms, expire_ms
+                )
+                accepted.append((topic.name, partition.partition_index, committed))
+            response.topics.append(_CommitTopic(name=topic.name, partitions=partitions))
+        if request.topics and not known:
+            return response  # nothing of it can be committed: a broker does not even look at the group then
+        error = self._check_member(ctx.version, request)
+        if not error:
+            error = await self._store(request.group_id, accepted)
+            if not error:
+                return response
+        for answer in answers:
+            answer.error_code = error
+        return response
+
+    def _check_member(self, version: int, request: OffsetCommitRequest) -> int:
+        service = self._service
+        service.find(request.group_id)
+        unknown = codes.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else codes.ILLEGAL_GENERATION
+        error = service.coordinator.check_commit(
+            service.runtime.now_ms(),
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            unknown_group_error=unknown,
+        )
+        service.runtime.touched()
+        return error
+
+    async def _store(self, group_id: str, positions: list[tuple[str, int, Committed]]) -> int:
+        committing = self._service.committing
+        committing[group_id] = committing.get(group_id, 0) + 1
+        try:
+            await self._progress.commit(group_id, positions)
+        except LogError as error:
+            _log.warning("offsets not committed", group=group_id, positions=len(positions), error=str(error))
+            return codes.COORDINATOR_NOT_AVAILABLE
+        finally:
+            committing[group_id] -= 1
+            if not committing[group_id]:
+                del committing[group_id]
+        return codes.NONE
+
+    def _exists(self, topic: str, partition: int) -> bool:
+        found = self._service.catalog.topics.get(topic)
+        return found is not None and 0 <= partition < len(found.partitions)
+
+    # --- OffsetFetch ---------------------------------------------------------------------------------------------
+
+    def fetch(self, ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """OffsetFetch: never an error for an unknown group or partition, only "nothing committed" (rule 58)."""
+        if ctx.version >= _BATCHED_FETCH_SINCE:
+            groups = []
+            for group in request.groups:
+                asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+                topics = [
+                    _GroupTopic(
+                        name=name,
+                        partitions=[
+                            _GroupPartition(index, c.offset, c.leader_epoch, c.metadata, error)
+                            for index, c, error in partitions
+                        ],
+                    )
+                    for name, partitions in self._positions(group.group_id, asked, request.require_stable)
+                ]
+                groups.append(OffsetFetchResponse.OffsetFetchResponseGroup(group.group_id, topics))
+            return OffsetFetchResponse(groups=groups)
+        asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+        return OffsetFetchResponse(
+            topics=[
+                _OldTopic(
+                    name=name,
+                    partitions=[
+                        _OldPartition(index, c.offset, c.leader_epoch, c.metadata, error)
+                        for index, c, error in partitions
+                    ],
+                )
+                for name, partitions in self._positions(request.group_id, asked, request.require_stable)
+            ]
+        )
+
+    def _positions(
+        self, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool
+    ) -> list[tuple[str, list[tuple[int, Committed, int]]]]:
+        """(topic, [(partition, position, error)]) for what is asked, or for all there is."""
+        if asked is None:
+            all_of_group: dict[str, list[int]] = {}
+            for topic, partition in sorted(self._progress.of_group(group_id)):
+                all_of_group.setdefault(topic, []).append(partition)
+            asked = all_of_group.items()
+        result = []
+        for topic, partitions in asked:
+            rows = []
+            for partition in partitions:
+                if require_stable and self._service.unstable(group_id, topic, partition):
+                    rows.append((partition, _NOTHING, codes.UNSTABLE_OFFSET_COMMIT))
+                    continue
+                committed = self._progress.committed(group_id, topic, partition)
+                rows.append((partition, committed or _NOTHING, codes.NONE))
+            result.append((topic, rows))
+        return result
+
+    # --- OffsetDelete --------------------------------------------------------------------------------------------
+
+    async def delete(self, ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """OffsetDelete: positions of topics that no member reads."""
+        service = self._service
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=codes.INVALID_GROUP_ID)
+        service.find(request.group_id)
+        error = service.coordinator.check_offset_delete(request.group_id)
+        if error:
+            return OffsetDeleteResponse(error_code=error)
+        group = service.coordinator.groups[request.group_id]
+        response = OffsetDeleteResponse()
+        gone: list[Place] = []
+        for topic in request.topics:
+            partitions = []
+            for partition in topic.partitions:
+                answer = _DeletePartition(partition.partition_index)
+                partitions.append(answer)
+                if not self._exists(topic.name, partition.partition_index):
+                    answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
+                elif group.is_subscribed(topic.name):
+                    answer.error_code = codes.GROUP_SUBSCRIBED_TO_TOPIC
+                else:
+                    gone.append((topic.name, partition.partition_index))
+            response.topics.append(_DeleteTopic(name=topic.name, partitions=partitions))
+        if gone:
+            try:
+                await self._progress.delete(request.group_id, gone)
+            except LogError as failure:
+                _log.warning("offsets not deleted", group=request.group_id, error=str(failure))
+                return OffsetDeleteResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE)
+        return response
+
+
+_NOTHING = Committed(-1)
+
+
+def register(registry: Registry, service: GroupService) -> None:
+    """Serve keys 8, 9 and 47."""
+    offsets = Offsets(service)
+    registry.register(ApiKey.OFFSET_COMMIT, offsets.commit)
+    registry.register(ApiKey.OFFSET_FETCH, offsets.fetch)
+    registry.register(ApiKey.OFFSET_DELETE, offsets.delete)

@@ -1,0 +1,190 @@
+"""All requests about classic groups, on top of the coordinator, the committed positions and the catalog.
+
+What each request means: reference/kafka.md, section 3, rules 49-61.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from bridges.catalog import Topic
+from bridges.errors import LogError
+from bridges.group_view import GroupSummary, GroupView
+from bridges.partition_log import PartitionLog
+from bridges.progress import Committed, Place
+
+from . import codes
+from .group import Group, GroupState
+from .journal import GroupStore
+from .runtime import GroupRuntime, unix_ms
+from .settings import GroupSettings
+from .view import make_view, summary_of
+
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+
+class Positions(GroupStore, Protocol):
+    """What is used of :class:`bridges.progress.Progress`."""
+
+    def committed(self, group: str, topic: str, partition: int) -> Committed | None: ...
+
+    def groups(self) -> list[str]: ...
+
+    def of_group(self, group: str) -> Mapping[Place, Committed]: ...
+
+    async def commit(self, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None: ...
+
+    async def delete(self, group: str, places: Sequence[Place] | None = None) -> None: ...
+
+
+class Topics(Protocol):
+    """What is used of :class:`bridges.catalog.Catalog`."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+
+
+class GroupService:
+    """The classic groups of one node: state that its request handlers share, and its life.
+
+    ``logs`` finds the log of a (topic, partition) for the lag shown to people. ``unstable`` tells whether a position
+    of a (group, topic, partition) is part of an open transaction; the transaction coordinator sets it.
+    """
+
+    def __init__(
+        self,
+        progress: Positions,
+        catalog: Topics,
+        settings: GroupSettings | None = None,
+        *,
+        node_id: int = 0,
+        logs: Callable[[str, int], PartitionLog | None] = lambda topic, partition: None,
+    ) -> None:
+        self.progress = progress
+        self.catalog = catalog
+        self.settings = settings or GroupSettings()
+        self.node_id = node_id
+        self.runtime = GroupRuntime(progress, self.settings)
+        self.coordinator = self.runtime.coordinator
+        self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
+        self._logs = logs
+        self._upkeep: asyncio.Task[None] | None = None
+        # Commits on their way to the disk, by group: what they replace must not be expired under them.
+        self.committing: dict[str, int] = {}
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the groups of the last run. Raises DataCorrupt."""
+        await self.runtime.load()
+        self._upkeep = asyncio.get_running_loop().create_task(self._expire_for_ever())
+
+    async def stop(self) -> None:
+        """Answer what is parked, so that connections can drain, and write out what waits to be written."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._upkeep
+            self._upkeep = None
+        self.runtime.resign()
+        await self.runtime.journal.close()
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    def find(self, group_id: str) -> Group | None:
+        """A group by name. One that only has committed positions (perhaps another front's) is an empty group."""
+        group = self.coordinator.groups.get(group_id)
+        if group is None and self.progress.of_group(group_id):
+            group = self.coordinator.adopt(self.runtime.now_ms(), group_id)
+        return group
+
+    def group_ids(self) -> list[str]:
+        """Names of all groups, in order."""
+        return sorted({*self.coordinator.groups, *self.progress.groups()})
+
+    async def forget(self, group_id: str) -> int:
+        """Delete an empty group and all it has committed; returns the error code (rule 60)."""
+        self.find(group_id)
+        error = self.coordinator.delete(self.runtime.now_ms(), group_id)
+        if error:
+            return error
+        _, error = await asyncio.gather(self.progress.delete(group_id), self.runtime.journal.erase(group_id))
+        # Somebody may have looked the group up while its positions were still there.
+        self._drop_if_bare(group_id)
+        return error
+
+    def _drop_if_bare(self, group_id: str) -> bool:
+        """Drop an empty group of which nothing is left that anybody could miss."""
+        group = self.coordinator.groups.get(group_id)
+        if (
+            group is None
+            or group.state is not GroupState.EMPTY
+            or group.pending
+            or self.progress.of_group(group_id)
+            or self.committing.get(group_id)
+        ):
+            return False
+        return self.coordinator.delete(self.runtime.now_ms(), group_id) == codes.NONE
+
+    def summaries(self) -> list[GroupSummary]:
+        """See :class:`bridges.group_view.GroupDirectory`."""
+        return [summary_of(group_id, self.coordinator.groups.get(group_id)) for group_id in self.group_ids()]
+
+    async def view(self, group_id: str) -> GroupView | None:
+        """See :class:`bridges.group_view.GroupDirectory`."""
+        group = self.find(group_id)
+        if group is None:
+            return None
+        return await make_view(group, self.progress.of_group(group_id), self._logs)
+
+    # --- expiry --------------------------------------------------------------------------------------------------
+
+    async def _expire_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.offsets_retention_check_ms / 1000)
+            try:
+                await self.expire(unix_ms())
+            except LogError as error:
+                _log.warning("committed offsets not expired", error=str(error))
+
+    async def expire(self, now_ms: int) -> int:
+        """Forget positions past their retention at ``now_ms`` (Unix time), and groups with nothing left.
+
+        Returns how many positions went. Raises LogError if that cannot be stored.
+        """
+        expired = 0
+        for group_id in self.group_ids():
+            group = self.find(group_id)
+            if group is None or self.committing.get(group_id):
+                continue
+            positions = self.progress.of_group(group_id)
+            gone = [
+                place for place, committed in positions.items() if self._is_expired(group, place[0], committed, now_ms)
+            ]
+            if gone:
+                expired += len(gone)
+                await self.progress.delete(group_id, gone)
+                _log.info("committed offsets expired", group=group_id, positions=len(gone))
+            if self._drop_if_bare(group_id):
+                await self.runtime.journal.erase(group_id)
+        return expired
+
+    def _is_expired(self, group: Group, topic: str, committed: Committed, now_ms: int) -> bool:
+        """Rule 60 and KIP-211: by age since the group emptied, or since the commit where nobody reads the topic."""
+        since = committed.commit_ms
+        if group.protocol_type is None:
+            pass  # a simple group: nothing but its commits shows that it is in use
+        elif group.state is GroupState.EMPTY:
+            since = max(since, self.runtime.journal.to_unix(group.since_ms))
+        elif not (group.state is GroupState.STABLE and group.uses_consumer_protocol and group.subscribed is not None):
+            return False
+        if group.is_subscribed(topic):
+            return False
+        if committed.expire_ms >= 0:
+            return now_ms >= committed.expire_ms
+        return now_ms - since >= self.settings.offsets_retention_ms
