@@ -1,0 +1,284 @@
+"""Appends on their way to range servers: what a writer's range looks like from the client's side.
+
+A :class:`Channel` leads to one range server and is shared by all writers that write there: what they append in one
+turn of the event loop leaves in as few APPEND requests as frames allow. A :class:`Replica` is one range on one server:
+it sends the range's entries in order, repeats what may have been lost, and knows how far they are durable. Rules:
+reference/sbp.md, sections 2.2 and 2.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sbp_back.carrier import Answer, Carrier
+from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
+from sbp_back.frame import MAX_FRAME_LENGTH
+from sbp_back.model import OK, AppendRequest, AppendResponse, CreateRangeRequest, Entry, RangeInfo, Status
+
+MAX_ENTRY_PAYLOAD = MAX_FRAME_LENGTH - 64 * 1024
+"""Largest payload of an entry, in bytes: alone in a frame it must leave room for headers, also on the way back."""
+
+_MAX_REQUEST_BYTES = MAX_FRAME_LENGTH - 32 * 1024
+_MAX_REQUEST_ENTRIES = 4096
+
+_COMMITTED: int = ErrorCode.APPEND_TO_COMMITTED_OFFSET
+_STORED = frozenset({OK, _COMMITTED})
+_PENDING: int = ErrorCode.APPEND_TO_PENDING_OFFSET
+
+FENCED_CODES = frozenset({int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.EXPIRED_RANGE_EPOCH)})
+"""Somebody else has taken the range away."""
+
+HOPELESS_CODES = frozenset(
+    int(code)
+    for code in (
+        ErrorCode.ENCODE,
+        ErrorCode.DECODE,
+        ErrorCode.BAD_REQUEST,
+        ErrorCode.UNAUTHORIZED,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.METHOD_NOT_ALLOWED,
+        ErrorCode.PRECONDITION_FAILED,
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        ErrorCode.HEADER_FIELDS_TOO_LARGE,
+        ErrorCode.OFFSET_OVERFLOW,
+        ErrorCode.UNSUPPORTED_OPERATION,
+        ErrorCode.UNKNOWN_OPERATION,
+        ErrorCode.RS_NOT_IMPLEMENTED,
+    )
+)
+"""Asking again, or asking another server, would give the same answer."""
+
+
+@dataclass(slots=True)
+class RetryOptions:
+    """``tries``: failures in a row, without any progress between, after which a replica is given up. ``pending_tries``:
+    the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``: pause before a
+    repetition in seconds, doubled each time. ``append_timeout``: seconds."""
+
+    tries: int = 5
+    pending_tries: int = 60
+    delay_first: float = 0.01
+    delay_limit: float = 0.5
+    append_timeout: float = 20.0
+
+
+class ReplicaOwner(Protocol):
+    """The writer a replica belongs to. It is told after the fact, once for all entries of an answer."""
+
+    def progressed(self) -> None:
+        """The replica's ``confirm`` has grown."""
+
+    def unsent(self, replica: Replica) -> Sequence[Entry]:
+        """The entries of the range from ``replica.confirm`` on, in order."""
+
+    def out_of_space(self, replica: Replica, status: Status) -> None:
+        """The server's disk is full. Nothing from ``replica.confirm`` on is stored or can still be, and the replica
+        has forgotten those entries."""
+
+    def broken(self, replica: Replica, status: Status) -> None:
+        """The replica was given up (it sends nothing more), or the range was fenced, or the server will not have it."""
+
+
+class Channel:
+    """All appends of this client to one range server."""
+
+    __slots__ = ("_bytes", "_loop", "_queue", "_scheduled", "carrier", "timeout")
+
+    def __init__(self, carrier: Carrier, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self.carrier = carrier
+        self.timeout = timeout
+        self._loop = loop
+        self._queue: list[tuple[Replica, Entry]] = []
+        self._scheduled = False
+
+    def push(self, replica: Replica, entry: Entry) -> None:
+        """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
+        self._queue.append((replica, entry))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        queue, self._queue = self._queue, []
+        size = 0
+        first = 0
+        for position, (_, entry) in enumerate(queue):
+            more = len(entry.prefix) + len(entry.payload)
+            if size + more > _MAX_REQUEST_BYTES or position - first == _MAX_REQUEST_ENTRIES:
+                self._submit(queue[first:position])
+                first, size = position, 0
+            size += more
+        self._submit(queue[first:] if first else queue)
+
+    def _submit(self, items: list[tuple[Replica, Entry]]) -> None:
+        request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items])
+        self.carrier.submit(request, lambda answer: _answered(items, answer), self.timeout)
+
+
+def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
+    touched: dict[Replica, None] = {}
+    if type(answer) is AppendResponse and answer.status.code == OK and len(answer.results) == len(items):
+        for (replica, entry), result in zip(items, answer.results, strict=True):
+            replica.outstanding -= 1
+            code = result.status.code
+            if code in _STORED:
+                # The server acknowledges in order of offset, so all before this entry is durable as well.
+                end = entry.base_offset + entry.count
+                if end > replica.confirm:
+                    replica.confirm = end
+            else:
+                replica.refused(entry.base_offset, result.status)
+            touched[replica] = None
+    else:
+        if isinstance(answer, ConnectionLost):
+            status = Status(answer.code, answer.message)
+        elif answer.status.ok:
+            status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the answer does not fit the append")
+        else:
+            status = answer.status
+        unknown = isinstance(answer, ConnectionLost) or answer.status.ok
+        for replica, entry in items:
+            replica.outstanding -= 1
+            replica.refused(entry.base_offset, status)
+            replica.uncertain = replica.uncertain or unknown
+            touched[replica] = None
+    for replica in touched:
+        replica.settle()
+
+
+class Replica:
+    """The open range ``info`` on one server.
+
+    Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
+    some were never answered, so they may still become durable behind our back; only sealing the range settles that.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_closed",
+        "_delay",
+        "_failed_at",
+        "_failure",
+        "_known",
+        "_options",
+        "_owner",
+        "_stalls",
+        "_timer",
+        "channel",
+        "confirm",
+        "info",
+        "outstanding",
+        "uncertain",
+    )
+
+    def __init__(self, owner: ReplicaOwner, channel: Channel, info: RangeInfo, options: RetryOptions) -> None:
+        self._owner = owner
+        self._options = options
+        self.channel = channel
+        self.info = info
+        self.confirm = info.start
+        self.outstanding = 0
+        self.uncertain = False
+        self._known = info.start  # ``confirm`` when the owner last heard of it
+        self._failure: Status | None = None
+        self._failed_at = 0
+        self._attempts = 0
+        self._stalls = 0
+        self._delay = options.delay_first
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def sending(self) -> bool:
+        """Whether a new entry may follow those that are sent already."""
+        return self._failure is None and self._timer is None and not self._closed
+
+    def send(self, entry: Entry) -> None:
+        """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
+        if self._failure is None and self._timer is None and not self._closed:
+            self.outstanding += 1
+            self.channel.push(self, entry)
+
+    def close(self) -> None:
+        """Reports nothing more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def refused(self, base: int, status: Status) -> None:
+        """Of several refusals the one of the lowest offset is the cause of the others."""
+        if base >= self.confirm and (self._failure is None or base < self._failed_at):
+            self._failure = status
+            self._failed_at = base
+
+    def settle(self) -> None:
+        """All entries of one answer are counted: acts on what they amount to."""
+        if self._closed:
+            return
+        if self.confirm > self._known:
+            self._known = self.confirm
+            self._attempts = self._stalls = 0
+            self._delay = self._options.delay_first
+            self._owner.progressed()
+        failure = self._failure
+        if failure is not None and self._failed_at < self.confirm:
+            failure = self._failure = None  # answered twice, and the good answer counts
+        if failure is None or self._closed:
+            return
+        if failure.code in FENCED_CODES or failure.code in HOPELESS_CODES:
+            self.close()
+            self._owner.broken(self, failure)
+            return
+        # Repeating while entries are under way could put the repetition between them.
+        if self.outstanding or self._timer is not None:
+            return
+        if failure.detail == NO_SPACE_DETAIL and not self.uncertain:
+            self._failure = None
+            self._owner.out_of_space(self, failure)
+            return
+        if failure.code == _PENDING:
+            self._stalls += 1
+        else:
+            self._attempts += 1
+        if self._attempts >= self._options.tries or self._stalls >= self._options.pending_tries:
+            self.close()
+            self._owner.broken(self, failure)
+            return
+        self._timer = self.channel._loop.call_later(self._delay, self._repeat)
+        self._delay = min(2 * self._delay, self._options.delay_limit)
+
+    def _repeat(self) -> None:
+        failure = self._failure
+        if failure is not None and failure.code == ErrorCode.RANGE_NOT_FOUND:
+            # Its creation there got lost; it is repeatable, and the entries then follow.
+            self._failure = None
+            self.channel.carrier.submit(CreateRangeRequest(self.info), self._created, self.channel.timeout)
+            return
+        self._send_all()
+
+    def _created(self, answer: Answer) -> None:
+        if self._closed:
+            return
+        if isinstance(answer, ConnectionLost):
+            self._failure = Status(answer.code, answer.message)
+        elif not answer.status.ok:
+            self._failure = answer.status
+        if self._failure is not None:
+            self._failed_at = self.confirm
+            self._timer = None
+            self.settle()
+            return
+        self._send_all()
+
+    def _send_all(self) -> None:
+        self._timer = None
+        self._failure = None
+        for entry in self._owner.unsent(self):
+            self.outstanding += 1
+            self.channel.push(self, entry)
