@@ -73,10 +73,11 @@ class SbpSettings(_Section):
     )
     retention_bytes: SizeOrNone = Field(
         default=-1,
-        description="Most bytes the store keeps over all streams before it refuses appends; -1: what the disk holds.",
+        description="Most bytes of all topics on disk; beyond it the oldest data is dropped; -1: no bound.",
     )
-    low_water_bytes: Size = Field(
-        default=1024**3, description="Free disk space below which appends are refused; reads go on."
+    low_water_bytes: SizeOrNone = Field(
+        default=-1,
+        description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",
     )
 
 

@@ -1,0 +1,76 @@
+"""What a scrape tells about a node as a whole: its partitions, consumers, memory, database and store."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
+
+from bridges.metrics import counter, gauge
+
+if TYPE_CHECKING:
+    from bridges.node import Node
+
+
+def install(node: Node) -> None:
+    """Have the node's metrics include all of this module."""
+    node.metrics.add_source(lambda: _about(node))
+    node.metrics.add_source(lambda: _partitions(node))
+    node.metrics.add_source(lambda: _lag(node))
+
+
+def _about(node: Node) -> Iterator[Metric]:
+    yield _value("anabranch_node_id", "Number of this node.", node.node_id)
+    yield _value("anabranch_topics", "Topics.", len(node.catalog.topics))
+    yield _value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
+    yield _value(
+        "anabranch_partitions_open", "Partitions this node writes to now.", sum(log.is_open for log in node.logs)
+    )
+    yield _value(
+        "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
+    )
+    yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
+    yield _value("anabranch_groups", "Consumer groups with committed positions.", len(node.progress.groups()))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
+    yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
+    yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def _partitions(node: Node) -> Iterator[Metric]:
+    labels = ("topic", "partition")
+    end = gauge("anabranch_partition_end_offset", "Offset after the last readable record.", *labels)
+    start = gauge("anabranch_partition_start_offset", "Offset of the oldest record kept.", *labels)
+    for log in node.logs:
+        if log.is_open:
+            place = [log.topic, str(log.partition)]
+            end.add_metric(place, log.high_watermark)
+            start.add_metric(place, log.log_start_offset)
+    yield from (end, start)
+
+
+def _lag(node: Node) -> Iterator[Metric]:
+    lag = gauge("anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition")
+    ends = {(log.topic, log.partition): log for log in node.logs if log.is_open}
+    for group in node.progress.groups():
+        for (topic, partition), committed in node.progress.of_group(group).items():
+            log = ends.get((topic, partition))
+            if log is not None:
+                behind = log.last_stable_offset - max(committed.offset, log.log_start_offset)
+                lag.add_metric([group, topic, str(partition)], max(0, behind))
+    yield lag
+
+
+def _value(name: str, text: str, value: float) -> Metric:
+    family = gauge(name, text)
+    family.add_metric([], value)
+    return family
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    family = counter(name, text)
+    family.add_metric([], value)
+    return family
