@@ -74,6 +74,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def new_cluster_id() -> str:
+    """A random id in the form that Kafka wants: 16 bytes, base 64 for URLs."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 class KafkaBroker:
     """A broker process; `start` returns when it serves clients.
 
@@ -88,12 +93,14 @@ class KafkaBroker:
         heap: str = "1g",
         settings: Mapping[str, str] | None = None,
         start_seconds: float = 120.0,
+        cluster: str = "",
     ) -> None:
         self.directory = directory
         self.port = port or free_port()
         self.heap = heap
         self.settings = dict(settings or {})
         self.start_seconds = start_seconds
+        self.cluster = cluster or new_cluster_id()
         self.process: subprocess.Popen[str] | None = None
         self.output: deque[str] = deque(maxlen=400)
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -143,8 +150,7 @@ class KafkaBroker:
         config.write_text(self._properties())
         java = ["java", f"-Xmx{self.heap}", f"-Xms{self.heap}", *QUIET_LOG, "-cp", f"{jars}/*"]
         if not (self.directory / "logs" / "meta.properties").exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            format_command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)]
+            format_command = [*java, "kafka.tools.StorageTool", "format", "-t", self.cluster, "-c", str(config)]
             done = subprocess.run(
                 format_command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
             )
@@ -208,6 +214,30 @@ class KafkaBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def kafka_cluster(
+    directory: Path, brokers: int, *, heap: str = "512m", settings: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Several brokers that replicate, the first of them the controller too; yields the bootstrap addresses."""
+    cluster, controller = new_cluster_id(), free_port()
+    with contextlib.ExitStack() as stack:
+        started: list[KafkaBroker] = []
+        for number in range(1, brokers + 1):
+            broker = KafkaBroker(directory / str(number), heap=heap, cluster=cluster)
+            listeners = f"PLAINTEXT://127.0.0.1:{broker.port}"
+            if number == 1:
+                listeners += f",CONTROLLER://127.0.0.1:{controller}"
+            broker.settings = {
+                "node.id": str(number),
+                "process.roles": "broker,controller" if number == 1 else "broker",
+                "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+                "listeners": listeners,
+                **(settings or {}),
+            }
+            started.append(stack.enter_context(broker))
+        yield ",".join(broker.bootstrap for broker in started)
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ def install(tools: Path = TOOLS, *, jobs: int = 2) -> Library:
     lacking = missing_headers()
     if "zlib1g-dev" in lacking or "libssl-dev" in lacking:
         raise BuildFailed(f"headers are missing: apt-get install {' '.join(lacking)}")
-    key = hashlib.sha256(repr((INTEGRITY, OPTIONS, lacking)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((INTEGRITY, OPTIONS, sorted(HEADERS), lacking)).encode()).hexdigest()[:12]
     home = tools / f"{VERSION}-{key}"
     with (tools / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two runs at once build once

@@ -1,0 +1,291 @@
+"""Kills a node again and again under mixed load and checks that every promise it made was kept.
+
+    python tests/torture/run.py                       # 50 cycles, a random seed that is printed
+    python tests/torture/run.py --cycles 3 --seed 7
+    python tests/torture/run.py --broker kafka        # the harness itself against Apache Kafka
+
+Checked at the end: every acknowledged record is at its offset with its content; none of an idempotent producer's is
+doubled; order per producer and partition; committed positions never went back; nothing that a consumer was given has
+changed; offsets have no holes. Between cycles the tail of the log behind the last durable group is torn in several
+ways. Last, one bit of acknowledged data is flipped in a copy: the node must refuse to start on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
+from torture_load import AiokafkaLoad, ConfluentLoad, GroupMember, KafkaPythonLoad, Plan, Promises, Worker  # noqa: E402
+from torture_verdict import (  # noqa: E402
+    Verdict,
+    check_consumers,
+    check_offsets,
+    check_producer,
+    committed,
+    read_log,
+)
+
+from benchmarks.anabranch_node import AnabranchNode, NodeFailed  # noqa: E402
+from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
+from benchmarks.probe import first_metadata  # noqa: E402
+
+GROUP = "torture"
+TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
+PLANS = (
+    Plan("rdkafka-idempotent-zstd", "idempotent", 4, 1500, "zstd", True),
+    Plan("rdkafka-idempotent-none", "idempotent", 4, 1500, "none", True),
+    Plan("rdkafka-plain-lz4", "plain", 3, 1000, "lz4", False),
+    Plan("python-plain-gzip", "python", 2, 300, "gzip", False),
+    Plan("aiokafka-idempotent-snappy", "asyncio", 2, 500, "snappy", True),
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened, for people and for JSON."""
+
+    seed: int
+    cycles: int = 0
+    kills: int = 0
+    kills_while_starting: int = 0
+    torn: dict[str, int] = field(default_factory=dict)
+    restart_seconds: list[float] = field(default_factory=list)
+    producers: dict[str, dict[str, int]] = field(default_factory=dict)
+    verdict: Verdict = field(default_factory=Verdict)
+    flipped_bit: str = "not tried"
+
+
+class Torture:
+    """One run against one server that stays at its address over restarts."""
+
+    def __init__(self, server: AnabranchNode | KafkaBroker, seed: int, report: Report) -> None:
+        self.server = server
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.report = report
+        self.finish = threading.Event()
+        self.producers: list[ConfluentLoad | KafkaPythonLoad | AiokafkaLoad] = []
+        self.members: list[GroupMember] = []
+        self.positions: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Topics, then all clients."""
+        admin = AdminClient({"bootstrap.servers": self.server.bootstrap})
+        for future in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+            future.result(60)
+        kinds = {"rdkafka": ConfluentLoad, "python": KafkaPythonLoad, "aiokafka": AiokafkaLoad}
+        for plan in PLANS:
+            kind = kinds[plan.name.split("-")[0]]
+            self.producers.append(kind(self.server.bootstrap, self.seed, plan, self.finish))
+        for number in range(2):
+            name = f"member-{number}"
+            self.members.append(GroupMember(self.server.bootstrap, "idempotent", GROUP, name, self.finish))
+        for worker in self.workers:
+            worker.start()
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """All client threads."""
+        return [*self.producers, *self.members]
+
+    def promised_positions(self) -> dict[int, int]:
+        """Partition -> highest offset whose commit was acknowledged to any member."""
+        best: dict[int, int] = {}
+        for member in self.members:
+            for partition, offset in member.promised().items():
+                best[partition] = max(best.get(partition, 0), offset)
+        return best
+
+    def check_positions(self, promised: dict[int, int]) -> None:
+        """Committed positions are not behind what was promised before the crash, nor behind what was seen before."""
+        found = committed(self.server.bootstrap, GROUP, "idempotent", TOPICS["idempotent"])
+        for partition in range(TOPICS["idempotent"]):
+            least = max(promised.get(partition, 0), self.positions.get(partition, 0))
+            have = found.get(partition, 0)
+            if have < least:
+                self.report.verdict.violations.append(
+                    f"position: cycle {self.report.cycles}, partition {partition}: {have} after {least}"
+                )
+        self.positions = found
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if isinstance(self.server, AnabranchNode):
+            self.server.kill()
+        else:
+            process, self.server.process = self.server.process, None
+            assert process is not None
+            process.kill()
+            process.wait()
+        self.report.kills += 1
+
+    def restart(self) -> None:
+        """Start again, sometimes killed again while starting; measures the last start to its first metadata."""
+        node = self.server if isinstance(self.server, AnabranchNode) else None
+        while node is not None and self.random.random() < 0.2:
+            node.launch()
+            time.sleep(self.random.uniform(0.02, 0.8))
+            node.kill()
+            self.report.kills_while_starting += 1
+        began = time.monotonic()
+        self.server.start()
+        self.report.restart_seconds.append(first_metadata(self.server.port, began))
+
+    def tear(self) -> None:
+        """Damage the unused space behind the last durable group, as a write cut off by a crash would."""
+        if not isinstance(self.server, AnabranchNode):
+            return
+        from torture_damage import tear_tail
+
+        what = tear_tail(self.server.data, self.random)
+        self.report.torn[what] = self.report.torn.get(what, 0) + 1
+
+    def cycle(self, life: tuple[float, float]) -> None:
+        """One life and death of the server."""
+        seconds = self.random.uniform(*life)
+        time.sleep(seconds)
+        for worker in self.workers:
+            if worker.trouble is not None:
+                raise RuntimeError(f"{worker.name} ended early") from worker.trouble
+        before = sum(producer.promises.count for producer in self.producers)
+        promised = self.promised_positions()
+        self.kill()
+        self.tear()
+        self.restart()
+        self.report.cycles += 1
+        self.check_positions(promised)
+        print(
+            f"cycle {self.report.cycles}: killed after {seconds:.2f} s with {before:,} records acknowledged; "
+            f"back in {self.report.restart_seconds[-1]:.2f} s",
+            flush=True,
+        )
+
+    def end(self) -> None:
+        """Let every client finish, then compare everything."""
+        self.finish.set()
+        for worker in self.workers:
+            worker.join(180)
+            if worker.is_alive():
+                self.report.verdict.violations.append(f"stuck: {worker.name} did not end in 180 s")
+            elif worker.trouble is not None:
+                self.report.verdict.violations.append(f"ended: {worker.name} with {worker.trouble!r}")
+        self.check_positions(self.promised_positions())
+        self.compare([producer.promises for producer in self.producers])
+
+    def compare(self, promises: Sequence[Promises]) -> None:
+        """Read the whole log and check it against the promises."""
+        log = read_log(self.server.bootstrap, TOPICS)
+        for given in promises:
+            check_producer(self.seed, given, log, self.report.verdict)
+            self.report.producers[given.name] = {
+                "sent": given.sent,
+                "acknowledged": given.count,
+                "refused": len(given.refused),
+            }
+        check_offsets(log, self.report.verdict)
+        check_consumers(self.members, log, self.report.verdict)
+
+
+def flip_bit(server: AnabranchNode, seed: int, report: Report) -> None:
+    """The node must refuse a data directory in which one bit of acknowledged data is wrong, and say why."""
+    from torture_damage import flip_acknowledged_bit
+
+    copy = AnabranchNode(server.directory / "flipped", settings=server.settings, start_seconds=30.0)
+    shutil.copytree(server.data, copy.data)
+    place = flip_acknowledged_bit(copy.data, random.Random(seed))
+    try:
+        copy.start()
+    except NodeFailed as refusal:
+        text = str(refusal).strip()
+        report.flipped_bit = f"{place}: refused: {text.splitlines()[-1] if text else ''}"
+    else:
+        copy.stop()
+        report.flipped_bit = f"{place}: STARTED"
+        report.verdict.violations.append(f"corruption: the node started although a bit was flipped at {place}")
+    shutil.rmtree(copy.directory)
+
+
+def show(report: Report) -> None:
+    """Print what a person wants to know."""
+    verdict, restarts = report.verdict, sorted(report.restart_seconds)
+    print(f"\nseed {report.seed}: {report.cycles} cycles, {report.kills} kills under load, ", end="")
+    print(f"{report.kills_while_starting} while starting; torn tails: {report.torn}")
+    for name, counts in report.producers.items():
+        print(f"  {name:28} {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
+    if restarts:
+        print(
+            f"restart to first metadata: median {statistics.median(restarts):.2f} s, longest {restarts[-1]:.2f} s, "
+            f"first {report.restart_seconds[0]:.2f} s, last {report.restart_seconds[-1]:.2f} s"
+        )
+    print(
+        f"{verdict.acknowledged:,} acknowledged records checked, {verdict.stored:,} stored, "
+        f"{verdict.unacknowledged_stored:,} stored without acknowledgement, "
+        f"{verdict.duplicates_allowed:,} repeated by producers that are not idempotent"
+    )
+    print(f"flipped bit: {report.flipped_bit}")
+    for violation in verdict.violations:
+        print(f"VIOLATION {violation}")
+    print("every promise was kept" if not verdict.violations else f"{len(verdict.violations)} violations")
+
+
+def main() -> int:
+    """Run; 0 when every promise was kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--broker", choices=("node", "kafka"), default="node")
+    parser.add_argument("--life", type=float, nargs=2, default=(0.3, 3.0), metavar=("MIN", "MAX"), help="seconds")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the server")
+    parser.add_argument("--directory", type=Path, default=None, help="kept working directory (default: temporary)")
+    parser.add_argument("--json", type=Path, default=None, help="write the report there")
+    args = parser.parse_args()
+    seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
+    print(f"seed {seed}", flush=True)
+    for library in ("aiokafka", "kafka"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # a node that is down is what this is about
+    report = Report(seed)
+    settings = dict(item.split("=", 1) for item in args.set)
+    with contextlib.ExitStack() as stack:
+        directory = args.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        server: AnabranchNode | KafkaBroker
+        if args.broker == "node":
+            # Small segments, so that a run crosses many of them.
+            defaults = {"kafka.group.initial_rebalance_delay": "0", "sbp.segment_bytes": "8MiB"}
+            server = AnabranchNode(directory, settings={**defaults, **settings})
+        else:
+            server = KafkaBroker(directory, settings=settings)
+        stack.callback(server.stop)
+        server.start()
+        torture = Torture(server, seed, report)
+        torture.begin()
+        for _ in range(args.cycles):
+            torture.cycle(tuple(args.life))
+        torture.end()
+        server.stop()
+        if isinstance(server, AnabranchNode):
+            flip_bit(server, seed, report)
+    show(report)
+    if args.json is not None:
+        args.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    return 1 if report.verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

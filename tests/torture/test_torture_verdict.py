@@ -1,0 +1,96 @@
+"""The judge of the torture run must see every kind of broken promise: a blind one would always be content."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from torture_load import GroupMember, Promises, payload
+from torture_verdict import Verdict, check_consumers, check_offsets, check_producer
+
+SEED = 5
+NAME = "p"
+PLACE = ("t", 0)
+
+
+def honest() -> tuple[Promises, dict[tuple[str, int], dict[int, bytes]]]:
+    """Ten acknowledged records and a log that holds them."""
+    promises = Promises(NAME, "t", True)
+    log = {PLACE: {number: payload(SEED, NAME, number) for number in range(10)}}
+    for number in range(10):
+        promises.keep(0, number, number)
+    return promises, log
+
+
+def judge(promises: Promises, log: dict[tuple[str, int], dict[int, bytes]]) -> list[str]:
+    verdict = Verdict()
+    check_producer(SEED, promises, log, verdict)
+    check_offsets(log, verdict)
+    return [violation.partition(":")[0] for violation in verdict.violations]
+
+
+def test_kept_promises_are_no_violation() -> None:
+    assert judge(*honest()) == []
+
+
+def test_a_lost_record_is_seen() -> None:
+    promises, log = honest()
+    del log[PLACE][9]
+    assert judge(promises, log) == ["lost"]
+
+
+def test_changed_content_is_seen() -> None:
+    promises, log = honest()
+    value = bytearray(log[PLACE][4])
+    value[-1] ^= 1
+    log[PLACE][4] = bytes(value)
+    assert set(judge(promises, log)) == {"lost"}
+
+
+def test_a_record_at_another_offset_is_seen() -> None:
+    promises, log = honest()
+    log[PLACE][3], log[PLACE][4] = log[PLACE][4], log[PLACE][3]
+    assert set(judge(promises, log)) == {"lost", "out of order"}
+
+
+def test_a_doubled_record_is_seen_only_where_it_was_ruled_out() -> None:
+    promises, log = honest()
+    log[PLACE][10] = payload(SEED, NAME, 9)
+    assert judge(promises, log) == ["doubled"]
+    promises.exactly_once = False
+    assert judge(promises, log) == []
+
+
+def test_a_hole_is_seen() -> None:
+    promises, log = honest()
+    log[PLACE][12] = payload(SEED, NAME, 10)
+    assert judge(promises, log) == ["holes"]
+
+
+def test_a_record_that_an_idempotent_producer_gave_up_is_seen() -> None:
+    promises, log = honest()
+    promises.refuse(11, "timed out")
+    assert judge(promises, log) == ["refused"]
+
+
+@pytest.mark.parametrize("changed", [None, b"other"])
+def test_a_record_that_was_read_and_vanished_is_seen(changed: bytes | None) -> None:
+    import hashlib
+    import threading
+
+    _, log = honest()
+    member = GroupMember("unused", "t", "g", "m", threading.Event())
+    member.seen[0, 3] = hashlib.blake2b(log[PLACE][3], digest_size=16).digest()
+    verdict = Verdict()
+    check_consumers([member], log, verdict)
+    assert verdict.violations == []
+    if changed is None:
+        del log[PLACE][3]
+    else:
+        log[PLACE][3] = changed
+    check_consumers([member], log, verdict)
+    assert [violation.partition(":")[0] for violation in verdict.violations] == ["vanished"]
