@@ -51,6 +51,9 @@ class NullObserver:
     def request_failed(self, key: int) -> None:
         pass
 
+    def error_told(self, key: int, code: int) -> None:
+        pass
+
 
 class Flow:
     """Bytes of unanswered requests on all connections; wakes paused connections when there is room again."""
@@ -138,16 +141,27 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def drain(self) -> None:
-        """Accept no more connections. Requests in progress go on."""
+    def _stop_listening(self) -> None:
+        self._closed = True
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
 
+    async def drain(self) -> None:
+        """Accept no more connections and requests; returns when what is in progress is answered."""
+        self._stop_listening()
+        for connection in list(self.connections):
+            connection.drain()
+        await self._empty()
+
+    async def _empty(self) -> None:
+        if self.connections:
+            self._emptied = asyncio.Event()
+            await self._emptied.wait()
+
     async def close(self, grace_seconds: float = 5.0) -> None:
         """Close all connections; coroutine handlers get ``grace_seconds`` to end before they are cancelled."""
-        self._closed = True
-        await self.drain()
+        self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()
         tasks = list(self._tasks)
@@ -157,13 +171,12 @@ class Server:
                 task.cancel()
         for connection in list(self.connections):
             connection.shut()
-        if self.connections:
-            self._emptied = asyncio.Event()
-            try:
-                await asyncio.wait_for(self._emptied.wait(), grace_seconds)
-            except TimeoutError:
-                for connection in list(self.connections):
-                    connection.abort()
+        try:
+            await asyncio.wait_for(self._empty(), grace_seconds)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+            await self._empty()
 
     def _sweep_later(self) -> None:
         self._sweeper = self.loop.call_later(min(60.0, self.limits.idle_seconds / 4), self._sweep)

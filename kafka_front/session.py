@@ -53,6 +53,9 @@ class Observer(Protocol):
     def request_failed(self, key: int) -> None:
         """A handler raised something it should not have."""
 
+    def error_told(self, key: int, code: int) -> None:
+        """A response's top-level error, or the one that stands for the whole request."""
+
 
 class Context:
     """One request in progress. ``arrived`` is the loop's time in seconds when its last byte came in."""
@@ -133,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._write_paused = False
         self._closing = False
+        self._draining = False
         self._on_close: set[Callable[[], None]] = set()
 
     # --- asyncio ---------------------------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._framer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closing:
+        if self._closing or self._draining:
             return
         self.last_active = now = self._loop.time()
         try:
@@ -239,8 +243,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def drain(self) -> None:
+        """Start nothing more, and close as soon as what is in progress is answered."""
+        self._draining = True
+        released = sum(len(frame) for frame, _ in self._waiting)
+        self._waiting.clear()
+        self._release(released)
+        if self._reading:
+            self._pause()
+        if self.idle:
+            self.shut()
+
     def shut(self) -> None:
         """Close quietly: shutdown, or an idle connection."""
+        if self._closing:
+            return
         self._closing = True
         self._flush()
         if self._transport is not None:
@@ -287,6 +304,8 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         if self._output:
             self._flush()
+        if self._draining and self.idle:
+            self.shut()
 
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
         """Decode and handle one request."""
@@ -379,6 +398,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"request failed with {code}", client_id=ctx.client_id, api="Produce without acks")
             return
         response = failures.response(ctx.key, ctx.version, request, code, message)
+        if response is not None and not hasattr(response, "error_code"):
+            self.server.observer.error_told(ctx.key, code)
         if response is None:
             self.answer(ctx, NO_RESPONSE)
             self.close(f"request failed with {code}", client_id=ctx.client_id, api=APIS[ctx.key].name)
@@ -396,6 +417,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         output: list[Buffer] = []
         if isinstance(response, Message):
+            code: int = getattr(response, "error_code", 0)
+            if code:
+                self.server.observer.error_told(ctx.key, code)
             output = self._encode(ctx, response)
             if self._closing:
                 self._release(size)
@@ -461,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def maybe_resume(self) -> None:
         """Read again if nothing stands against it any more."""
-        if self._reading or self._closing or self._transport is None:
+        if self._reading or self._closing or self._draining or self._transport is None:
             return
         if self._write_paused or self._flow.full or self.in_flight > self.server.limits.connection_bytes // 2:
             return

@@ -69,6 +69,7 @@ class Recorder(NullObserver):
     refused: int = 0
     done: list[tuple[int, int, int, int]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
+    told: list[tuple[int, int]] = field(default_factory=list)
 
     def connection_opened(self) -> None:
         self.opened += 1
@@ -85,6 +86,9 @@ class Recorder(NullObserver):
 
     def request_failed(self, key: int) -> None:
         self.failed.append(key)
+
+    def error_told(self, key: int, code: int) -> None:
+        self.told.append((key, code))
 
 
 class Front:
@@ -593,6 +597,32 @@ async def test_close_lets_coroutines_end(front: Front) -> None:
     await closing
     assert ended == ["done"]
     assert await client.closed()
+
+
+async def test_drain_answers_what_is_in_progress_and_nothing_more(front: Front) -> None:
+    busy, idle = await front.connect(), await front.connect()
+    await idle.call(0, m.HeartbeatRequest())
+    busy.send(9, produce("a"))
+    busy.send(4, m.HeartbeatRequest())
+    await front.until(lambda: len(front.produces) == 1)
+    draining = asyncio.create_task(front.server.drain())
+    assert await idle.closed()
+    assert not draining.done()
+    front.produces[0][0].respond(produced("a"))
+    assert topic_of((await busy.receive())[1]) == "a"
+    assert await busy.closed()
+    await draining
+    with pytest.raises(OSError, match="refused|failed"):
+        await front.connect()
+    assert front.server.flow.bytes == 0
+
+
+async def test_errors_told_are_counted(front: Front) -> None:
+    client = await front.connect()
+    front.heartbeat = lambda ctx, request: m.HeartbeatResponse(error_code=25)
+    await client.call(4, m.HeartbeatRequest())
+    await client.call(0, produce("t"))
+    assert front.observer.told == [(ApiKey.HEARTBEAT, 25), (ApiKey.PRODUCE, 35)]
 
 
 def test_registry_refuses_unknown_and_double_registrations() -> None:

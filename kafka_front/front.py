@@ -1,0 +1,108 @@
+"""The Kafka protocol as a front of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridges.front import Address
+from kafka_front.dispatch import Registry
+from kafka_front.server import Limits, Server
+from kafka_front.service import (
+    acls,
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+    producer_ids,
+    topics,
+)
+from kafka_front.service.core import KafkaService
+from kafka_front.wire.apis import APIS
+from kafka_front.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from bridges.metrics import FrontMetrics
+    from bridges.node import Node
+
+#: Services by module; each has ``register(registry, service)``.
+SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, acls)
+
+
+class KafkaFront:
+    """Serves Kafka clients from a node's shared log; see :class:`bridges.front.Front`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._server: Server | None = None
+
+    @property
+    def name(self) -> str:
+        return "kafka"
+
+    @property
+    def listeners(self) -> Mapping[str, int]:
+        return {"kafka": 9092}
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        service = KafkaService(self._node)
+        registry = Registry()
+        api_versions.register(registry)
+        for module in SERVICES:
+            module.register(registry, service)
+        settings = self._node.settings
+        limits = Limits(
+            frame_bytes=settings.kafka.max_request_bytes,
+            connection_bytes=settings.kafka.unacknowledged_bytes_per_connection,
+            node_bytes=settings.limits.unacknowledged_bytes,
+            idle_seconds=settings.kafka.connections_max_idle_ms / 1000,
+            max_connections=settings.kafka.max_connections,
+        )
+        server = self._server = Server(registry, limits, _Observer(service.metrics))
+        bound: dict[str, Address] = {}
+        for name, address in listen.items():
+            told = settings.advertise.get(name)
+            advertised = Address.parse(told) if told else None
+            host, port = await server.listen(
+                name, address.host, address.port, (advertised.host, advertised.port) if advertised else None
+            )
+            bound[name] = Address(host, port)
+        return bound
+
+    async def drain(self) -> None:
+        if self._server is not None:
+            await self._server.drain()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+
+class _Observer:
+    """Puts what connections report into the node's metrics."""
+
+    def __init__(self, metrics: FrontMetrics) -> None:
+        self._metrics = metrics
+        self._kinds = {key: metrics.kind(api.name) for key, api in APIS.items()}
+        self.connection_opened = metrics.connection_opened
+        self.connection_closed = metrics.connection_closed
+        self.connection_refused = metrics.connection_refused
+
+    def request_done(self, key: int, version: int, seconds: float, received: int, sent: int) -> None:
+        self._kinds[key].done(seconds, received, sent)
+
+    def request_failed(self, key: int) -> None:
+        self._kinds[key].failed("unexpected exception")
+
+    def error_told(self, key: int, code: int) -> None:
+        self._kinds[key].failed(_name(code))
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)

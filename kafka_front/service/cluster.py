@@ -1,0 +1,263 @@
+"""What admin tools ask about the cluster: nodes, disk use, leaders, reassignments, partitions page by page, producers.
+
+The cluster these answers describe is the node itself: it leads every partition and holds its only visible replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogError
+from bridges.partition_log import PartitionLog
+from kafka_front.dispatch import Registry
+from kafka_front.service.admin_errors import admin_code
+from kafka_front.service.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+_BROKERS = 1
+_CONTROLLERS = 2
+_MAX_PAGE = 2000
+"""Partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
+
+_PageTopic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_PagePartition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+class Cluster:
+    """Handlers of questions about the cluster."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+        self._logs = service.logs
+
+    def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+        if request.endpoint_type == _CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=int(ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+                error_message="this listener is for clients of brokers, not of controllers",
+                endpoint_type=request.endpoint_type,
+            )
+        if request.endpoint_type != _BROKERS:
+            return DescribeClusterResponse(
+                error_code=int(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+                error_message=f"endpoint type {request.endpoint_type} is unknown",
+                endpoint_type=request.endpoint_type,
+            )
+        host, port = ctx.connection.advertised
+        node_id = self._service.node_id
+        return DescribeClusterResponse(
+            cluster_id=self._service.cluster_id,
+            controller_id=node_id,
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=node_id, host=host, port=port, rack=self._service.rack
+                )
+            ],
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+            ),
+        )
+
+    # --- disk -------------------------------------------------------------------------------------------------------
+
+    async def log_dirs(self, ctx: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        if request.topics is None:
+            wanted = {name: list(range(len(topic.partitions))) for name, topic in self._catalog.topics.items()}
+        else:
+            wanted = {one.topic: one.partitions for one in request.topics}
+        path = self._service.settings.data_dir.resolve()
+        usage = await asyncio.to_thread(shutil.disk_usage, path)
+        result = DescribeLogDirsResponse.DescribeLogDirsResult(
+            log_dir=str(path), total_bytes=usage.total, usable_bytes=usage.free
+        )
+        for name, partitions in wanted.items():
+            logs = await self._opened(self._logs.get(name, index) for index in partitions)
+            rows = [
+                DescribeLogDirsResponse.DescribeLogDirsPartition(
+                    partition_index=log.partition, partition_size=log.size_bytes
+                )
+                for log in logs
+            ]
+            if rows:
+                result.topics.append(DescribeLogDirsResponse.DescribeLogDirsTopic(name, rows))
+        return DescribeLogDirsResponse(results=[result])
+
+    async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
+        """Those of ``logs`` that exist and can be opened."""
+        found = [log for log in logs if log is not None]
+        outcomes = await asyncio.gather(*(log.ready() for log in found), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, LogError):
+                raise outcome
+        return [log for log, outcome in zip(found, outcomes, strict=True) if outcome is None]
+
+    # --- leaders and replicas -----------------------------------------------------------------------------------------
+
+    def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
+        response = ElectLeadersResponse()
+        # Asked about everything, a broker tells only of partitions whose leader changed: here none ever does.
+        for one in request.topic_partitions or []:
+            result = ElectLeadersResponse.ReplicaElectionResult(one.topic)
+            response.replica_election_results.append(result)
+            for index in one.partitions:
+                if self._catalog.stream_of(one.topic, index) is None:
+                    code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+                else:
+                    code, text = ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
+                result.partition_result.append(ElectLeadersResponse.PartitionResult(index, int(code), text))
+        return response
+
+    def reassignments(
+        self, ctx: Context, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        return ListPartitionReassignmentsResponse()
+
+    def reassign(
+        self, ctx: Context, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        response = AlterPartitionReassignmentsResponse()
+        for topic in request.topics:
+            answer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
+            response.responses.append(answer)
+            for partition in topic.partitions:
+                code, text = self._reassigned(topic.name, partition.partition_index, partition.replicas)
+                answer.partitions.append(
+                    AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
+                        partition.partition_index, int(code), text
+                    )
+                )
+        return response
+
+    def _reassigned(self, topic: str, index: int, replicas: list[int] | None) -> tuple[ErrorCode, str | None]:
+        if self._catalog.stream_of(topic, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        if replicas is None:
+            return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "nothing is being reassigned"
+        if replicas == [self._service.node_id]:
+            return ErrorCode.NONE, None
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"node {self._service.node_id} is the only one"
+
+    # --- partitions and producers ------------------------------------------------------------------------------------
+
+    def topic_partitions(
+        self, ctx: Context, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        """Partitions in the order of topic names, from the cursor on, as many as fit a page."""
+        response = DescribeTopicPartitionsResponse()
+        names = {topic.name for topic in request.topics} or set(self._catalog.topics)
+        cursor = request.cursor
+        room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
+        for name in sorted(names):
+            if cursor is not None and name < cursor.topic_name:
+                continue
+            topic = self._catalog.topics.get(name)
+            if topic is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                continue
+            start = max(cursor.partition_index, 0) if cursor is not None and name == cursor.topic_name else 0
+            if not room:
+                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, start)
+                break
+            end = min(start + room, len(topic.partitions))
+            response.topics.append(
+                _PageTopic(
+                    name=name,
+                    topic_id=topic.topic_id.bytes,
+                    partitions=[self._page_partition(name, index) for index in range(start, end)],
+                    topic_authorized_operations=TOPIC_OPERATIONS,
+                )
+            )
+            room -= max(end - start, 0)
+            if end < len(topic.partitions):
+                response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, end)
+                break
+        return response
+
+    def _page_partition(self, topic: str, index: int) -> _PagePartition:
+        node_id = self._service.node_id
+        return _PagePartition(
+            partition_index=index,
+            leader_id=node_id,
+            leader_epoch=self._logs.leader_epoch(topic, index),
+            replica_nodes=[node_id],
+            isr_nodes=[node_id],
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+        )
+
+    async def producers(self, ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        response = DescribeProducersResponse()
+        for topic in request.topics:
+            answer = DescribeProducersResponse.TopicResponse(topic.name)
+            response.topics.append(answer)
+            for index in topic.partition_indexes:
+                answer.partitions.append(await self._producers_of(topic.name, index))
+        return response
+
+    async def _producers_of(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+        result = DescribeProducersResponse.PartitionResponse(index)
+        log = self._logs.get(topic, index)
+        if log is None:
+            result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return result
+        try:
+            await log.ready()
+        except LogError as error:
+            result.error_code, result.error_message = int(admin_code(error)), str(error)
+            return result
+        result.active_producers = [
+            DescribeProducersResponse.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                last_timestamp=state.last_ms,
+                coordinator_epoch=-1,
+                current_txn_start_offset=-1,
+            )
+            for producer_id, state in log.state.ledger.producers.items()
+        ]
+        return result
+
+    def client_quotas(self, ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
+        """No quota is ever set. An empty list: the Java client fails on null (rule 10)."""
+        return DescribeClientQuotasResponse(entries=[])
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    cluster = Cluster(service)
+    registry.register(ApiKey.DESCRIBE_CLUSTER, cluster.describe)
+    registry.register(ApiKey.DESCRIBE_LOG_DIRS, cluster.log_dirs)
+    registry.register(ApiKey.ELECT_LEADERS, cluster.elect_leaders)
+    registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, cluster.reassignments)
+    registry.register(ApiKey.ALTER_PARTITION_REASSIGNMENTS, cluster.reassign)
+    registry.register(ApiKey.DESCRIBE_TOPIC_PARTITIONS, cluster.topic_partitions)
+    registry.register(ApiKey.DESCRIBE_PRODUCERS, cluster.producers)
+    registry.register(ApiKey.DESCRIBE_CLIENT_QUOTAS, cluster.client_quotas)

@@ -1,0 +1,259 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (reference/kafka.md, rules 65, 66; KIP-133, 226, 339)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from bridges import node_config, topic_config
+from bridges.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
+from bridges.errors import LogError
+from bridges.names import check_topic_name
+from kafka_front.dispatch import Registry
+from kafka_front.service.admin_errors import admin_code, repeated
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+Changes = dict[str, str | None]
+"""New values by key; None takes the key's own value away."""
+
+
+class Resource(IntEnum):
+    """Kafka's numbers of what can be configured."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class Operation(IntEnum):
+    """Kafka's numbers of incremental changes."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_Row = DescribeConfigsResponse.DescribeConfigsResourceResult
+_DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
+
+
+class Configs:
+    """Handlers of requests about configuration."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+
+    # --- describing -------------------------------------------------------------------------------------------------
+
+    def describe(self, ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        results = []
+        for resource in request.resources:
+            result = _DescribeResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            results.append(result)
+            try:
+                values = self._values(resource.resource_type, resource.resource_name)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, error.message
+            except LogError as error:
+                result.error_code, result.error_message = int(admin_code(error)), str(error)
+            else:
+                wanted = resource.configuration_keys
+                result.configs = [
+                    _row(value, request.include_synonyms, request.include_documentation)
+                    for value in values
+                    if not wanted or value.name in wanted
+                ]
+        return DescribeConfigsResponse(results=results)
+
+    def _values(self, kind: int, name: str) -> Iterable[ConfigValue]:
+        catalog = self._catalog
+        node, static = catalog.node_config, catalog.options.static
+        if kind == Resource.TOPIC:
+            check_topic_name(name)
+            own = catalog.topic(name).config
+            return [topic_config.resolve(key, own, node, static) for key in topic_config.TOPIC_CONFIGS]
+        if kind == Resource.BROKER and name == "":
+            # The default of all brokers holds what was set while running, and nothing else.
+            return [
+                ConfigValue(
+                    node_config.NODE_CONFIGS[key],
+                    value,
+                    ConfigSource.DYNAMIC_DEFAULT,
+                    [(key, value, ConfigSource.DYNAMIC_DEFAULT)],
+                )
+                for key, value in sorted(node.items())
+            ]
+        self._check_broker(kind, name)
+        if kind == Resource.BROKER_LOGGER:
+            return []  # log levels belong to the node's own settings
+        return [node_config.resolve(key, node, static) for key in node_config.NODE_CONFIGS]
+
+    def _check_broker(self, kind: int, name: str) -> None:
+        """Raise KafkaError unless the resource is this node."""
+        if kind not in (Resource.BROKER, Resource.BROKER_LOGGER):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
+        if name != str(self._service.node_id):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def alter(self, ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
+        """Replace all of a resource's own values (the old way; kafkajs and librdkafka still use it)."""
+        twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
+        response = AlterConfigsResponse()
+        for one in request.resources:
+            result = AlterConfigsResponse.AlterConfigsResourceResponse(
+                resource_type=one.resource_type, resource_name=one.resource_name
+            )
+            response.responses.append(result)
+            try:
+                if (one.resource_type, one.resource_name) in twice:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
+                changes: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
+                for config in one.configs:
+                    changes[config.name] = _required(config.name, config.value)
+                await self._apply(one.resource_type, one.resource_name, changes, request.validate_only)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, error.message
+            except LogError as error:
+                result.error_code, result.error_message = int(admin_code(error)), str(error)
+        return response
+
+    async def incremental_alter(
+        self, ctx: Context, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
+        response = IncrementalAlterConfigsResponse()
+        for one in request.resources:
+            result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                resource_type=one.resource_type, resource_name=one.resource_name
+            )
+            response.responses.append(result)
+            try:
+                if (one.resource_type, one.resource_name) in twice:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
+                changes = self._changes(one)
+                await self._apply(one.resource_type, one.resource_name, changes, request.validate_only)
+            except KafkaError as error:
+                result.error_code, result.error_message = error.code, error.message
+            except LogError as error:
+                result.error_code, result.error_message = int(admin_code(error)), str(error)
+        return response
+
+    def _changes(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:
+        """The changes that a list of operations means. Raises KafkaError, LogError."""
+        if names := repeated(config.name for config in resource.configs):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"configuration {min(map(str, names))!r} occurs twice")
+        self._own(resource.resource_type, resource.resource_name)  # the resource must exist, even without changes
+        changes: Changes = {}
+        for config in resource.configs:
+            name, operation = config.name, config.config_operation
+            if operation == Operation.DELETE:
+                changes[name] = None
+            elif operation == Operation.SET:
+                changes[name] = _required(name, config.value)
+            elif operation in (Operation.APPEND, Operation.SUBTRACT):
+                value = _required(name, config.value)
+                changes[name] = self._edited(resource.resource_type, resource.resource_name, name, operation, value)
+            else:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"operation {operation} is unknown")
+        return changes
+
+    def _edited(self, kind: int, resource: str, name: str, operation: int, value: str) -> str:
+        """A list with elements added or taken away; what is not set for the resource starts from its default."""
+        definition = _definition(kind, name)
+        if definition.type is not ConfigType.LIST:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a list")
+        current = next(
+            one.value for one in self._values(kind, resource or str(self._service.node_id)) if one.name == name
+        )
+        items: list[str] = definition.parse(current) if current else []
+        given = [part.strip() for part in value.split(",") if part.strip()]
+        if operation == Operation.APPEND:
+            items = items + [item for item in given if item not in items]
+        else:
+            items = [item for item in items if item not in given]
+        return ",".join(items)
+
+    def _own(self, kind: int, name: str) -> Iterable[str]:
+        """Keys that have a value of the resource's own. Raises KafkaError, LogError if there is no such resource."""
+        if kind == Resource.TOPIC:
+            check_topic_name(name)
+            return list(self._catalog.topic(name).config)
+        if kind == Resource.BROKER_LOGGER:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
+        if kind != Resource.BROKER or name != "":
+            self._check_broker(kind, name)
+        return list(self._catalog.node_config)
+
+    async def _apply(self, kind: int, name: str, changes: Changes, validate_only: bool) -> None:
+        catalog = self._catalog
+        if kind == Resource.TOPIC:
+            catalog.check_config(name, changes)
+            if not validate_only and changes:
+                await catalog.set_config(name, changes)
+            return
+        for key in changes:
+            definition = node_config.NODE_CONFIGS.get(key)
+            if definition is not None and not definition.dynamic:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} cannot be changed while the node runs")
+        node_config.validate_changes(changes)
+        if not validate_only and changes:
+            await catalog.set_node_config(changes)
+
+
+def _definition(kind: int, name: str) -> ConfigDef:
+    table = topic_config.TOPIC_CONFIGS if kind == Resource.TOPIC else node_config.NODE_CONFIGS
+    definition = table.get(name)
+    if definition is None:
+        raise InvalidConfig(f"{name!r} is not a configuration of this resource")
+    return definition
+
+
+def _required(name: str, value: str | None) -> str:
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"configuration {name!r} has no value")
+    return value
+
+
+def _row(value: ConfigValue, synonyms: bool, documentation: bool) -> _Row:
+    definition = value.definition
+    hidden = definition.sensitive
+    row = _Row(
+        name=value.name,
+        value=None if hidden else value.value,
+        read_only=value.read_only,
+        config_source=int(value.source),
+        is_sensitive=hidden,
+        config_type=int(definition.type),
+        documentation=definition.doc if documentation else None,
+    )
+    if synonyms:
+        row.synonyms = [
+            DescribeConfigsResponse.DescribeConfigsSynonym(name, None if hidden else text, int(source))
+            for name, text, source in value.synonyms
+        ]
+    return row
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    configs = Configs(service)
+    registry.register(ApiKey.DESCRIBE_CONFIGS, configs.describe)
+    registry.register(ApiKey.ALTER_CONFIGS, configs.alter)
+    registry.register(ApiKey.INCREMENTAL_ALTER_CONFIGS, configs.incremental_alter)

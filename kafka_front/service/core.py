@@ -1,0 +1,45 @@
+"""What all request handlers of the Kafka front work with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.formats import Translator
+from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.topic_rules import RulesCache
+
+if TYPE_CHECKING:
+    from bridges.node import Node
+
+#: Memory for batches of other protocols in Kafka's format.
+_TRANSLATED_BYTES = 64 * 1024 * 1024
+
+
+class KafkaService:
+    """The node's parts and this front's own state; one per front, made on the event loop."""
+
+    def __init__(self, node: Node) -> None:
+        kafka = node.settings.kafka
+        self.node = node
+        self.settings = node.settings
+        self.node_id: int = node.node_id
+        self.rack: str | None = node.settings.node.rack or None
+        self.cluster_id: str = node.catalog.cluster_id
+        self.catalog = node.catalog
+        self.logs = node.logs
+        self.progress = node.progress
+        self.metrics = node.metrics.front("kafka")
+        self.loop = asyncio.get_running_loop()
+        self.log = structlog.get_logger("anabranch.kafka")
+        self.rules = RulesCache(node.catalog)
+        self.translator = Translator(_TRANSLATED_BYTES)
+        self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
+        self.fetch_max_bytes = kafka.fetch_max_bytes
+        self.auto_create_topics = kafka.auto_create_topics
+
+    def default_partitions(self) -> int:
+        """Partitions of a topic whose creator does not say."""
+        return self.settings.kafka.num_partitions

@@ -1,0 +1,247 @@
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords (reference/kafka.md, rules 10, 16, 63, 64)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridges import topic_config
+from bridges.catalog import Topic
+from bridges.errors import LogError, OffsetOutOfRange
+from kafka_front.dispatch import Registry
+from kafka_front.service.admin_errors import admin_code, repeated
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import ErrorCode, KafkaError
+from kafka_front.wire.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from kafka_front.service.core import KafkaService
+    from kafka_front.session import Context
+
+_USE_DEFAULT = -1
+_HIGH_WATERMARK = -1
+_NO_ID = bytes(16)
+
+_NewTopic = CreateTopicsRequest.CreatableTopic
+_CreateResult = CreateTopicsResponse.CreatableTopicResult
+_DeleteResult = DeleteTopicsResponse.DeletableTopicResult
+_PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+class Topics:
+    """Handlers of requests that change topics."""
+
+    def __init__(self, service: KafkaService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+        self._logs = service.logs
+
+    # --- creating ---------------------------------------------------------------------------------------------------
+
+    async def create(self, ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        twice = repeated(topic.name for topic in request.topics)
+        first = {topic.name: topic for topic in request.topics}
+        results = await asyncio.gather(
+            *(self._create_one(topic, topic.name in twice, request.validate_only) for topic in first.values())
+        )
+        return CreateTopicsResponse(topics=results)
+
+    async def _create_one(self, wanted: _NewTopic, twice: bool, validate_only: bool) -> _CreateResult:
+        try:
+            if twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
+            partitions = self._partitions_of(wanted)
+            config = _config_of(wanted)
+            if validate_only:
+                self._catalog.check_new_topic(wanted.name, partitions, config)
+                return self._created(wanted.name, _NO_ID, partitions, topic_config.validate(config))
+            topic = await self._catalog.create_topic(wanted.name, partitions, config)
+            return self._created(topic.name, topic.topic_id.bytes, partitions, topic.config)
+        except KafkaError as error:
+            return _not_created(wanted.name, ErrorCode(error.code), error.message)
+        except LogError as error:
+            return _not_created(wanted.name, admin_code(error), str(error))
+
+    def _partitions_of(self, wanted: _NewTopic) -> int:
+        """Number of partitions asked for. Raises KafkaError."""
+        factor = wanted.replication_factor
+        if wanted.assignments:
+            if wanted.num_partitions != _USE_DEFAULT or factor != _USE_DEFAULT:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    "with replica assignments, partitions and replication factor must be -1",
+                )
+            indexes = sorted(one.partition_index for one in wanted.assignments)
+            if indexes != list(range(len(indexes))):
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assigned partitions must be numbered from 0 without gaps"
+                )
+            self._check_brokers([one.broker_ids for one in wanted.assignments])
+            return len(indexes)
+        # Any replication factor is accepted: the backend decides how often data is stored (rule 63).
+        if factor != _USE_DEFAULT and factor <= 0:
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is not positive")
+        return self._service.default_partitions() if wanted.num_partitions == _USE_DEFAULT else wanted.num_partitions
+
+    def _check_brokers(self, assignments: Sequence[list[int]]) -> None:
+        for brokers in assignments:
+            if brokers != [self._service.node_id]:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"partitions can be assigned to node {self._service.node_id} only, not to {brokers}",
+                )
+
+    def _created(self, name: str, topic_id: bytes, partitions: int, config: dict[str, str]) -> _CreateResult:
+        catalog = self._catalog
+        rows = []
+        for key in topic_config.TOPIC_CONFIGS:
+            value = topic_config.resolve(key, config, catalog.node_config, catalog.options.static)
+            rows.append(
+                CreateTopicsResponse.CreatableTopicConfigs(
+                    name=key,
+                    value=None if value.definition.sensitive else value.value,
+                    read_only=value.read_only,
+                    config_source=int(value.source),
+                    is_sensitive=value.definition.sensitive,
+                )
+            )
+        return _CreateResult(
+            name=name, topic_id=topic_id, num_partitions=partitions, replication_factor=1, configs=rows
+        )
+
+    async def create_partitions(self, ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        twice = repeated(topic.name for topic in request.topics)
+        first = {topic.name: topic for topic in request.topics}
+        results = await asyncio.gather(
+            *(self._add_partitions(topic, topic.name in twice, request.validate_only) for topic in first.values())
+        )
+        return CreatePartitionsResponse(results=results)
+
+    async def _add_partitions(
+        self, wanted: CreatePartitionsRequest.CreatePartitionsTopic, twice: bool, validate_only: bool
+    ) -> _PartitionsResult:
+        try:
+            if twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
+            self._catalog.check_partitions(wanted.name, wanted.count)
+            if wanted.assignments is not None:
+                more = wanted.count - len(self._catalog.topic(wanted.name).partitions)
+                if len(wanted.assignments) != more:
+                    raise KafkaError(
+                        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                        f"{more} partitions are added, {len(wanted.assignments)} assigned",
+                    )
+                self._check_brokers([one.broker_ids for one in wanted.assignments])
+            if not validate_only:
+                await self._catalog.add_partitions(wanted.name, wanted.count)
+        except KafkaError as error:
+            return _PartitionsResult(wanted.name, error.code, error.message)
+        except LogError as error:
+            return _PartitionsResult(wanted.name, int(admin_code(error)), str(error))
+        return _PartitionsResult(wanted.name)
+
+    # --- deleting ---------------------------------------------------------------------------------------------------
+
+    async def delete(self, ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        state = DeleteTopicsRequest.DeleteTopicState
+        wanted = request.topics if ctx.version >= 6 else [state(name=name) for name in request.topic_names]
+        twice = repeated(self._identity(one) for one in wanted)
+        results = await asyncio.gather(*(self._delete_one(one, self._identity(one) in twice) for one in wanted))
+        return DeleteTopicsResponse(responses=results)
+
+    def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
+        """The same for a topic's name and its id."""
+        if wanted.name is not None:
+            return wanted.name
+        found = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+        return wanted.topic_id if found is None else found.name
+
+    async def _delete_one(self, wanted: DeleteTopicsRequest.DeleteTopicState, twice: bool) -> _DeleteResult:
+        result = _DeleteResult(name=wanted.name, topic_id=wanted.topic_id)
+        topic: Topic | None
+        try:
+            if twice:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the topic occurs twice in the request")
+            if wanted.name is None:
+                if wanted.topic_id == _NO_ID:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "neither name nor id of the topic is given")
+                topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+                if topic is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
+            else:
+                if wanted.topic_id != _NO_ID:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "both name and id of the topic are given")
+                topic = self._catalog.topic(wanted.name)
+            await self._catalog.delete_topic(topic.name)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+        except LogError as error:
+            result.error_code, result.error_message = int(admin_code(error)), str(error)
+        else:
+            result.name, result.topic_id = topic.name, topic.topic_id.bytes
+        return result
+
+    async def delete_records(self, ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        response = DeleteRecordsResponse()
+        work = []
+        for topic in request.topics:
+            answer = DeleteRecordsResponse.DeleteRecordsTopicResult(topic.name)
+            response.topics.append(answer)
+            for partition in topic.partitions:
+                result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
+                answer.partitions.append(result)
+                work.append(self._trim(topic.name, partition.offset, result))
+        await asyncio.gather(*work)
+        return response
+
+    async def _trim(self, topic: str, offset: int, result: DeleteRecordsResponse.DeleteRecordsPartitionResult) -> None:
+        log = self._logs.get(topic, result.partition_index)
+        if log is None:
+            result.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return
+        try:
+            if "delete" not in self._catalog.effective(topic, "cleanup.policy"):
+                result.error_code = int(ErrorCode.POLICY_VIOLATION)
+                return
+            await log.ready()
+            target = log.high_watermark if offset == _HIGH_WATERMARK else offset
+            if target < 0:
+                raise OffsetOutOfRange(f"offset {offset} is negative")
+            result.low_watermark = await log.trim(target)
+        except LogError as error:
+            result.error_code = int(admin_code(error))
+
+
+def _config_of(wanted: _NewTopic) -> dict[str, str]:
+    """The topic's own configuration. Raises KafkaError for a key without a value."""
+    config: dict[str, str] = {}
+    for row in wanted.configs:
+        if row.value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"configuration {row.name!r} has no value")
+        config[row.name] = row.value
+    return config
+
+
+def _not_created(name: str, code: ErrorCode, message: str | None) -> _CreateResult:
+    return _CreateResult(
+        name=name, error_code=int(code), error_message=message, num_partitions=-1, replication_factor=-1
+    )
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    topics = Topics(service)
+    registry.register(ApiKey.CREATE_TOPICS, topics.create)
+    registry.register(ApiKey.DELETE_TOPICS, topics.delete)
+    registry.register(ApiKey.CREATE_PARTITIONS, topics.create_partitions)
+    registry.register(ApiKey.DELETE_RECORDS, topics.delete_records)
