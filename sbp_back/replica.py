@@ -267,7 +267,8 @@ class Replica:
             return
         if isinstance(answer, ConnectionLost):
             self._failure = Status(answer.code, answer.message)
-        elif not answer.status.ok:
+        elif not answer.status.ok and answer.status.code != ErrorCode.BAD_REQUEST:
+            # 1400: it exists, but not as we knew it. How it is now, sealed by somebody else, the append will tell.
             self._failure = answer.status
         if self._failure is not None:
             self._failed_at = self.confirm

@@ -154,7 +154,8 @@ class MiniServer:
             case CreateRangeRequest():
                 key = (request.range.stream_id, request.range.index)
                 known = self.ranges.setdefault(key, MiniRange(request.range))
-                assert (known.start, known.epoch) == (request.range.start, request.range.epoch)
+                if (known.start, known.epoch) != (request.range.start, request.range.epoch):
+                    return RangeResponse(Status(ErrorCode.BAD_REQUEST))
                 return RangeResponse(range=request.range)
             case SealRangeRequest():
                 wanted = request.range
@@ -451,6 +452,18 @@ async def test_fencing_with_appends_in_flight() -> None:
     await book.settled(2)
     assert isinstance(book.answers[1][1], FencedError)
     assert successor.next_offset == 1
+
+
+async def test_fenced_before_its_range_reached_the_server() -> None:
+    world = World()
+    _, writer, book = await opened(world)
+    world.wires[0].before = lambda request: isinstance(request, CreateRangeRequest)
+    book.append(b"x")
+    await until(lambda: any(isinstance(r, AppendRequest) for r in world.servers[0].requests))
+    assert (await world.client().open(writer.stream_id, 2)).next_offset == 0
+    world.wires[0].before = lambda request: False
+    await book.settled(1)
+    assert isinstance(book.answers[0][1], FencedError)
 
 
 async def test_an_earlier_epoch_is_refused() -> None:
