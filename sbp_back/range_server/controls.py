@@ -118,9 +118,9 @@ class Controls:
         state = self._table.by_key.get((wanted.stream_id, wanted.index))
         if state is None:
             self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, self._answer_range)
-        elif (wanted.start, wanted.epoch) == (state.start, state.epoch):
+        elif (wanted.start, wanted.epoch) == (state.stored.start, state.stored.epoch):
             self._answer_range(state, answer)
-        elif wanted.start == state.start and wanted.epoch > state.epoch and self._is_unused(state):
+        elif wanted.start == state.stored.start and wanted.epoch > state.stored.epoch and self._is_unused(state):
             # A writer that created the range and died before its first append leaves it to the next one.
             self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, self._answer_range)
         else:
@@ -128,7 +128,7 @@ class Controls:
                 RangeResponse(
                     Status(
                         ErrorCode.BAD_REQUEST,
-                        f"the range exists with start {state.start} and epoch {state.epoch}, "
+                        f"the range exists with start {state.stored.start} and epoch {state.stored.epoch}, "
                         f"not with {wanted.start} and {wanted.epoch}",
                     ),
                     state.info(),
@@ -137,7 +137,7 @@ class Controls:
 
     @staticmethod
     def _is_unused(state: RangeState) -> bool:
-        return state.writable and state.window.next == state.start
+        return state.writable and state.window.next == state.stored.start
 
     @staticmethod
     def _answer_range(state: RangeState, answer: Callable[[RangeResponse], None]) -> None:
@@ -158,10 +158,10 @@ class Controls:
                 return
             state = self._table.by_key.get((stream_id, index))
             if state is None:
-                state = RangeState(stream_id, index, epoch, start, start, start, -1)
+                state = RangeState(self._store.ranges[stream_id, index])
                 self._table.add(state)
             else:
-                state.epoch = epoch
+                state.stored = self._store.ranges[stream_id, index]
             then(state, answer)
 
         self._store.create_range(stream_id, index, epoch, start, stored)
@@ -197,20 +197,23 @@ class Controls:
         self, state: RangeState, request: SealRangeRequest, answer: Callable[[RangeResponse], None]
     ) -> None:
         epoch, wanted_end = request.range.epoch, request.range.end
-        if epoch < state.epoch:
+        stored_range = state.stored
+        if epoch < stored_range.epoch:
             answer(
                 RangeResponse(
-                    Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {epoch} is older than the range's {state.epoch}"),
+                    Status(
+                        ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {epoch} is older than the range's {stored_range.epoch}"
+                    ),
                     state.info(),
                 )
             )
             return
-        if 0 <= wanted_end < state.start:
-            answer(_bad_range(f"the range starts at {state.start}, it cannot end at {wanted_end}"))
+        if 0 <= wanted_end < stored_range.start:
+            answer(_bad_range(f"the range starts at {stored_range.start}, it cannot end at {wanted_end}"))
             return
         confirmed = state.confirm_offset
         end = confirmed if wanted_end < 0 else min(wanted_end, confirmed)
-        if state.sealed and end == state.end:
+        if end == stored_range.end:
             self._answer_range(state, answer)
             return
         was_sealed = state.sealed
@@ -223,8 +226,6 @@ class Controls:
                     self._reopen(state)
                 answer(RangeResponse(self._failure(error), state.info()))
                 return
-            state.end = end
-            state.epoch = epoch
             if not was_sealed:
                 release(state.window.close(end))
             self._fetches.wake_all(state)
@@ -246,7 +247,7 @@ class Controls:
         states = self._table.of_stream(request.stream_id)
         # What is not committed cannot be trimmed: its appends are still to be answered.
         min_offset = min(request.min_offset, max((state.confirm_offset for state in states), default=0))
-        if all(min_offset <= state.min_offset for state in states):
+        if all(min_offset <= state.stored.min_offset for state in states):
             answer(self._trimmed(request.stream_id))
             return
 
@@ -255,8 +256,7 @@ class Controls:
                 answer(StreamResponse(self._failure(error)))
                 return
             for state in states:
-                state.min_offset = max(state.min_offset, min(min_offset, state.confirm_offset))
-                if state.sealed and state.end <= min_offset and state is not states[-1]:
+                if state.stored.dropped:
                     self._table.remove(state)
                 self._fetches.wake_all(state)
             answer(self._trimmed(request.stream_id))

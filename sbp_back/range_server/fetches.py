@@ -125,20 +125,21 @@ class Fetch:
         wanted = request.range
         state = self._fetches._ranges.get((wanted.stream_id, wanted.index))
         self._state = state
-        if state is None:
+        if state is None or state.stored.dropped:
             self._refuse(ErrorCode.RANGE_NOT_FOUND, f"no range {wanted.index} of stream {wanted.stream_id} here")
             return
         offset = request.offset
         confirmed = state.confirm_offset
-        if offset < state.min_offset:
+        stored = state.stored
+        if offset < stored.min_offset:
             self._refuse(
-                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is below the first one, {state.min_offset}"
+                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is below the first one, {stored.min_offset}"
             )
-        elif state.sealed and offset >= state.end:
+        elif 0 <= stored.end <= offset:
             self._refuse(
-                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is not below the range's end, {state.end}"
+                ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is not below the range's end, {stored.end}"
             )
-        elif offset > state.window.next and not state.sealed:
+        elif offset > state.window.next and stored.end < 0:
             self._refuse(ErrorCode.OFFSET_OVERFLOW, f"offset {offset} is beyond the next one, {state.window.next}")
         else:
             limit = confirmed if request.limit < 0 else min(request.limit, confirmed)
@@ -178,8 +179,7 @@ class Fetch:
 
     def _read_failed(self, error: StoreError) -> None:
         state = self._state
-        current = None if state is None else self._fetches._ranges.get((state.stream_id, state.index))
-        if current is not state or (state is not None and self._request.offset < state.min_offset):
+        if state is not None and (state.stored.dropped or self._request.offset < state.stored.min_offset):
             self.evaluate()  # trimmed or deleted while the store was reading: say that, not that a file is gone
             return
         if isinstance(error, StoreFailed):

@@ -4,55 +4,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sbp_back.errors import ErrorCode
 from sbp_back.model import RangeInfo
 from sbp_back.range_server.window import AppendWindow, WindowState
 
 if TYPE_CHECKING:
     from sbp_back.range_server.appends import ParkedAppend
     from sbp_back.range_server.fetches import Fetch
+    from sbp_back.range_server.store.index import StoredRange
 
 
 class RangeState:
     """A range that exists here: OPEN, or SEALED once ``end`` is not negative (reference/sbp.md, section 2.7).
 
-    ``start`` is where the range began, ``min_offset`` the first offset still to be had. ``waiters`` are fetches that
-    wait for data; ``arrived`` counts the bytes committed since they were last looked at.
+    ``stored`` is what is durable of it; the store keeps it up to date, also when it trims to save space. ``waiters``
+    are fetches that wait for data; ``arrived`` counts the bytes committed since they were last looked at.
     """
 
-    __slots__ = ("arrived", "end", "epoch", "index", "min_offset", "start", "stream_id", "waiters", "window")
+    __slots__ = ("arrived", "index", "stored", "stream_id", "waiters", "window")
 
-    def __init__(
-        self, stream_id: int, index: int, epoch: int, start: int, min_offset: int, next_offset: int, end: int
-    ) -> None:
-        self.stream_id = stream_id
-        self.index = index
-        self.epoch = epoch
-        self.start = start
-        self.min_offset = min_offset
-        self.end = end
-        self.window: AppendWindow[ParkedAppend] = AppendWindow(next_offset)
+    def __init__(self, stored: StoredRange) -> None:
+        self.stream_id = stored.stream_id
+        self.index = stored.index
+        self.stored = stored
+        self.window: AppendWindow[ParkedAppend] = AppendWindow(stored.next_offset)
+        if stored.end >= 0:
+            self.window.start_closing(ErrorCode.RANGE_ALREADY_SEALED)
+            self.window.close(stored.end)
         self.waiters: dict[Fetch, None] = {}  # a dict as an ordered set
         self.arrived = 0
 
     @property
     def sealed(self) -> bool:
-        return self.end >= 0
+        return self.stored.end >= 0
 
     @property
     def confirm_offset(self) -> int:
         """All below it is durable here and may be read."""
-        return self.end if self.end >= 0 else self.window.committed
+        end = self.stored.end
+        return end if end >= 0 else self.window.committed
 
     @property
     def writable(self) -> bool:
-        return self.end < 0 and self.window.state == WindowState.OPEN
+        return self.stored.end < 0 and self.window.state == WindowState.OPEN
 
     def info(self) -> RangeInfo:
         """As told to others: what was trimmed away is no part of the range."""
-        start = max(self.start, self.min_offset)
-        if self.end >= 0:
-            start = min(start, self.end)
-        return RangeInfo(self.stream_id, self.epoch, self.index, start, self.end)
+        stored = self.stored
+        start = max(stored.start, stored.min_offset)
+        if stored.end >= 0:
+            start = min(start, stored.end)
+        return RangeInfo(self.stream_id, stored.epoch, self.index, start, stored.end)
 
 
 class RangeTable:
@@ -75,9 +77,17 @@ class RangeTable:
         if not of_stream:
             del self._by_stream[state.stream_id]
 
+    def remove_dropped(self) -> list[RangeState]:
+        """Let go of ranges the store gave up by itself; returns them."""
+        dropped = [state for state in self.by_key.values() if state.stored.dropped]
+        for state in dropped:
+            self.remove(state)
+        return dropped
+
     def of_stream(self, stream_id: int) -> list[RangeState]:
         """In order of index."""
-        return [state for _index, state in sorted(self._by_stream.get(stream_id, {}).items())]
+        states = sorted(self._by_stream.get(stream_id, {}).items())
+        return [state for _index, state in states if not state.stored.dropped]
 
     def stream_ids(self) -> list[int]:
         return list(self._by_stream)

@@ -100,14 +100,14 @@ async def _apply(
 ) -> None:
     for known in ranges:
         state = table.by_key.get((stream_id, known.index))
-        if state is None or known.end < 0 or known.epoch < state.epoch:
+        if state is None or known.end < 0 or known.epoch < state.stored.epoch:
             continue
-        if not state.sealed or state.end > known.end:
+        if not state.sealed or state.stored.end > known.end:
             _checked(await call(SealRangeRequest(known)))
             done.sealed += 1
     smallest = ranges[0].start
     states = table.of_stream(stream_id)
-    if states and states[0].min_offset < min(smallest, states[-1].confirm_offset):
+    if states and states[0].stored.min_offset < min(smallest, states[-1].confirm_offset):
         _checked(await call(TrimStreamRequest(stream_id, smallest)))
         done.trimmed += 1
 

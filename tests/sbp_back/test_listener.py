@@ -123,7 +123,7 @@ async def connect(listener: Listener) -> Peer:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until it is so; the test's own timeout is the limit."""
     while not condition():
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
 
 FETCH = FetchRequest(RangeInfo(0, 0, 0, 0), 0, max_wait_ms=100)

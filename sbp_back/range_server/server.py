@@ -1,0 +1,206 @@
+"""The range server as a handler of requests: what is where.
+
+Appends, fetches and changes of ranges each have a module; this one dispatches, reports and fails. Behaviour:
+reference/sbp.md, sections 2.2, 2.3 and 2.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import ErrorCode, SbpError, StoreError
+from sbp_back.handler import Reply
+from sbp_back.model import (
+    AppendRequest,
+    CreateRangeRequest,
+    DeleteStreamRequest,
+    FetchRequest,
+    GoAway,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListRangeRequest,
+    ListRangeResponse,
+    PingRequest,
+    PingResponse,
+    RangeServerInfo,
+    Request,
+    Response,
+    SealRangeRequest,
+    Status,
+    SystemErrorResponse,
+    TrimStreamRequest,
+)
+from sbp_back.range_server.appends import Appends
+from sbp_back.range_server.controls import Controls
+from sbp_back.range_server.fetches import Fetches, FetchLimits
+from sbp_back.range_server.ranges import RangeState, RangeTable
+from sbp_back.range_server.reconcile import reconcile
+from sbp_back.range_server.reporter import Reporter
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Carrier
+    from sbp_back.range_server.store import Store
+
+logger = logging.getLogger(__name__)
+
+_MAX_INT16 = (1 << 15) - 1
+
+
+@dataclass(slots=True)
+class RangeServerOptions:
+    """``server_id`` comes from the placement driver's ALLOCATE_ID; ``advertise_addr`` is where clients connect to
+    (host:port), empty while there is no listener."""
+
+    server_id: int = -1
+    advertise_addr: str = ""
+    heartbeat_seconds: float = 3.0
+    fetch: FetchLimits = field(default_factory=FetchLimits)
+
+
+class RangeServer:
+    """Serves ranges of ``store``, which is open and started. ``on_failed`` is called once if the store fails: nothing
+    can be acknowledged any more and the process should stop."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: RangeServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_failed: Callable[[StoreError], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._loop = loop
+        self._on_failed = on_failed
+        self._refusal: Status | None = None
+        self._reporter: Reporter | None = None
+        self._reconciling: asyncio.Task[None] | None = None
+        self._table = RangeTable()
+        for stored in store.ranges.values():
+            self._table.add(RangeState(stored))
+        self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, self._store_failed)
+        self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed)
+        self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed)
+        store.on_failed = self._store_failed
+
+    @property
+    def info(self) -> RangeServerInfo:
+        return RangeServerInfo(self._options.server_id, self._options.advertise_addr)
+
+    @property
+    def failure(self) -> Status | None:
+        """Why every request is refused; None while they are served."""
+        return self._refusal
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        if self._refusal is not None:
+            if type(request) is not GoAway:
+                reply(SystemErrorResponse(self._refusal))
+            return
+        kind = type(request)
+        if kind is AppendRequest:
+            self._appends.handle(request, reply)  # type: ignore[arg-type]
+        elif kind is FetchRequest:
+            self._fetches.handle(request, reply)  # type: ignore[arg-type]
+        else:
+            self._handle_other(request, reply)
+
+    def _handle_other(self, request: Request, reply: Reply) -> None:
+        match request:
+            case HeartbeatRequest():
+                reply(HeartbeatResponse(request.client_id, request.role, request.range_server))
+            case PingRequest():
+                reply(PingResponse(request.header, request.payload))
+            case CreateRangeRequest():
+                self._controls.create_range(request, reply)
+            case SealRangeRequest():
+                self._controls.seal_range(request, reply)
+            case TrimStreamRequest():
+                self._controls.trim_stream(request, reply)
+            case DeleteStreamRequest():
+                self._controls.delete_stream(request, reply)
+            case ListRangeRequest():
+                reply(ListRangeResponse(ranges=[state.info() for state in self._listed(request)]))
+            case GoAway():
+                pass
+            case _:
+                reply(
+                    SystemErrorResponse(
+                        Status(
+                            ErrorCode.UNSUPPORTED_OPERATION,
+                            f"{type(request).__name__} is served by the placement driver, this is a range server",
+                        )
+                    )
+                )
+
+    def _listed(self, request: ListRangeRequest) -> list[RangeState]:
+        if request.server_id not in (-1, self._options.server_id):
+            return []
+        if request.stream_id >= 0:
+            return self._table.of_stream(request.stream_id)
+        if request.server_id < 0:
+            return []
+        return [state for stream_id in self._table.stream_ids() for state in self._table.of_stream(stream_id)]
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self, pd: Carrier) -> None:
+        """Report to the placement driver from now on, and catch up with what it decided while we were down.
+
+        A placement driver that cannot be reached delays nothing: catching up is then tried again in the background.
+        """
+        self._reporter = Reporter(pd, self.info, self.metrics, self._options.heartbeat_seconds, self._loop)
+        await self._reporter.announce()
+        if not await self._reconcile(pd):
+            self._reconciling = self._loop.create_task(self._reconcile_later(pd))
+
+    async def _reconcile(self, pd: Carrier) -> bool:
+        try:
+            done = await reconcile(self._table, pd, self._call)
+        except SbpError as error:
+            logger.warning("range server %d is not in line with the placement driver: %s", self.info.server_id, error)
+            return False
+        logger.info("range server %d is in line with the placement driver: %s", self.info.server_id, done)
+        return True
+
+    async def _reconcile_later(self, pd: Carrier) -> None:
+        while True:
+            await asyncio.sleep(self._options.heartbeat_seconds)
+            if await self._reconcile(pd):
+                return
+
+    def _call(self, request: Request) -> Awaitable[Response]:
+        future: asyncio.Future[Response] = self._loop.create_future()
+
+        def reply(response: Response) -> None:
+            if not future.done():
+                future.set_result(response)
+
+        self.handle(request, reply)
+        return future
+
+    async def close(self) -> None:
+        """Stop reporting and answer what waits; the store is left to its owner, who closes it next. Idempotent."""
+        if self._reporter is not None:
+            self._reporter.stop()
+        if self._reconciling is not None:
+            self._reconciling.cancel()
+            await asyncio.wait([self._reconciling])
+            self._reconciling = None
+        if self._refusal is None:
+            self._refusal = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down")
+        self._fetches.abort(Status(ErrorCode.NO_NEW_RECORD))
+
+    def _store_failed(self, error: StoreError) -> None:
+        if self._refusal is not None:
+            return
+        logger.critical("range server %d stops serving, its store failed: %s", self.info.server_id, error)
+        self._refusal = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"the store failed: {error}")
+        self._fetches.abort(self._refusal)
+        if self._on_failed is not None:
+            self._on_failed(error)
