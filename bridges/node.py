@@ -15,7 +15,7 @@ from contextlib import suppress
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -99,12 +99,17 @@ class Node:
         self._console: Console | None = None
         self._chores: list[asyncio.Task[None]] = []
         self._ready_file: Path | None = None
-        self._open: list[str] = []  # what has been started, in order
+        self._hurry = asyncio.Event()
 
     @property
     def cluster_id(self) -> str:
         """22 characters that stay the same for the life of the data."""
         return self.catalog.cluster_id
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are welcome now."""
+        return self.phase is Phase.SERVING
 
     def advertised(self, listener: str) -> Address | None:
         """The address clients of a listener are told; None when it listens on every interface and none was set.
@@ -268,26 +273,31 @@ class Node:
         self.phase = Phase.STOPPED
         _log.info("stopped", failure=self.failure)
 
+    def hurry(self) -> None:
+        """Have a stop that is under way give up waiting for requests in flight."""
+        self._hurry.set()
+
     async def _drain(self) -> None:
         seconds = self.settings.node.drain_timeout_ms / 1000
-        tasks = [asyncio.create_task(front.drain()) for front in self.fronts]
-        if not tasks:
-            return
-        done, late = await asyncio.wait(tasks, timeout=seconds)
-        for task in late:
-            task.cancel()
-        if late:
-            _log.warning("requests in flight were given up", waited_seconds=seconds)
-            await asyncio.wait(late)
-        for task in done:
-            if (error := task.exception()) is not None:
-                _log.error("draining failed", exc_info=error)
+        drains = asyncio.gather(*(front.drain() for front in self.fronts), return_exceptions=True)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        waiting: set[asyncio.Future[Any]] = {drains, hurry}
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if drains.done():
+            for front, error in zip(self.fronts, drains.result(), strict=True):
+                if isinstance(error, BaseException):
+                    _log.error("draining failed", front=front.name, exc_info=error)
+        else:
+            _log.warning("requests in flight were given up", waited_up_to_seconds=seconds)
+            drains.cancel()
+            await asyncio.wait({drains})
 
     async def _step(self, what: str, work: Awaitable[object]) -> None:
         # Every later step protects data or frees something: one that fails must not keep them from happening.
         try:
             await work
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
             _log.exception(f"{what} failed")
             if self.failure is None:
                 self.failure = f"{what} failed: {error}"
@@ -315,7 +325,7 @@ class Node:
             await asyncio.sleep(seconds)
             try:
                 await chore(_now_ms())
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged; a chore must not end with its first failure
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:

@@ -1,0 +1,7 @@
+"""``python -m bridges`` is the command ``anabranch``."""
+
+from __future__ import annotations
+
+from bridges.cli import main
+
+main(prog_name="anabranch")

@@ -1,0 +1,54 @@
+"""The command ``anabranch``.
+
+Exit codes: 0 done; 1 the node refused or the operation failed; 2 wrong usage or settings; 3 no node answers at the
+address; 4 the data directory cannot be used, or an address is taken; 5 the node had to stop because of a failure.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_CANNOT_START = 4
+EXIT_NODE_FAILED = 5
+
+_COMMANDS = {
+    "serve": "Run a node.",
+    "config": "Show every setting, its value and where it comes from.",
+    "topic": "List, create, describe, alter and delete topics.",
+    "group": "Show consumer groups and their lag.",
+    "produce": "Append lines to a topic.",
+    "tail": "Print records of a topic.",
+    "version": "Print the version.",
+}
+"""Command names, each the name of a module in bridges/commands with a click command called ``command``."""
+
+
+class _Lazy(click.Group):
+    """Imports a command's module when it is asked for: start-up of a node should not pay for the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"bridges.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """One durable log, reached through the streaming protocols a team already uses."""
+
+
+if __name__ == "__main__":
+    main(prog_name="anabranch")

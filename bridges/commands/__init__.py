@@ -1,0 +1,1 @@
+"""Commands of ``anabranch``, one module each; loaded only when used."""

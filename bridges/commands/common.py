@@ -1,0 +1,146 @@
+"""What commands share: output, errors, and talking to a node's console address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import click
+
+from bridges.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NODE = "http://127.0.0.1:8080"
+
+
+def json_option(function: F) -> F:
+    """``--json``: output for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)
+
+
+def node_option(function: F) -> F:
+    """``--node``: which node to talk to."""
+    return click.option(
+        "--node",
+        envvar="ANABRANCH_NODE",
+        default=DEFAULT_NODE,
+        show_default=True,
+        metavar="URL",
+        help="Console address of a node (or ANABRANCH_NODE).",
+    )(function)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
+    """Columns aligned with spaces, readable for people and for awk."""
+    lines = [heads, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def fail(message: str, code: int = EXIT_FAILED, *, as_json: bool = False, **extra: object) -> NoReturn:
+    """End the command with a sentence on standard error."""
+    if as_json:
+        click.echo(json.dumps({"error": message, **extra}, ensure_ascii=False), err=True)
+    else:
+        click.echo(f"anabranch: {message}", err=True)
+    raise SystemExit(code)
+
+
+def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """``KEY=VALUE`` arguments as a dictionary."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            fail(f"{option} {pair!r} is not KEY=VALUE", EXIT_USAGE)
+        found[key.strip()] = value
+    return found
+
+
+class NodeClient:
+    """Requests to one node; every failure ends the command with a clear sentence."""
+
+    def __init__(self, url: str, *, as_json: bool = False) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme != "http" or not parts.hostname:
+            fail(f"--node {url!r} is not an http address", EXIT_USAGE, as_json=as_json)
+        try:
+            port = parts.port or 80
+        except ValueError as error:
+            fail(f"--node {url!r}: {error}", EXIT_USAGE, as_json=as_json)
+        self._url = url
+        self._as_json = as_json
+        self._connection = http.client.HTTPConnection(parts.hostname, port)
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """The JSON answer to a request."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        return self._answer(self._send(method, path, data, headers))
+
+    def upload(self, path: str, chunks: Iterator[bytes]) -> Any:
+        """The JSON answer to a streamed body."""
+        return self._answer(self._send("POST", path, chunks, {"Content-Type": "application/x-ndjson"}))
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        """Lines of a streamed answer."""
+        response = self._send("GET", path, None, {})
+        if response.status >= 400:
+            self._answer(response)
+        try:
+            while line := response.readline():
+                yield line
+        except (OSError, http.client.HTTPException) as error:
+            fail(f"the node at {self._url} went away: {error}", EXIT_UNREACHABLE, as_json=self._as_json)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(
+        self, method: str, path: str, body: bytes | Iterator[bytes] | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        try:
+            try:
+                self._connection.request(method, path, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # The node answered before it had read everything: its answer says why.
+                if self._connection.sock is None:
+                    raise
+            return self._connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            fail(f"no node answers at {self._url}: {reason}", EXIT_UNREACHABLE, as_json=self._as_json)
+
+    def _answer(self, response: http.client.HTTPResponse) -> Any:
+        content = response.read()
+        try:
+            document = json.loads(content)
+        except ValueError:
+            fail(f"{self._url} is not the console address of a node", EXIT_UNREACHABLE, as_json=self._as_json)
+        if response.status >= 400:
+            extra = {key: value for key, value in document.items() if key != "error"}
+            message = str(document.get("error", response.reason))
+            if not self._as_json and "line" in extra:
+                message = f"line {extra['line']}: {message} ({extra.get('stored', 0)} records stored)"
+            fail(message, EXIT_FAILED, as_json=self._as_json, **extra)
+        return document
+
+
+def topic_path(topic: str, *parts: str, **query: object) -> str:
+    """The path of a topic in the node's interface."""
+    path = "/".join(["/api/topics", quote(topic, safe=""), *parts])
+    given = {key: value for key, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,42 @@
+"""``anabranch config``: what is set, and where."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from bridges.cli import EXIT_USAGE
+from bridges.commands.common import fail, json_option, key_values, print_json, print_table
+
+
+@click.command("config")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting, as given to 'serve'.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="ANABRANCH_CONFIG", help="Settings file."
+)
+@click.option("--markdown", is_flag=True, help="Print the reference table of all settings and their defaults.")
+@json_option
+def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json: bool) -> None:
+    """Show every setting, its value, its default and where the value comes from."""
+    from bridges.config import SettingsError, load, schema
+
+    if markdown:
+        click.echo("| setting | kind | default | meaning |\n|---|---|---|---|")
+        for row in schema():
+            default = f"`{row.default}`" if row.default else ""
+            click.echo(f"| `{row.key}` | {row.kind} | {default} | {row.description} |")
+        return
+    try:
+        loaded = load(key_values(sets, "--set"), environ=os.environ, file=config)
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE, as_json=as_json)
+    rows = loaded.table()
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        print_table(
+            ["SETTING", "VALUE", "DEFAULT", "FROM"], ([row.key, row.value, row.default, row.origin] for row in rows)
+        )

@@ -1,0 +1,113 @@
+"""``anabranch produce``: append lines of standard input or of a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from bridges.commands.common import NodeClient, json_option, node_option, print_json, topic_path
+
+_BLOCK = 256 * 1024
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), default="-")
+@click.option("--key-separator", metavar="TEXT", help="What stands between key and value in a line.")
+@click.option("--records", "as_records", is_flag=True, help="Lines are JSON records, as 'tail --json' prints them.")
+@click.option("--partition", type=click.IntRange(0), help="Partition for all lines (default: by key).")
+@node_option
+@json_option
+def command(
+    topic: str,
+    file: Path,
+    key_separator: str | None,
+    as_records: bool,
+    partition: int | None,
+    node: str,
+    as_json: bool,
+) -> None:
+    """Append every line of FILE (default: standard input) to TOPIC as a record.
+
+    Returns when all of them are durable.
+    """
+    if as_records and (key_separator is not None or partition is not None):
+        raise click.UsageError("--records lines carry their own key and partition")
+    client = NodeClient(node, as_json=as_json)
+    path = topic_path(topic, "records")
+    if str(file) == "-":
+        answer = client.upload(path, _bodies(_blocks(sys.stdin.buffer), as_records, key_separator, partition))
+    else:
+        with file.open("rb") as source:
+            blocks = _blocks(source)
+            if sys.stderr.isatty() and not as_json:
+                blocks = _with_progress(blocks, file.stat().st_size)
+            answer = client.upload(path, _bodies(blocks, as_records, key_separator, partition))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"{answer['records']} records stored", err=True)
+
+
+def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
+    """What is there, as soon as it is there: somebody may be typing."""
+    assert isinstance(source, BufferedReader)
+    while block := source.read1(_BLOCK):
+        yield block
+
+
+def _bodies(
+    blocks: Iterator[bytes], as_records: bool, key_separator: str | None, partition: int | None
+) -> Iterator[bytes]:
+    """For every block the JSON lines of the input lines that end in it."""
+    separator = None if key_separator is None else key_separator.encode()
+
+    def convert(line: bytes) -> bytes:
+        text = line.removesuffix(b"\r")
+        if as_records:
+            return text + b"\n"
+        key: bytes | None = None
+        if separator and separator in text:
+            key, _, text = text.partition(separator)
+        return _record(key, text, partition)
+
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        if lines:
+            yield b"".join(map(convert, lines))
+    if rest:
+        yield convert(rest)
+
+
+def _record(key: bytes | None, value: bytes, partition: int | None) -> bytes:
+    record: dict[str, object] = {}
+    for name, data in (("key", key), ("value", value)):
+        if data is None:
+            continue
+        try:
+            record[name] = data.decode()
+        except UnicodeDecodeError:
+            record[f"{name}_base64"] = base64.b64encode(data).decode()
+    if partition is not None:
+        record["partition"] = partition
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def _with_progress(blocks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=size)
+        for block in blocks:
+            yield block
+            progress.advance(task, len(block))

@@ -1,0 +1,76 @@
+"""``anabranch tail``: print records of a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from bridges.cli import EXIT_FAILED, EXIT_USAGE
+from bridges.commands.common import NodeClient, fail, json_option, node_option, topic_path
+
+
+@click.command("tail")
+@click.argument("topic")
+@click.option("--partition", type=click.IntRange(0), help="One partition only (default: all).")
+@click.option(
+    "--from",
+    "start",
+    default=None,
+    metavar="OFFSET",
+    help="'earliest', 'latest' or an offset (default: latest with --follow, else earliest).",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with records as they arrive.")
+@click.option("--limit", "-n", type=click.IntRange(0), help="Stop after so many records.")
+@click.option("--keys", is_flag=True, help="Print partition, offset and key before the value.")
+@node_option
+@json_option
+def command(
+    topic: str,
+    partition: int | None,
+    start: str | None,
+    follow: bool,
+    limit: int | None,
+    keys: bool,
+    node: str,
+    as_json: bool,
+) -> None:
+    """Print records of TOPIC, one a line: values as they are, or JSON records with --json."""
+    offset = start or ("latest" if follow else "earliest")
+    if offset not in ("earliest", "latest") and not offset.isdigit():
+        fail(f"--from {offset!r} is neither 'earliest' nor 'latest' nor an offset", EXIT_USAGE, as_json=as_json)
+    path = topic_path(
+        topic, "records", partition=partition, offset=offset, limit=limit, follow="true" if follow else None
+    )
+    out = sys.stdout.buffer
+    client = NodeClient(node, as_json=as_json)
+    try:
+        for line in client.lines(path):
+            record = json.loads(line)
+            if "error" in record and "offset" not in record:
+                fail(str(record["error"]), EXIT_FAILED, as_json=as_json)
+            out.write(line if as_json else _text(record, keys))
+            if follow:
+                out.flush()
+        out.flush()
+    except KeyboardInterrupt:
+        client.close()
+
+
+def _text(record: dict[str, object], keys: bool) -> bytes:
+    value = _field(record, "value")
+    if not keys:
+        return value + b"\n"
+    head = f"{record['partition']}\t{record['offset']}\t".encode()
+    return head + _field(record, "key") + b"\t" + value + b"\n"
+
+
+def _field(record: dict[str, object], name: str) -> bytes:
+    import base64
+
+    encoded = record.get(f"{name}_base64")
+    if isinstance(encoded, str):
+        return base64.b64decode(encoded)
+    text = record.get(name)
+    return text.encode() if isinstance(text, str) else b""

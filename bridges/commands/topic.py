@@ -1,0 +1,125 @@
+"""``anabranch topic``: list, create, describe, alter, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from bridges.cli import EXIT_USAGE
+from bridges.commands.common import (
+    NodeClient,
+    fail,
+    json_option,
+    key_values,
+    node_option,
+    print_json,
+    print_table,
+    topic_path,
+)
+
+
+@click.group("topic")
+def command() -> None:
+    """List, create, describe, alter and delete topics."""
+
+
+@command.command("list")
+@node_option
+@json_option
+def list_(node: str, as_json: bool) -> None:
+    """List all topics."""
+    topics = NodeClient(node, as_json=as_json).call("GET", "/api/topics")["topics"]
+    if as_json:
+        print_json(topics)
+    else:
+        print_table(
+            ["TOPIC", "PARTITIONS", "RECORDS", "BYTES"],
+            ([one["name"], one["partitions"], one["records"], one["bytes"]] for one in topics),
+        )
+
+
+@command.command("create")
+@click.argument("topic")
+@click.option("--partitions", type=click.IntRange(1), help="Number of partitions (default: the node's).")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configuration, by Kafka's names.")
+@node_option
+@json_option
+def create(topic: str, partitions: int | None, configs: tuple[str, ...], node: str, as_json: bool) -> None:
+    """Create a topic."""
+    body: dict[str, Any] = {"name": topic, "config": key_values(configs, "--config")}
+    if partitions is not None:
+        body["partitions"] = partitions
+    made = NodeClient(node, as_json=as_json).call("POST", "/api/topics", body)
+    if as_json:
+        print_json(made)
+    else:
+        click.echo(f"created {topic} with {len(made['partitions'])} partitions")
+
+
+@command.command("describe")
+@click.argument("topic")
+@click.option("--all", "everything", is_flag=True, help="Show defaults, too.")
+@node_option
+@json_option
+def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
+    """Show a topic's partitions, offsets, names and configuration."""
+    found = NodeClient(node, as_json=as_json).call("GET", topic_path(topic))
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"topic   {found['name']}")
+    click.echo(f"id      {found['id']}")
+    for protocol, name in sorted(found["names"].items()):
+        click.echo(f"{protocol:<8}{name}")
+    config = found["effective_config"] if everything else found["config"]
+    for key, value in sorted(config.items()):
+        click.echo(f"config  {key} = {value}")
+    click.echo()
+    print_table(
+        ["PARTITION", "START", "END", "BYTES", "EPOCH", "STREAM"],
+        (
+            [one["partition"], one["start_offset"], one["end_offset"], one["bytes"], one["epoch"], one["stream_id"]]
+            for one in found["partitions"]
+        ),
+    )
+
+
+@command.command("alter")
+@click.argument("topic")
+@click.option("--partitions", type=click.IntRange(1), help="New, larger number of partitions.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a configuration.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to the default.")
+@node_option
+@json_option
+def alter(
+    topic: str, partitions: int | None, configs: tuple[str, ...], deleted: tuple[str, ...], node: str, as_json: bool
+) -> None:
+    """Change a topic's configuration or give it more partitions."""
+    changes: dict[str, str | None] = dict(key_values(configs, "--config"))
+    changes.update(dict.fromkeys(deleted))
+    if not changes and partitions is None:
+        fail("nothing to change: give --partitions, --config or --delete-config", EXIT_USAGE, as_json=as_json)
+    body = {"partitions": partitions, "config": changes}
+    changed = NodeClient(node, as_json=as_json).call("PATCH", topic_path(topic), body)
+    if as_json:
+        print_json(changed)
+    else:
+        click.echo(f"altered {topic}")
+
+
+@command.command("delete")
+@click.argument("topic")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@json_option
+def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
+    """Delete a topic and its data, for good."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete topic {topic} and all its records?", abort=True, err=True)
+    answer = NodeClient(node, as_json=as_json).call("DELETE", topic_path(topic))
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"deleted {topic}")

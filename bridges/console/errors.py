@@ -1,0 +1,82 @@
+"""Failures as HTTP answers: a JSON object with ``error`` (one sentence) and ``kind`` (its class)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from bridges.catalog import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.config_types import InvalidConfig
+from bridges.errors import BatchInvalid, LogDeleted, LogError, OffsetOutOfRange, StorageFull
+from bridges.json_records import BadLine
+from bridges.names import InvalidTopicName
+
+_log = structlog.get_logger("anabranch.console")
+
+_STATUS: tuple[tuple[type[LogError], int], ...] = (
+    (TopicNotFound, 404),
+    (LogDeleted, 404),
+    (TopicExists, 409),
+    (NameCollision, 409),
+    (InvalidTopicName, 400),
+    (InvalidPartitions, 400),
+    (InvalidConfig, 400),
+    (BadLine, 400),
+    (BatchInvalid, 400),
+    (OffsetOutOfRange, 416),
+    (StorageFull, 507),
+)
+
+
+class RequestError(Exception):
+    """The request itself is wrong; ``status`` is the answer's, ``extra`` goes into its body."""
+
+    def __init__(self, message: str, status: int = 400, **extra: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.extra = extra
+
+
+def status_of(error: LogError) -> int:
+    """The HTTP status of a failure of the log or the catalog."""
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return status
+    return 503
+
+
+def error_body(error: Exception, **extra: object) -> dict[str, object]:
+    """What the body of an error answer says."""
+    return {"error": str(error), "kind": type(error).__name__, **extra}
+
+
+def error_response(error: Exception, status: int, **extra: object) -> web.Response:
+    """An error as a response."""
+    return web.json_response(error_body(error, **extra), status=status)
+
+
+@web.middleware
+async def errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn every failure into a JSON answer; what nobody expected is logged and answered with 500."""
+    try:
+        return await handler(request)
+    except RequestError as error:
+        return error_response(error, error.status, **error.extra)
+    except LogError as error:
+        return error_response(error, status_of(error))
+    except json.JSONDecodeError as error:
+        return error_response(RequestError(f"the body is not JSON: {error}"), 400)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return error_response(RequestError(error.reason), error.status)
+    except ConnectionError:
+        raise  # the client went away: there is nobody to answer
+    except Exception:  # noqa: BLE001 - logged, and answered with 500
+        _log.exception("request failed", method=request.method, path=request.path)
+        return web.json_response({"error": "unexpected failure; see the node's log", "kind": "Internal"}, status=500)

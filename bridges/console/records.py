@@ -1,0 +1,359 @@
+"""Records over HTTP, as lines of JSON, in both directions and streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from bridges.catalog import Topic
+from bridges.console.errors import RequestError, error_body, error_response, status_of
+from bridges.errors import LogError, OffsetOutOfRange
+from bridges.formats import FormatId, decode
+from bridges.formats.kafka import encode, set_log_append_time
+from bridges.json_records import BadLine, parse_line, to_line
+from bridges.partition_log import Batch, PartitionLog
+from bridges.partitioner import partition_of
+
+if TYPE_CHECKING:
+    from bridges.node import Node
+    from bridges.records import Record
+
+FRONT = "http"
+"""What metrics call this way in and out."""
+
+_BATCH_RECORDS = 1000
+_BATCH_BYTES = 256 * 1024
+_IN_FLIGHT = 16
+"""Batches of one request that may wait for durability before reading of its body stops."""
+_LINGER_S = 0.02
+"""How long records wait for more of the body before they are appended."""
+_READ_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Records of one partition that are not handed to its log yet."""
+
+    log: PartitionLog
+    records: list[Record] = field(default_factory=list)
+    size: int = 0
+
+
+class RecordHandlers:
+    """``/api/topics/{topic}/records``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._traffic = node.metrics.front(FRONT)
+        self._followers: set[asyncio.Task[object]] = set()
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_post("/api/topics/{topic}/records", self.produce)
+        app.router.add_get("/api/topics/{topic}/records", self.read)
+
+    def stop(self) -> None:
+        """End all streams that follow a topic; they would never end by themselves."""
+        for task in self._followers:
+            task.cancel()
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def produce(self, request: web.Request) -> web.Response:
+        """Append the lines of the body. Answers once all are durable: how many, and their offsets by partition.
+
+        A line that is wrong ends the request with 400, its number and the number of records stored before it.
+        """
+        writer = _Writer(self._node, self._node.catalog.topic(request.match_info["topic"]))
+        lines = _Lines(request, self._node.settings.limits.http_line_bytes)
+        number = 0
+        try:
+            while (line := await lines.next(writer.flush)) is not None:
+                number += 1
+                if line.strip():
+                    await writer.add(*parse_line(line))
+            await writer.finish()
+        except LogError as error:
+            await writer.settle()
+            return error_response(error, status_of(error), line=number, stored=writer.stored)
+        finally:
+            writer.abandon()
+        return web.json_response({"records": writer.stored, "partitions": writer.offsets})
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        """Stream records as lines. Query: ``partition`` (default all), ``offset`` (a number, ``earliest`` or
+        ``latest``), ``limit`` (records in all), ``follow`` (wait for more)."""
+        topic = self._node.catalog.topic(request.match_info["topic"])
+        query = request.query
+        logs = self._logs(topic, query.get("partition"))
+        limit = _whole(query.get("limit"), "limit", 0, None)
+        follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
+        await asyncio.gather(*(log.ready() for log in logs))
+        positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._followers.add(task)
+        try:
+            await self._stream(response, topic.name, positions, limit, follow)
+        except LogError as error:
+            # The status line is gone already: the failure is the last line.
+            await response.write(json.dumps(error_body(error)).encode() + b"\n")
+        finally:
+            self._followers.discard(task)
+        await response.write_eof()
+        return response
+
+    def _logs(self, topic: Topic, partition: str | None) -> list[PartitionLog]:
+        if partition is None:
+            wanted = [info.index for info in topic.partitions]
+        else:
+            number = _whole(partition, "partition", 0, None)
+            assert number is not None
+            wanted = [number]
+        logs = [self._node.logs.get(topic.name, index) for index in wanted]
+        found = [log for log in logs if log is not None]
+        if len(found) != len(wanted):
+            raise RequestError(f"topic {topic.name!r} has no partition {partition}", 404)
+        return found
+
+    async def _stream(
+        self,
+        response: web.StreamResponse,
+        topic: str,
+        positions: dict[PartitionLog, int],
+        limit: int | None,
+        follow: bool,
+    ) -> None:
+        ends = {log: log.last_stable_offset for log in positions}
+        left = -1 if limit is None else limit
+        moved = _Moved(positions)
+        traffic = self._traffic.topic(topic)
+        try:
+            while left:
+                moved.clear()
+                progress = False
+                for log in positions:
+                    end = log.last_stable_offset if follow else ends[log]
+                    while left and positions[log] < end:
+                        progress = True
+                        lines: list[bytes] = []
+                        batches = await log.read_batches(positions[log], _READ_BYTES)
+                        if not batches:
+                            break
+                        for batch in batches:
+                            for record in decode(batch):
+                                if positions[log] <= record.offset < end and left:
+                                    lines.append(to_line(record, log.partition))
+                                    left -= 1
+                            positions[log] = max(positions[log], batch.end_offset)
+                        body = b"".join(lines)
+                        traffic.fetched(len(batches), len(lines), sum(len(batch.payload) for batch in batches))
+                        await response.write(body)
+                if not follow:
+                    return
+                if not progress and left:
+                    await moved.wait()
+        finally:
+            moved.close()
+
+
+class _Moved:
+    """Wakes a reader when one of its logs moves."""
+
+    def __init__(self, logs: dict[PartitionLog, int]) -> None:
+        self._event = asyncio.Event()
+        self._logs = list(logs)
+        for log in self._logs:
+            log.add_waiter(self)
+
+    def log_moved(self, log: PartitionLog) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        for log in self._logs:
+            await log.ready()  # a log that failed is opened anew; one that was deleted ends the stream
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.remove_waiter(self)
+
+
+class _Writer:
+    """Groups records into batches per partition and appends them, a bounded number at a time."""
+
+    def __init__(self, node: Node, topic: Topic) -> None:
+        self.stored = 0
+        self.offsets: dict[str, dict[str, int]] = {}
+        self._topic = topic
+        self._logs = node.logs
+        self._pending: dict[int, _Pending] = {}
+        self._futures: list[asyncio.Future[None]] = []
+        self._traffic = node.metrics.front(FRONT).topic(topic.name)
+        self._next = 0
+        effective = node.catalog.effective
+        self._max_bytes = effective(topic.name, "max.message.bytes")
+        self._append_time = effective(topic.name, "message.timestamp.type") == "LogAppendTime"
+        self._compacted = "compact" in effective(topic.name, "cleanup.policy")
+
+    async def add(self, record: Record, partition: int | None) -> None:
+        """Take one record in. Raises BadLine, and LogError of earlier appends."""
+        if partition is None or partition < 0:
+            if record.key is not None:
+                partition = partition_of(record.key, len(self._topic.partitions))
+            else:
+                partition = self._next % len(self._topic.partitions)
+        if record.key is None and self._compacted:
+            raise BadLine(f"topic {self._topic.name!r} is compacted, so every record needs a key")
+        if record.timestamp < 0:
+            record.timestamp = time.time_ns() // 1_000_000
+        size = 64 + len(record.key or b"") + len(record.value or b"")
+        size += sum(24 + 4 * len(name) + len(value or b"") for name, value in record.headers)
+        pending = self._pending.get(partition)
+        if pending is None:
+            log = self._logs.get(self._topic.name, partition)
+            if log is None:
+                raise BadLine(f"topic {self._topic.name!r} has no partition {partition}")
+            pending = self._pending[partition] = _Pending(log)
+        if pending.records and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
+            await self._flush(partition)
+        pending.records.append(record)
+        pending.size += size
+        if len(pending.records) >= _BATCH_RECORDS or pending.size >= _BATCH_BYTES:
+            await self._flush(partition)
+
+    async def _flush(self, partition: int) -> None:
+        pending = self._pending[partition]
+        records, pending.records, pending.size = pending.records, [], 0
+        if not records:
+            return
+        self._next += 1  # records without a key stay together, batch by batch
+        payload = encode(records)
+        if len(payload) > self._max_bytes:
+            raise BadLine(f"a batch of {len(payload)} bytes exceeds max.message.bytes = {self._max_bytes}")
+        if self._append_time:
+            set_log_append_time(memoryview(payload), time.time_ns() // 1_000_000)
+        newest = max(record.timestamp for record in records)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        count, size = len(records), len(payload)
+
+        def stored(base_offset: int, error: LogError | None) -> None:
+            if error is None:
+                self._account(partition, base_offset, count, size)
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+        pending.log.append(Batch(payload, count, int(FormatId.KAFKA), newest), stored)
+        self._futures.append(future)
+        if len(self._futures) >= _IN_FLIGHT:
+            await self._futures.pop(0)
+
+    def _account(self, partition: int, base_offset: int, count: int, size: int) -> None:
+        self.stored += count
+        self._traffic.appended(1, count, size)
+        span = self.offsets.setdefault(str(partition), {"first": base_offset, "next": base_offset, "records": 0})
+        span["next"] = base_offset + count
+        span["records"] += count
+
+    async def finish(self) -> None:
+        """Append what is left and wait until all of it is durable. Raises LogError."""
+        await self.flush()
+        while self._futures:
+            await self._futures.pop(0)
+
+    async def flush(self) -> None:
+        """Append everything taken in so far. Raises LogError."""
+        for partition in list(self._pending):
+            await self._flush(partition)
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        for future in self._futures:
+            if not future.cancel():
+                future.exception()
+
+    async def settle(self) -> None:
+        """Wait for what was appended, whatever became of it, so that ``stored`` is final."""
+        await asyncio.gather(*self._futures, return_exceptions=True)
+
+
+class _Lines:
+    """Lines of a body of any length, without ever holding more than one line and one chunk."""
+
+    def __init__(self, request: web.Request, limit: int) -> None:
+        self._content = request.content
+        self._limit = limit
+        self._ready: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._ended = False
+
+    async def next(self, idle: Callable[[], Awaitable[None]]) -> bytes | None:
+        """The next line, None at the end. ``idle`` is awaited when the client lets us wait for it.
+
+        Raises BadLine when the line is too long.
+        """
+        while not self._ready and not self._ended:
+            await self._receive(idle)
+        if not self._ready:
+            return None
+        line = self._ready.popleft()
+        if len(line) > self._limit:
+            raise BadLine(f"longer than {self._limit} bytes")
+        return line
+
+    async def _receive(self, idle: Callable[[], Awaitable[None]]) -> None:
+        receiving = asyncio.ensure_future(self._content.readany())
+        try:
+            done, _ = await asyncio.wait({receiving}, timeout=_LINGER_S)
+            if not done:
+                await idle()
+            chunk = await receiving
+        finally:
+            receiving.cancel()
+        first, *others = chunk.split(b"\n")
+        self._rest += first
+        for other in others:
+            self._ready.append(bytes(self._rest))
+            self._rest = bytearray(other)
+        self._ended = not chunk
+        if (self._ended and self._rest) or len(self._rest) > self._limit:
+            self._ready.append(bytes(self._rest))
+            self._rest = bytearray()
+
+
+def _position(log: PartitionLog, text: str) -> int:
+    if text == "earliest":
+        return log.log_start_offset
+    if text == "latest":
+        return log.last_stable_offset
+    offset = _whole(text, "offset", 0, None)
+    assert offset is not None
+    if not log.log_start_offset <= offset <= log.high_watermark:
+        raise OffsetOutOfRange(
+            f"offset {offset} of {log.topic}-{log.partition} is outside [{log.log_start_offset}, {log.high_watermark}]"
+        )
+    return offset
+
+
+def _whole(text: str | None, what: str, low: int, default: int | None) -> int | None:
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) < low:
+        raise RequestError(f"{what} = {text!r} is not a whole number")
+    return int(text)

@@ -1,0 +1,180 @@
+"""Topics over HTTP: list, create, describe, change, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges import topic_config
+from bridges.catalog import Topic
+from bridges.console.errors import RequestError
+
+if TYPE_CHECKING:
+    from bridges.node import Node
+
+
+class TopicHandlers:
+    """``/api/topics`` and what lies below it, records excepted."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/topics", self.list)
+        app.router.add_post("/api/topics", self.create)
+        app.router.add_get("/api/topics/{topic}", self.describe)
+        app.router.add_patch("/api/topics/{topic}", self.alter)
+        app.router.add_delete("/api/topics/{topic}", self.delete)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """All topics in alphabetical order; record counts cover the partitions that are in use."""
+        topics = sorted(self._node.catalog.topics.values(), key=lambda topic: topic.name)
+        return web.json_response({"topics": [self._summary(topic) for topic in topics]})
+
+    async def create(self, request: web.Request) -> web.Response:
+        """Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol), ``validate_only``."""
+        body = await json_object(request, {"name", "partitions", "config", "names", "validate_only"})
+        name = body.get("name")
+        if not isinstance(name, str):
+            raise RequestError("name is not given as text")
+        partitions = _whole(body, "partitions", self._node.settings.kafka.num_partitions)
+        config, names = _texts(body, "config"), _texts(body, "names")
+        if body.get("validate_only"):
+            self._node.catalog.check_new_topic(name, partitions, config, names)
+            return web.json_response({"name": name, "validate_only": True})
+        topic = await self._node.catalog.create_topic(name, partitions, config, names)
+        return web.json_response(await self._details(topic), status=201)
+
+    async def describe(self, request: web.Request) -> web.Response:
+        """Everything about one topic, with offsets of every partition."""
+        return web.json_response(await self._details(self._topic(request)))
+
+    async def alter(self, request: web.Request) -> web.Response:
+        """Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
+        topic = self._topic(request)
+        body = await json_object(request, {"partitions", "config"})
+        catalog = self._node.catalog
+        changes: dict[str, str | None] = {}
+        for key, value in _mapping(body, "config").items():
+            changes[key] = None if value is None else _config_text(key, value)
+        total = len(topic.partitions)
+        if body.get("partitions") is not None:
+            total = _whole(body, "partitions", total)
+        # Both are checked before either is done: a request is refused whole.
+        catalog.check_config(topic.name, changes)
+        if total != len(topic.partitions):
+            catalog.check_partitions(topic.name, total)
+            await catalog.add_partitions(topic.name, total)
+        if changes:
+            await catalog.set_config(topic.name, changes)
+        return web.json_response(await self._details(topic))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        topic = self._topic(request)
+        await self._node.catalog.delete_topic(topic.name)
+        return web.json_response({"deleted": topic.name})
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def _topic(self, request: web.Request) -> Topic:
+        return self._node.catalog.topic(request.match_info["topic"])
+
+    def _summary(self, topic: Topic) -> dict[str, object]:
+        records = size = 0
+        node = self._node
+        for log in node.logs:
+            if log.topic == topic.name and log.is_open:
+                records += log.high_watermark - log.log_start_offset
+                size += log.size_bytes
+        traffic = {
+            front.name: {
+                "records_in": seen.records_in,
+                "bytes_in": seen.bytes_in,
+                "records_out": seen.records_out,
+                "bytes_out": seen.bytes_out,
+            }
+            for front in node.metrics.fronts.values()
+            if (seen := front.topics.get(topic.name)) is not None
+        }
+        return {
+            "name": topic.name,
+            "id": str(topic.topic_id),
+            "partitions": len(topic.partitions),
+            "created_ms": topic.created_ms,
+            "records": records,
+            "bytes": size,
+            "traffic": traffic,
+        }
+
+    async def _details(self, topic: Topic) -> dict[str, object]:
+        node = self._node
+        partitions: list[dict[str, object]] = []
+        logs = [node.logs.get(topic.name, info.index) for info in topic.partitions]
+        await asyncio.gather(*(log.ready() for log in logs if log is not None))
+        for info, log in zip(topic.partitions, logs, strict=False):
+            if log is not None:
+                partitions.append(
+                    {
+                        "partition": info.index,
+                        "start_offset": log.log_start_offset,
+                        "end_offset": log.high_watermark,
+                        "bytes": log.size_bytes,
+                        "epoch": log.epoch,
+                        "stream_id": info.stream_id,
+                    }
+                )
+        effective = {
+            key: topic_config.resolve(key, topic.config, node.catalog.node_config, node.static_config)
+            for key in topic_config.TOPIC_CONFIGS
+        }
+        return {
+            "name": topic.name,
+            "id": str(topic.topic_id),
+            "created_ms": topic.created_ms,
+            "names": topic.names,
+            "config": topic.config,
+            "effective_config": {key: value.value for key, value in effective.items()},
+            "partitions": partitions,
+        }
+
+
+async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
+    """The request's body, a JSON object with none but ``known`` keys. Raises RequestError."""
+    body = await request.json()
+    if not isinstance(body, dict):
+        raise RequestError("the body is not a JSON object")
+    if unknown := sorted(body.keys() - known):
+        raise RequestError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return body
+
+
+def _whole(body: Mapping[str, Any], key: str, default: int) -> int:
+    value = body.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{key} is not a whole number")
+    return value
+
+
+def _mapping(body: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = body.get(key) or {}
+    if not isinstance(value, dict):
+        raise RequestError(f"{key} is not an object")
+    return value
+
+
+def _texts(body: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {name: _config_text(name, value) for name, value in _mapping(body, key).items()}
+
+
+def _config_text(name: str, value: Any) -> str:
+    """Numbers and booleans are as good as their text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise RequestError(f"{name} is not text, a number or a boolean")
