@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
+TOPIC_ALREADY_EXISTS = 36
+INVALID_PARTITIONS = 37
+GROUP_ID_NOT_FOUND = 69
+UNKNOWN_TOPIC_OR_PARTITION = 3
+
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -64,9 +69,11 @@ class Abilities:
     acknowledged_offsets: bool = True  # produce tells them
     binary_everywhere: bool = True  # any bytes as key, value and header value, and headers per record
     null_headers: bool = True  # can write a header without a value
+    void_records: bool = True  # can write a record with neither key nor value
     ordered_headers: bool = True  # keeps the order of headers of one name among others
     admin: frozenset[str] = field(default_factory=frozenset)
     group: bool = True
+    shares: bool = True  # two members can be run side by side
     idempotence: bool = True
     transactions: bool = False
     new_group_protocol: bool = False  # KIP-848

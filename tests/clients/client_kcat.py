@@ -16,8 +16,9 @@ KEY_DELIMITER = b"<<key>>"
 
 
 def render_headers(headers: Headers) -> bytes:
-    """Headers as kcat prints them: name=value with commas between, NULL for no value."""
-    return b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in headers)
+    """Headers as kcat prints them: name=value with commas between, NULL for no value, C strings that end at a zero."""
+    shown = ((name.encode(), b"NULL" if value is None else value.partition(b"\0")[0]) for name, value in headers)
+    return b",".join(name + b"=" + value for name, value in shown)
 
 
 class KcatClient(Client):
@@ -29,6 +30,7 @@ class KcatClient(Client):
         binary_everywhere=False,
         null_headers=False,
         acknowledged_offsets=False,
+        shares=False,
         admin=frozenset({"topics", "partition_count", "offset"}),
     )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tests.clients.api import Shares
+from tests.clients.api import UNKNOWN_TOPIC_OR_PARTITION, Client, ClientError, Shares
 
 PATIENCE_SECONDS = 40.0
 
@@ -48,3 +48,24 @@ def share(join: Callable[[], Member], partitions: int) -> Shares:
     finally:
         first.close()
         second.close()
+
+
+def await_topic(client: Client, topic: str, partitions: int) -> None:
+    """Ask until the topic has that many partitions: a Kafka broker learns of a new topic after its controller."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if client.partition_count(topic) == partitions:
+                return
+        except ClientError as error:
+            if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+    raise TimeoutError(f"{topic} never had {partitions} partitions")
+
+
+def group_members_left(client: Client, group: str) -> None:
+    """Ask until the group has no members: some libraries leave it without waiting for the answer."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while client.describe_group(group).members:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{group} still has members")

@@ -1,0 +1,65 @@
+"""The broker under test: a node of ours, or another broker at ANABRANCH_TEST_BOOTSTRAP (host:port).
+
+Running these tests against Apache Kafka (benchmarks/kafka_broker.py) shows that what they demand is what Kafka does.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from tests.clients.api import Client
+from tests.clients.registry import Opener
+from tests.clients.sharing import await_topic
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """`host:port` of the broker under test."""
+    given = os.environ.get("ANABRANCH_TEST_BOOTSTRAP")
+    return given or str(request.getfixturevalue("shared_node").kafka)
+
+
+@pytest.fixture(scope="session")
+def open_client(bootstrap: str) -> Iterator[Opener]:
+    """Clients by name."""
+    opener = Opener(bootstrap)
+    try:
+        yield opener
+    finally:
+        opener.close()
+
+
+@pytest.fixture(scope="session")
+def reference(open_client: Opener) -> Client:
+    """The client that prepares what another one is tested with."""
+    return open_client("confluent-kafka")
+
+
+@pytest.fixture(scope="session")
+def make_topic(reference: Client) -> MakeTopic:
+    """Creates a topic with a name of its own; returns when clients see it."""
+
+    def make(prefix: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        topic = fresh(prefix)
+        reference.create_topic(topic, partitions, config)
+        await_topic(reference, topic, partitions)
+        return topic
+
+    return make
+
+
+def fresh(prefix: str) -> str:
+    """A name that nothing has had before."""
+    return f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture(scope="session")
+def fresh_name() -> Callable[[str], str]:
+    """Makes names that nothing has had before."""
+    return fresh
