@@ -93,6 +93,15 @@ class RangeServer:
         return RangeServerInfo(self._options.server_id, self._options.advertise_addr)
 
     @property
+    def advertise_addr(self) -> str:
+        return self._options.advertise_addr
+
+    @advertise_addr.setter
+    def advertise_addr(self, address: str) -> None:
+        """To be set before :meth:`start`, when the address is known only once a listener is bound."""
+        self._options.advertise_addr = address
+
+    @property
     def failure(self) -> Status | None:
         """Why every request is refused; None while they are served."""
         return self._refusal
