@@ -32,7 +32,7 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
-_CLASSIC = "Classic"
+_CLASSIC = "classic"
 # What a client may do to a group where nothing is forbidden: READ, DELETE, DESCRIBE as bits of Kafka's operations.
 _GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 _OPERATIONS_NOT_ASKED = -(2**31)
@@ -84,7 +84,7 @@ class GroupAdmin:
                 group_state=GroupState.DEAD.value,
                 authorized_operations=operations,
             )
-        # Metadata and assignment belong to a generation: outside a stable group they may be of the last or the next.
+        # Which of its metadata counts is open while a group rebalances; the last assignment is told nevertheless.
         stable = group.state is GroupState.STABLE
         name = group.protocol_name or ""
         return _Described(
@@ -99,7 +99,7 @@ class GroupAdmin:
                     member.client_id,
                     member.client_host,
                     member.protocols.get(name, b"") if stable else b"",
-                    member.assignment if stable else b"",
+                    member.assignment,
                 )
                 for member in group.members.values()
             ],
@@ -110,7 +110,7 @@ class GroupAdmin:
         """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        if types and _CLASSIC.lower() not in types:
+        if types and _CLASSIC not in types:
             return ListGroupsResponse()
         return ListGroupsResponse(
             groups=[

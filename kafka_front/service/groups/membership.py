@@ -17,6 +17,7 @@ from kafka_front.wire.messages import (
     SyncGroupResponse,
 )
 
+from . import codes
 from .coordinator import JoinRequest, Leaver, SyncRequest
 from .group import JoinReply, SyncReply
 from .service import GroupService
@@ -28,6 +29,7 @@ _KNOWN_ID_SINCE = 4
 _REBALANCE_TIMEOUT_SINCE = 1
 _NULL_PROTOCOL_SINCE = 7
 _SKIP_ASSIGNMENT_SINCE = 9
+_PROTOCOL_NAMED_SINCE = 5
 _BATCH_LEAVE_SINCE = 3
 
 
@@ -84,6 +86,10 @@ class Membership:
 
     def sync(self, ctx: Context, request: SyncGroupRequest) -> Outcome:
         """SyncGroup: answered when the leader's assignment is durable."""
+        if ctx.version >= _PROTOCOL_NAMED_SINCE and (request.protocol_type is None or request.protocol_name is None):
+            # Null is legal on the wire, yet a broker wants both named (KIP-559), before it looks at anything else.
+            ctx.respond(SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL))
+            return DEFERRED
 
         def reply(answer: SyncReply) -> None:
             ctx.respond(

@@ -54,7 +54,7 @@ def test_fuzz_other_content_is_refused(content: bytes) -> None:
         decode_snapshot(MARK + content)
 
 
-@given(st.binary())
+@given(st.binary().filter(lambda blob: not blob.startswith(MARK)))
 def test_groups_of_another_kind_are_left_alone(blob: bytes) -> None:
     assert decode_snapshot(blob) is None
 
