@@ -37,4 +37,14 @@ async def start_backend(
         retention_bytes=None if sbp.retention_bytes < 0 else sbp.retention_bytes,
         low_water_bytes=None if sbp.low_water_bytes < 0 else sbp.low_water_bytes,
     )
-    return await start_embedded(directory, EmbeddedOptions(store=store))
+    options = EmbeddedOptions(
+        store=store,
+        listen={name: (address.host, address.port) for name, address in listen.items()},
+        advertise={name: told for name, told in settings.advertise.items() if name in LISTENERS},
+    )
+    return await start_embedded(directory, options, on_failed)
+
+
+def addresses(embedded: Embedded) -> dict[str, Address]:
+    """Where the backend's listeners really listen."""
+    return {name: Address(host, port) for name, (host, port) in embedded.addresses.items()}

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.config import Settings, SettingsError, load, schema
+from bridges.front import Address
+from bridges.quantities import format_duration, format_size, parse_duration, parse_size
+
+
+def given_(flags=None, environ=None, file: str | None = None, tmp_path: Path | None = None):
+    path = None
+    if file is not None:
+        assert tmp_path is not None
+        path = tmp_path / "settings.toml"
+        path.write_text(file)
+    return load(flags, environ=environ or {}, file=path, directory=tmp_path or Path("/nonexistent"))
+
+
+def test_flags_beat_environment_beats_file_beats_defaults(tmp_path: Path) -> None:
+    file = "[kafka]\nnum_partitions = 2\nmax_connections = 20\nfetch_sessions = 200\n"
+    environ = {"ANABRANCH_KAFKA__NUM_PARTITIONS": "3", "ANABRANCH_KAFKA__MAX_CONNECTIONS": "30"}
+    loaded = given_({"kafka.num_partitions": "4"}, environ, file, tmp_path)
+    kafka = loaded.settings.kafka
+    assert (kafka.num_partitions, kafka.max_connections, kafka.fetch_sessions) == (4, 30, 200)
+    assert kafka.group.max_size == 10_000
+    origins = {row.key: row.origin for row in loaded.table()}
+    assert origins["kafka.num_partitions"] == "command line"
+    assert origins["kafka.max_connections"] == "environment ANABRANCH_KAFKA__MAX_CONNECTIONS"
+    assert origins["kafka.fetch_sessions"] == str(tmp_path / "settings.toml")
+    assert origins["kafka.group.max_size"] == "default"
+
+
+def test_the_usual_file_is_read_where_the_node_starts(tmp_path: Path) -> None:
+    assert given_(tmp_path=tmp_path).settings == Settings()
+    (tmp_path / "anabranch.toml").write_text("[node]\nid = 7\n")
+    assert given_(tmp_path=tmp_path).settings.node.id == 7
+
+
+def test_maps_take_names_with_dots_and_underscores(tmp_path: Path) -> None:
+    file = '[listen]\nkafka = "0.0.0.0:1"\n[topic_defaults]\n"retention.bytes" = 5\nretention.ms = "6"\n'
+    file += "preallocate = true\n"
+    environ = {"ANABRANCH_LISTEN__SBP_PD": ":2", "ANABRANCH_ADVERTISE__KAFKA": "here:9"}
+    settings = given_({"listen.sbp.range_server": "off"}, environ, file, tmp_path).settings
+    assert settings.listen == {"kafka": "0.0.0.0:1", "sbp-pd": ":2", "sbp-range-server": "off"}
+    assert settings.advertise == {"kafka": "here:9"}
+    assert settings.topic_defaults == {"retention.bytes": "5", "retention.ms": "6", "preallocate": "true"}
+
+
+def test_sizes_and_durations_are_written_like_people_write_them() -> None:
+    flags = {"log.tail_cache_bytes": "1.5GiB", "kafka.group.offsets_retention_ms": "7d", "sbp.retention_bytes": "-1"}
+    loaded = given_(flags)
+    assert loaded.settings.log.tail_cache_bytes == 3 * 2**29
+    assert loaded.settings.kafka.group.offsets_retention_ms == 7 * 86_400_000
+    values = {row.key: row.value for row in loaded.table()}
+    assert values["log.tail_cache_bytes"] == "1536MiB"
+    assert values["kafka.group.offsets_retention_ms"] == "7d"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "file", "expected"),
+    [
+        ({"kafka.num_partition": "1"}, {}, None, "command line: unknown setting 'kafka.num_partition' (did you mean"),
+        ({}, {"ANABRANCH_KAFKA__NOPE": "1"}, None, "environment ANABRANCH_KAFKA__NOPE: unknown setting 'kafka.nope'"),
+        ({}, {}, "[sbp]\nnope = 1\n", "settings.toml: unknown setting 'sbp.nope'"),
+        ({"listen": "x"}, {}, None, "needs a name after it"),
+        ({"kafka": "x"}, {}, None, "unknown setting 'kafka'"),
+        ({"kafka.num_partitions.x": "1"}, {}, None, "unknown setting"),
+        ({"kafka.num_partitions": "many"}, {}, None, "command line: kafka.num_partitions = 'many':"),
+        ({"kafka.num_partitions": "0"}, {}, None, "kafka.num_partitions = '0':"),
+        ({"sbp.durability": "maybe"}, {}, None, "sbp.durability = 'maybe':"),
+        ({"sbp.segment_bytes": "lots"}, {}, None, "a size such as"),
+        ({"sbp.segment_bytes": "-1"}, {}, None, "sbp.segment_bytes = '-1':"),
+        (
+            {},
+            {"ANABRANCH_NODE__DRAIN_TIMEOUT_MS": "soon"},
+            None,
+            "ANABRANCH_NODE__DRAIN_TIMEOUT_MS: node.drain_timeout_ms",
+        ),
+        ({"topic_defaults.retention.ms": "x"}, {}, None, "command line: topic_defaults: retention.ms = 'x'"),
+        ({"topic_defaults.nope": "x"}, {}, None, "'nope' is not a topic configuration"),
+        ({}, {}, "this is = = not toml", "settings.toml:"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(flags, environ, file, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        given_(flags, environ, file, tmp_path)
+    assert expected in str(caught.value)
+
+
+def test_every_wrong_value_is_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        given_({"kafka.num_partitions": "x", "node.id": "y"})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"missing\.toml"):
+        load({}, environ={}, file=tmp_path / "missing.toml")
+
+
+def test_variables_of_the_command_line_are_no_settings() -> None:
+    environ = {"ANABRANCH_NODE": "http://x", "ANABRANCH_CONFIG": "y", "OTHER": "z"}
+    assert given_(environ=environ).settings == Settings()
+
+
+def test_every_setting_is_described() -> None:
+    for row in schema():
+        assert row.description.endswith("."), row.key
+        assert row.kind
+
+
+SIZES = st.integers(0, 2**60)
+
+
+@given(SIZES)
+def test_sizes_round_trip(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+    assert parse_duration(format_duration(size)) == size
+
+
+@given(st.text(max_size=10))
+def test_any_text_is_a_quantity_or_refused_with_a_reason(text: str) -> None:
+    for parse in (parse_size, parse_duration):
+        try:
+            assert parse(text) >= -1
+        except ValueError as error:
+            assert "must be" in str(error) or "whole" in str(error)  # noqa: PT017 - both outcomes are right
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64MiB", 2**26), ("1 KB", 1000), ("0.5k", 512), ("17", 17), ("-1", -1), ("2 tib", 2**41)]
+)
+def test_sizes_by_example(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("7d", 604_800_000), ("1.5h", 5_400_000), ("90s", 90_000), ("5m", 300_000), ("250ms", 250)]
+)
+def test_durations_by_example(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5", "0.0001k", "-2", "1e3", "5 parsecs", "²"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be|whole"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a.b:9092", Address("a.b", 9092)),
+        ("[::1]:0", Address("::1", 0)),
+        (":80", Address("127.0.0.1", 80)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "::1:80", "host:-1", "host:٣"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
+        Address.parse(text)

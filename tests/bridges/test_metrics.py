@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bridges.metrics import Metrics, gauge
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_timed_and_measured() -> None:
+    metrics = Metrics()
+    kind = metrics.front("kafka").kind("Produce")
+    kind.done(0.0004, 100, 10)
+    kind.done(0.003, 200, 20)
+    kind.done(60.0, 300, 30)
+    kind.failed("NOT_LEADER")
+    kind.failed("NOT_LEADER")
+    found = samples(metrics)
+    labels = (("front", "kafka"), ("kind", "Produce"))
+    assert found["anabranch_request_seconds_count", labels] == 3
+    assert abs(found["anabranch_request_seconds_sum", labels] - 60.0034) < 1e-9
+    assert found["anabranch_request_seconds_bucket", (*labels, ("le", "0.0005"))] == 1
+    assert found["anabranch_request_seconds_bucket", (*labels, ("le", "0.0025"))] == 1
+    assert found["anabranch_request_seconds_bucket", (*labels, ("le", "0.005"))] == 2
+    assert found["anabranch_request_seconds_bucket", (*labels, ("le", "10.0"))] == 2
+    assert found["anabranch_request_seconds_bucket", (*labels, ("le", "+Inf"))] == 3
+    assert found["anabranch_received_bytes_total", labels] == 600
+    assert found["anabranch_sent_bytes_total", labels] == 60
+    assert found["anabranch_request_errors_total", (("error", "NOT_LEADER"), *labels)] == 2
+
+
+def test_connections_and_traffic() -> None:
+    metrics = Metrics()
+    front = metrics.front("kafka")
+    assert metrics.front("kafka") is front
+    front.connection_opened()
+    front.connection_opened()
+    front.connection_closed()
+    front.connection_refused()
+    front.topic("t").appended(1, 10, 1000)
+    front.topic("t").fetched(2, 20, 2000)
+    front.topic("gone").appended(1, 1, 1)
+    metrics.topic_deleted("gone")
+    found = samples(metrics)
+    kafka, topic = (("front", "kafka"),), (("front", "kafka"), ("topic", "t"))
+    assert found["anabranch_connections", kafka] == 1
+    assert found["anabranch_connections_opened_total", kafka] == 2
+    assert found["anabranch_connections_refused_total", kafka] == 1
+    for name, value in (("batches", 1), ("records", 10), ("bytes", 1000)):
+        assert found[f"anabranch_appended_{name}_total", topic] == value
+        assert found[f"anabranch_fetched_{name}_total", topic] == 2 * value
+    assert not any(("topic", "gone") in labels for _, labels in found)
+
+
+def test_sources_are_asked_at_every_scrape_and_registries_do_not_mix() -> None:
+    one, other = Metrics(), Metrics()
+    calls = []
+
+    def source():
+        calls.append(1)
+        family = gauge("extra", "Something.")
+        family.add_metric([], len(calls))
+        return [family]
+
+    one.add_source(source)
+    assert samples(one)["extra", ()] == 1
+    assert samples(one)["extra", ()] == 2
+    assert ("extra", ()) not in samples(other)
