@@ -440,6 +440,8 @@ class _Fetch:
             self._received(answer.entries)
         elif code == ErrorCode.NO_NEW_RECORD:
             self._finish([])
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and self._fresh:
+            self._look_at_server(answer.status.message)
         elif code in _STALE_CODES:
             self._outside(code, answer.status.message)
         else:
@@ -467,6 +469,23 @@ class _Fetch:
                 self.route()
                 return
         self._finish(entries)
+
+    def _look_at_server(self, message: str) -> None:
+        """The offset is outside, though not by the placement driver's list. Below, because the server keeps less; or at
+        the end of a range that was sealed on its server and is about to be sealed at the placement driver."""
+        wanted = self._range
+        assert wanted is not None
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, ListRangeResponse):
+                for known in answer.ranges:
+                    if known.index == wanted.index and 0 <= known.end == self._offset:
+                        self._nothing()
+                        return
+            self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
+
+        carrier = self._client.channel(wanted.servers[self._server]).carrier
+        carrier.submit(ListRangeRequest(stream_id=self._stream_id), answered, self._client.fetch_timeout)
 
     def _other_server(self, error: SbpError) -> None:
         self._server += 1
@@ -496,7 +515,7 @@ class _Fetch:
             self.route()
 
     def _nothing(self) -> None:
-        """The offset is the end of a stream that has no open range: nobody can tell us when that changes."""
+        """The offset is the end of a stream without an open range: nobody can tell us when that changes."""
         wait = self._wait_ms()
         if wait <= 0 or self._entries is not None:
             self._finish([])

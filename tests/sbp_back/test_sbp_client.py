@@ -168,6 +168,14 @@ class MiniServer:
                 return RangeResponse(range=RangeInfo(wanted.stream_id, wanted.epoch, wanted.index, 0, sealed.end))
             case FetchRequest():
                 return self.fetch(request)
+            case ListRangeRequest():
+                return ListRangeResponse(
+                    ranges=[
+                        RangeInfo(request.stream_id, known.epoch, index, known.start, known.end)
+                        for (stream_id, index), known in self.ranges.items()
+                        if stream_id == request.stream_id
+                    ]
+                )
             case TrimStreamRequest() | DeleteStreamRequest():
                 if isinstance(request, DeleteStreamRequest):
                     for key in [key for key in self.ranges if key[0] == request.stream_id]:
@@ -894,6 +902,22 @@ async def test_waiting_at_the_end_of_a_sealed_stream_sees_the_next_writer() -> N
     (entry,) = await waiting
     assert bytes(entry.payload) == b"at last"
     assert await world.client().fetch_entries(stream_id, 7, 100, max_wait_ms=1) == []
+
+
+async def test_the_end_of_a_range_between_its_two_seals() -> None:
+    """Sealed on its server and not yet at the placement driver: that is the end of the stream, not beyond it."""
+    world = World()
+    client, stream_id = await several_ranges(world, 1)
+    world.servers[0].handle(SealRangeRequest(RangeInfo(stream_id, 2, 0, 0)), lambda response: None)
+    assert await client.fetch_entries(stream_id, 6, 100) == []
+    waiting = asyncio.ensure_future(client.fetch_entries(stream_id, 6, 100, max_wait_ms=20_000))
+    book = Book(await world.client().open(stream_id, 3))
+    book.append(b"next")
+    (entry,) = await waiting
+    assert bytes(entry.payload) == b"next"
+    with pytest.raises(SbpError) as caught:
+        await client.fetch_entries(stream_id, 9, 100)
+    assert caught.value.code == ErrorCode.OFFSET_OVERFLOW
 
 
 async def test_a_wrong_answer_is_not_passed_on() -> None:
