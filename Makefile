@@ -29,16 +29,16 @@ unit: $(VENV)/.dev
 setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
 
 demo: $(VENV)/.dev  ## the demonstration, start to end
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python -m benchmarks.demo
 
 torture: $(VENV)/.dev  ## kill -9 under load, over and over: no acknowledged record may be lost
-	$(BIN)/python benchmarks/torture.py
+	$(BIN)/python tests/torture/run.py
 
 bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python -m benchmarks
 
 compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
-	$(BIN)/python benchmarks/compat_librdkafka.py
+	$(BIN)/python tests/compat/librdkafka/run.py
 
 fuzz: $(VENV)/.dev  ## only the codecs' property and fuzz tests, with many more examples
 	ANABRANCH_FUZZ_EXAMPLES=20000 $(BIN)/pytest -k "fuzz or property" --timeout=3600 $(PYTEST)

@@ -31,8 +31,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
+from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
-from torture_load import AiokafkaLoad, ConfluentLoad, GroupMember, KafkaPythonLoad, Plan, Promises, Worker  # noqa: E402
+from torture_load import (  # noqa: E402
+    AiokafkaLoad,
+    ConfluentLoad,
+    GroupMember,
+    KafkaPythonLoad,
+    Plan,
+    Promises,
+    Worker,
+    payload,
+)
 from torture_verdict import (  # noqa: E402
     Verdict,
     check_consumers,
@@ -207,6 +217,12 @@ def flip_bit(server: AnabranchNode, seed: int, report: Report) -> None:
     """The node must refuse a data directory in which one bit of acknowledged data is wrong, and say why."""
     from torture_damage import flip_acknowledged_bit
 
+    producer = Producer({"bootstrap.servers": server.start(), "acks": "all", "linger.ms": 0, "log_level": 0})
+    for number in range(50):  # groups that no checkpoint covers, so that recovery has to read them
+        producer.produce("plain", payload(seed, "last", number), partition=0)
+        if producer.flush(30):
+            raise TimeoutError("a record was not acknowledged in 30 s")
+    server.kill()
     copy = AnabranchNode(server.directory / "flipped", settings=server.settings, start_seconds=30.0)
     shutil.copytree(server.data, copy.data)
     place = flip_acknowledged_bit(copy.data, random.Random(seed))
@@ -220,6 +236,8 @@ def flip_bit(server: AnabranchNode, seed: int, report: Report) -> None:
         report.flipped_bit = f"{place}: STARTED"
         report.verdict.violations.append(f"corruption: the node started although a bit was flipped at {place}")
     shutil.rmtree(copy.directory)
+    server.start()  # without the flipped bit the same data is good
+    server.stop()
 
 
 def show(report: Report) -> None:

@@ -1,0 +1,32 @@
+"""Three kills under load with the whole verdict: the short form of `make torture`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).resolve().parent / "run.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_promises_are_kept_over_three_kills(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(RUN), "--cycles", "3", "--life", "0.5", "1.5", "--json", str(report)]
+    done = subprocess.run(
+        [*command, "--directory", str(tmp_path / "node")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    result = json.loads(report.read_text())
+    assert result["kills"] == 3
+    assert result["verdict"]["violations"] == []
+    assert result["verdict"]["acknowledged"] > 1000, "hardly anything was acknowledged: nothing was tested"
+    assert "refused" in result["flipped_bit"]
