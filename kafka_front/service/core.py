@@ -9,6 +9,7 @@ import structlog
 
 from bridges.formats import Translator
 from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.groups import GroupService, group_settings
 from kafka_front.service.topic_rules import RulesCache
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class KafkaService:
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.auto_create_topics = kafka.auto_create_topics
+        self.groups = GroupService(
+            node.progress, node.catalog, group_settings(kafka), node_id=node.node_id, logs=node.logs.get
+        )
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""

@@ -1,1 +1,39 @@
-"""The classic consumer group coordinator and the requests that reach it."""
+"""The classic consumer group coordinator and the requests that reach it.
+
+``coordinator`` and ``group`` decide, without clock or sockets; ``runtime`` and ``journal`` give them time and a disk;
+``membership``, ``offsets`` and ``admin`` answer the requests; ``service`` is what they share.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka_front.dispatch import Registry
+
+from . import admin, membership, offsets
+from .service import GroupService
+from .settings import GroupSettings
+
+if TYPE_CHECKING:
+    from bridges.config import KafkaSettings
+    from kafka_front.service.core import KafkaService
+
+__all__ = ["GroupService", "GroupSettings", "group_settings", "register"]
+
+
+def group_settings(kafka: KafkaSettings) -> GroupSettings:
+    """The coordinator's settings out of the node's."""
+    return GroupSettings(
+        initial_rebalance_delay_ms=kafka.group.initial_rebalance_delay_ms,
+        min_session_timeout_ms=kafka.group.min_session_timeout_ms,
+        max_session_timeout_ms=kafka.group.max_session_timeout_ms,
+        max_size=kafka.group.max_size,
+        offsets_retention_ms=kafka.group.offsets_retention_ms,
+        offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,
+    )
+
+
+def register(registry: Registry, service: KafkaService) -> None:
+    """Serve keys 8-16, 42 and 47."""
+    for module in (membership, offsets, admin):
+        module.register(registry, service.groups)

@@ -6,14 +6,12 @@ What each request means: reference/kafka.md, section 3, rules 49-61.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 
 from bridges.catalog import Topic
-from bridges.errors import LogError
 from bridges.group_view import GroupSummary, GroupView
 from bridges.partition_log import PartitionLog
 from bridges.progress import Committed, Place
@@ -21,7 +19,7 @@ from bridges.progress import Committed, Place
 from . import codes
 from .group import Group, GroupState
 from .journal import GroupStore
-from .runtime import GroupRuntime, unix_ms
+from .runtime import GroupRuntime
 from .settings import GroupSettings
 from .view import make_view, summary_of
 
@@ -73,7 +71,6 @@ class GroupService:
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self._logs = logs
-        self._upkeep: asyncio.Task[None] | None = None
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
 
@@ -82,15 +79,13 @@ class GroupService:
     async def start(self) -> None:
         """Load the groups of the last run. Raises DataCorrupt."""
         await self.runtime.load()
-        self._upkeep = asyncio.get_running_loop().create_task(self._expire_for_ever())
+
+    def resign(self) -> None:
+        """Answer what is parked, so that connections can drain. Members keep their place over a restart."""
+        self.runtime.resign()
 
     async def stop(self) -> None:
-        """Answer what is parked, so that connections can drain, and write out what waits to be written."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._upkeep
-            self._upkeep = None
+        """Resign, and return when everything that waits to be stored is."""
         self.runtime.resign()
         await self.runtime.journal.close()
 
@@ -143,14 +138,6 @@ class GroupService:
         return await make_view(group, self.progress.of_group(group_id), self._logs)
 
     # --- expiry --------------------------------------------------------------------------------------------------
-
-    async def _expire_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.offsets_retention_check_ms / 1000)
-            try:
-                await self.expire(unix_ms())
-            except LogError as error:
-                _log.warning("committed offsets not expired", error=str(error))
 
     async def expire(self, now_ms: int) -> int:
         """Forget positions past their retention at ``now_ms`` (Unix time), and groups with nothing left.
