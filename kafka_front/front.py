@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,18 +23,11 @@ from kafka_front.service import (
     topics,
 )
 from kafka_front.service.core import KafkaService
-from kafka_front.service.groups import admin as group_admin
-from kafka_front.service.groups import membership as group_membership
-from kafka_front.service.groups import offsets as group_offsets
-from kafka_front.service.groups.service import GroupService
-from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups import GroupService
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from bridges.config import Settings
-    from bridges.group_view import GroupDirectory
     from bridges.metrics import FrontMetrics
     from bridges.node import Node
 
@@ -59,11 +51,6 @@ class KafkaFront:
     def listeners(self) -> Mapping[str, int]:
         return {"kafka": 9092}
 
-    @property
-    def groups(self) -> GroupDirectory | None:
-        """The consumer groups, for whoever shows them; None before :meth:`start`."""
-        return self._groups
-
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         service = KafkaService(self._node)
         self._groups = service.groups
@@ -74,16 +61,6 @@ class KafkaFront:
         for module in SERVICES:
             module.register(registry, service)
         settings = self._node.settings
-        groups = self._groups = GroupService(
-            service.progress,
-            service.catalog,
-            _group_settings(settings),
-            node_id=service.node_id,
-            logs=service.logs.get,
-        )
-        await groups.start()
-        for group_module in GROUP_SERVICES:
-            group_module.register(registry, groups)
         limits = Limits(
             frame_bytes=settings.kafka.max_request_bytes,
             connection_bytes=settings.kafka.unacknowledged_bytes_per_connection,
@@ -118,18 +95,6 @@ class KafkaFront:
             await self._server.close()
         if self._groups is not None:
             await self._groups.stop()
-
-
-def _group_settings(settings: Settings) -> GroupSettings:
-    group = settings.kafka.group
-    return GroupSettings(
-        initial_rebalance_delay_ms=group.initial_rebalance_delay_ms,
-        min_session_timeout_ms=group.min_session_timeout_ms,
-        max_session_timeout_ms=group.max_session_timeout_ms,
-        max_size=group.max_size,
-        offset_metadata_max_bytes=settings.kafka.offset_metadata_max_bytes,
-        offsets_retention_ms=group.offsets_retention_ms,
-    )
 
 
 class _Observer:
