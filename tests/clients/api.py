@@ -71,6 +71,7 @@ class Abilities:
     null_headers: bool = True  # can write a header without a value
     void_records: bool = True  # can write a record with neither key nor value
     ordered_headers: bool = True  # keeps the order of headers of one name among others
+    config_errors: bool = True  # passes errors of DescribeConfigs on
     admin: frozenset[str] = field(default_factory=frozenset)
     group: bool = True
     shares: bool = True  # two members can be run side by side

@@ -17,7 +17,9 @@ from tests.clients.sharing import PATIENCE_SECONDS, share
 
 class KafkaPythonClient(Client):
     name = "kafka-python"
-    abilities = Abilities(void_records=False, null_headers=False, admin=ALL_ADMIN, transactions=True)
+    abilities = Abilities(
+        void_records=False, null_headers=False, config_errors=False, admin=ALL_ADMIN, transactions=True
+    )
 
     def produce(
         self, topic: str, partition: int, records: Sequence[Rec], *, codec: str = "none", idempotent: bool = False

@@ -264,7 +264,6 @@ def _kafkajs() -> Remote:
         build=build,
         run=lambda directory: ["node", str(directory / "driver.js")],
         abilities=Abilities(
-            codecs=frozenset({"none", "gzip", "snappy", "zstd"}),
             null_headers=False,
             ordered_headers=False,
             admin=ALL_ADMIN,

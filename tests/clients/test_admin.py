@@ -78,7 +78,10 @@ def test_configuration(name: str, open_client: Opener, reference: Client, make_t
     assert after == before | {"retention.ms": "22222222", "max.message.bytes": "54321"}
 
 
-@pytest.mark.parametrize("name", that_can("config"))
+@pytest.mark.parametrize(
+    "name",
+    clients(lambda abilities: "config" in abilities.admin and abilities.config_errors),
+)
 def test_configuration_of_an_unknown_topic(name: str, open_client: Opener, fresh_name: Callable[[str], str]) -> None:
     with pytest.raises(ClientError) as refused:
         open_client(name).config(fresh_name("nowhere"))

@@ -23,15 +23,12 @@ const CODECS = {
 
 // kafkajs brings gzip alone; the others are plugged in, as its documentation tells users to.
 function installCodecs(zstd) {
-  const lz4 = require('lz4js');
+  const lz4 = require('lz4-napi');
   const stream = new zstd.Streaming();
   CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy');
   CompressionCodecs[CompressionTypes.LZ4] = () => ({
-    // lz4js writes frames of dependent blocks, which Kafka forbids: it can only read.
-    compress: async () => {
-      throw new Error('no lz4 compression');
-    },
-    decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+    compress: async (encoder) => lz4.compressFrame(encoder.buffer),
+    decompress: async (buffer) => lz4.decompressFrame(buffer),
   });
   CompressionCodecs[CompressionTypes.ZSTD] = () => ({
     compress: async (encoder) => Buffer.from(stream.compress(encoder.buffer)),
@@ -96,7 +93,7 @@ const MEMBER = { heartbeatInterval: 300, sessionTimeout: 10_000, maxWaitTimeInMs
 class Operations {
   constructor(command) {
     this.command = command;
-    this.kafka = new Kafka({ brokers: [command.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 8 } });
+    this.kafka = new Kafka({ brokers: [command.bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 6, initialRetryTime: 50 } });
   }
 
   async sendAll(sender, partition, records) {
