@@ -79,11 +79,6 @@ class KafkaFront:
             bound[name] = Address(host, port)
         return bound
 
-    @property
-    def group_directory(self) -> GroupDirectory | None:
-        """The consumer groups, for people to look at; None before the start."""
-        return self._groups
-
     async def drain(self) -> None:
         if self._groups is not None:
             self._groups.resign()
