@@ -51,6 +51,11 @@ class KafkaFront:
     def listeners(self) -> Mapping[str, int]:
         return {"kafka": 9092}
 
+    @property
+    def groups(self) -> GroupDirectory | None:
+        """The consumer groups, for whoever shows them; None before :meth:`start`."""
+        return self._groups
+
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         service = KafkaService(self._node)
         self._groups = service.groups
