@@ -1,0 +1,123 @@
+"""Checkpoints: the state of all ranges at one position of the log, so that recovery reads only what came after.
+
+``header | ranges | streams | segments | CRC-32 of all before it`` in ``ckpt/<lsn:020d>.ckpt``, little-endian. The
+newest valid one counts; the one before it is kept in case the newest is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from sbp_back.errors import DecodeError
+from sbp_back.frame import crc32
+from sbp_back.model import Buffer
+from sbp_back.range_server.store.files import Files, write_file_durably
+from sbp_back.range_server.store.index import StoredRange, StoredStream, StoreState
+
+_MAGIC = b"ANBRCKP\1"
+_HEADER = Struct("<8sQQQQQ")
+_RANGE = Struct("<qqqqqqqQ")
+_STREAM = Struct("<qqq")
+_SEGMENT = Struct("<Q")
+_CRC = Struct("<Q")
+
+RangeRow = tuple[int, int, int, int, int, int, int, int]
+"""Stream, index, epoch, start, min, next, end, LSN of its creation."""
+StreamRow = tuple[int, int, int]
+"""Stream, min offset, first index."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """State before the group at ``lsn``, which will have number ``seq``."""
+
+    lsn: int
+    seq: int
+    ranges: list[RangeRow]
+    streams: list[StreamRow]
+    segments: list[int]
+    """Bases of the segments there were: tells which file is missing when data is."""
+
+
+def snapshot(state: StoreState, lsn: int, seq: int, segments: list[int]) -> Checkpoint:
+    """Copy the state; quick enough for the event loop (0.2 us a range), packing is left to :func:`encode`."""
+    return Checkpoint(
+        lsn,
+        seq,
+        [
+            (r.stream_id, r.index, r.epoch, r.start, r.min_offset, r.next_offset, r.end, r.created_lsn)
+            for r in state.ranges.values()
+        ],
+        [(stream_id, stream.min_offset, stream.first_index) for stream_id, stream in state.streams.items()],
+        segments,
+    )
+
+
+def restore(checkpoint: Checkpoint) -> StoreState:
+    """The state without its index."""
+    state = StoreState()
+    for stream_id, index, epoch, start, min_offset, next_offset, end, created_lsn in checkpoint.ranges:
+        stored = StoredRange(stream_id, index, epoch, start, created_lsn)
+        stored.min_offset = min_offset
+        stored.next_offset = next_offset
+        stored.end = end
+        state.add(stored)
+    for stream_id, min_offset, first_index in checkpoint.streams:
+        state.streams[stream_id] = StoredStream(min_offset, first_index)
+    return state
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    counts = len(checkpoint.ranges), len(checkpoint.streams), len(checkpoint.segments)
+    parts = [_HEADER.pack(_MAGIC, checkpoint.lsn, checkpoint.seq, *counts)]
+    parts += [_RANGE.pack(*row) for row in checkpoint.ranges]
+    parts += [_STREAM.pack(*row) for row in checkpoint.streams]
+    parts += [_SEGMENT.pack(base) for base in checkpoint.segments]
+    body = b"".join(parts)
+    return body + _CRC.pack(crc32(body))
+
+
+def decode(data: Buffer) -> Checkpoint:
+    """Raises ``DecodeError``."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size + _CRC.size:
+        raise DecodeError("the checkpoint is cut short")
+    magic, lsn, seq, ranges, streams, segments = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        raise DecodeError("no checkpoint magic")
+    ranges_end = _HEADER.size + ranges * _RANGE.size
+    streams_end = ranges_end + streams * _STREAM.size
+    end = streams_end + segments * _SEGMENT.size
+    if end + _CRC.size != len(view):
+        raise DecodeError("the size of the checkpoint is wrong")
+    if _CRC.unpack_from(view, end)[0] != crc32(view[:end]):
+        raise DecodeError("the checksum of the checkpoint is wrong")
+    return Checkpoint(
+        lsn,
+        seq,
+        list(_RANGE.iter_unpack(view[_HEADER.size : ranges_end])),
+        list(_STREAM.iter_unpack(view[ranges_end:streams_end])),
+        [base for (base,) in _SEGMENT.iter_unpack(view[streams_end:end])],
+    )
+
+
+def checkpoint_path(directory: Path, lsn: int) -> Path:
+    return directory / f"{lsn:020d}.ckpt"
+
+
+def save(files: Files, directory: Path, checkpoint: Checkpoint, keep: Sequence[int]) -> None:
+    """Make a checkpoint durable, then remove all others but those at the positions ``keep``."""
+    target = checkpoint_path(directory, checkpoint.lsn)
+    write_file_durably(files, target, [encode(checkpoint)])
+    wanted = {target, *(checkpoint_path(directory, lsn) for lsn in keep)}
+    for path in checkpoint_files(directory):
+        if path not in wanted:
+            files.unlink(path)
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """All checkpoints, newest first."""
+    return sorted(directory.glob("*.ckpt"), reverse=True)

@@ -1,0 +1,104 @@
+"""The LOCK file: one process per data directory, and whose directory it is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from pathlib import Path
+
+from sbp_back.errors import StoreLocked, StoreVersionError
+from sbp_back.range_server.store.files import Files, read_range, write_all
+from sbp_back.range_server.store.format import BLOCK, FORMAT_VERSION, decode_segment_header
+from sbp_back.range_server.store.options import StoreOptions
+
+_MAX_BYTES = 4096
+
+
+class DirectoryLock:
+    """Holds the lock from construction to :meth:`release`.
+
+    The file has one JSON line: format version, cluster id and server id (-1 until one is known). Raises
+    ``StoreLocked``, ``StoreVersionError`` and ``OSError``.
+    """
+
+    def __init__(self, directory: Path, wal: Path, options: StoreOptions) -> None:
+        self._files = options.files
+        self._directory = directory
+        path = directory / "LOCK"
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreLocked(f"{directory} is in use by another process") from error
+            self._load(wal, options)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _load(self, wal: Path, options: StoreOptions) -> None:
+        stored = bytes(read_range(self._files, self._fd, 0, _MAX_BYTES)).rstrip(b"\0\n ")
+        fresh = not stored
+        if fresh:
+            # A crash may have come between creating the file and writing it; a segment knows whose it is, too.
+            self.cluster_id, self.server_id = _identity_of_segments(self._files, wal) or (
+                options.cluster_id or str(uuid.uuid4()),
+                -1 if options.server_id is None else options.server_id,
+            )
+        else:
+            try:
+                fields = json.loads(stored)
+                version = fields["format_version"]
+                self.cluster_id = str(fields["cluster_id"])
+                self.server_id = int(fields["server_id"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreVersionError(f"{self._directory / 'LOCK'} is not a LOCK file of this program") from error
+            if version != FORMAT_VERSION:
+                raise StoreVersionError(
+                    f"{self._directory} has format version {version}, this program reads {FORMAT_VERSION}"
+                )
+        if options.cluster_id is not None and options.cluster_id != self.cluster_id:
+            raise StoreVersionError(
+                f"{self._directory} belongs to cluster {self.cluster_id!r}, not to {options.cluster_id!r}"
+            )
+        if options.server_id is not None and options.server_id != self.server_id:
+            if self.server_id >= 0:
+                raise StoreVersionError(
+                    f"{self._directory} belongs to range server {self.server_id}, not to {options.server_id}"
+                )
+            self.server_id = options.server_id
+            fresh = True
+        if fresh:
+            self._write()
+
+    def assign(self, server_id: int) -> None:
+        """Record the id the placement driver gave; it never changes afterwards. Raises ``StoreVersionError``."""
+        if self.server_id == server_id:
+            return
+        if self.server_id >= 0:
+            raise StoreVersionError(f"{self._directory} already belongs to range server {self.server_id}")
+        self.server_id = server_id
+        self._write()
+
+    def _write(self) -> None:
+        fields = {"format_version": FORMAT_VERSION, "cluster_id": self.cluster_id, "server_id": self.server_id}
+        # One block, padded: a shorter line leaves nothing of a longer one behind.
+        write_all(self._files, self._fd, json.dumps(fields).encode().ljust(512) + b"\n", 0)
+        self._files.sync(self._fd)
+        self._files.sync_directory(self._directory)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:
+    for path in sorted(wal.glob("*.seg")):
+        fd = files.open(path, os.O_RDONLY)
+        try:
+            header = decode_segment_header(read_range(files, fd, 0, BLOCK))
+        finally:
+            files.close(fd)
+        return header.cluster_id, header.server_id
+    return None

@@ -1,0 +1,54 @@
+"""The parts of a running store that its reader, its maintenance and the store itself share. Owned by the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from sbp_back.range_server.store.index import StoreState
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.segment import OpenSegments, Segment
+from sbp_back.range_server.store.stats import StoreStats
+
+T = TypeVar("T")
+
+
+class Background(Protocol):
+    """Runs ``work`` on another thread and then ``then`` on the event loop with its result or its ``OSError``."""
+
+    def __call__(self, work: Callable[[], T], then: Callable[[T | OSError], None], /) -> None: ...
+
+
+class Log:
+    """State, segments in order of their bases (the last one is being written), and what is known to be on disk."""
+
+    def __init__(self, directory: Path, options: StoreOptions, state: StoreState, segments: list[Segment]) -> None:
+        self.directory = directory
+        self.options = options
+        self.files = options.files
+        self.state = state
+        self.segments = segments
+        self.next_seq = 1
+        """Number of the group after the last one that was applied."""
+        self.checkpoint_lsn = 0
+        """Position of the newest durable checkpoint; 0 when there is none."""
+        self.opened = OpenSegments(options.files, options.max_open_segments)
+        self.stats = StoreStats()
+
+    @property
+    def wal(self) -> Path:
+        return self.directory / "wal"
+
+    @property
+    def ckpt(self) -> Path:
+        return self.directory / "ckpt"
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def lsn(self) -> int:
+        """Log position behind the last group that was applied."""
+        return self.active.base + self.active.used

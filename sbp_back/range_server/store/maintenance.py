@@ -1,0 +1,294 @@
+"""What happens to segments after they were written: index file, checkpoint, evacuation, deletion.
+
+All decisions are made on the event loop; files are written and removed by the background thread, one job at a time.
+Every step may be cut off by a crash: an index file is rebuilt from its segment, the checkpoint before serves as well,
+an entry that was copied twice counts once, and a segment whose deletion was not finished is deleted again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from sbp_back.errors import StoreCorrupt, StoreError
+from sbp_back.model import Entry
+from sbp_back.range_server.store import checkpoint as checkpoints
+from sbp_back.range_server.store.checkpoint import Checkpoint
+from sbp_back.range_server.store.files import read_range
+from sbp_back.range_server.store.format import BLOCK, RecordType
+from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.log import Background, Log
+from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
+from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.writer import Control, Copies, Item
+
+
+class Maintenance:
+    """``submit`` hands an item to the writer; ``on_space`` is told the free bytes of the disk when they are known."""
+
+    def __init__(
+        self, log: Log, background: Background, submit: Callable[[Item], None], on_space: Callable[[int], None]
+    ) -> None:
+        self._log = log
+        self._background = background
+        self._submit = submit
+        self._on_space = on_space
+        self._saving = False
+        self._deleting = False
+        self._evacuating: Segment | None = None
+        self._trimming = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self._closed = True
+
+    # --- index files and checkpoints
+
+    def rolled(self) -> None:
+        """A segment was sealed and nothing of the next one is applied yet."""
+        self._save()
+
+    def _save(self) -> None:
+        if self._saving or self._closed:
+            return
+        log = self._log
+        sealed = [segment for segment in log.segments[:-1] if not segment.indexed]
+        work = [(segment, columns_of(segment)) for segment in sealed]
+        checkpoint = take_checkpoint(log)
+        previous = log.checkpoint_lsn
+
+        def save() -> list[tuple[Segment, SegmentIndex]]:
+            indexes: list[tuple[Segment, SegmentIndex]] = []
+            for segment, columns in work:
+                _seal_file(log, segment, columns)
+                indexes.append((segment, load_index(segment.index_path)))
+            checkpoints.save(log.files, log.ckpt, checkpoint, [previous])
+            return indexes
+
+        def saved(result: list[tuple[Segment, SegmentIndex]] | OSError) -> None:
+            self._saving = False
+            if isinstance(result, OSError):
+                self._note(result)
+                return
+            for segment, index in result:
+                rebind(segment, index)
+            log.checkpoint_lsn = checkpoint.lsn
+            log.stats.checkpoints += 1
+            if any(not segment.indexed for segment in log.segments[:-1]):
+                self._save()
+            self.look()
+
+        self._saving = True
+        self._background(save, saved)
+
+    # --- deciding
+
+    def tick(self) -> None:
+        """Called every now and then: look at the disk, and try again what failed."""
+        if self._closed:
+            return
+        log = self._log
+        self._background(lambda: log.files.free_bytes(log.directory), self._space)
+        if any(not segment.indexed for segment in log.segments[:-1]) or self._has_uncovered():
+            self._save()
+        self.look()
+
+    def _has_uncovered(self) -> bool:
+        """A sealed segment waits for a checkpoint that does not need it any more."""
+        return any(segment.end > self._log.checkpoint_lsn for segment in self._log.segments[:-1])
+
+    def _space(self, free: int | OSError) -> None:
+        if isinstance(free, OSError):
+            self._note(free)
+        else:
+            self._on_space(free)
+
+    def look(self) -> None:
+        """Start whatever there is to be done about space."""
+        if self._closed:
+            return
+        self._delete_dead()
+        self._evacuate()
+        self._retain()
+
+    def _covered(self) -> list[Segment]:
+        """Sealed segments whose control records are in a checkpoint and whose rows are in an index file."""
+        lsn = self._log.checkpoint_lsn
+        return [segment for segment in self._log.segments[:-1] if segment.end <= lsn and segment.indexed]
+
+    # --- deletion
+
+    def _delete_dead(self) -> None:
+        if self._deleting:
+            return
+        log = self._log
+        dead = [s for s in self._covered() if not s.live and not s.runs and s is not self._evacuating]
+        if not dead:
+            return
+
+        def delete() -> int:
+            for segment in dead:
+                log.files.unlink(segment.path)
+                if segment.index_path.exists():
+                    log.files.unlink(segment.index_path)
+            log.files.sync_directory(log.wal)
+            return log.files.free_bytes(log.directory)
+
+        def deleted(result: int | OSError) -> None:
+            self._deleting = False
+            if isinstance(result, OSError):
+                self._note(result)
+                return
+            log.stats.segments_deleted += len(dead)
+            self._on_space(result)
+            self.look()
+
+        for segment in dead:
+            log.segments.remove(segment)
+            log.opened.forget(segment)
+        self._deleting = True
+        self._background(delete, deleted)
+
+    # --- evacuation
+
+    def _evacuate(self) -> None:
+        if self._evacuating is not None:
+            return
+        options = self._log.options
+        keep = max(options.evacuate_keep, 1)
+        newest = set(self._log.segments[-keep:])
+        candidates = [
+            segment
+            for segment in self._covered()
+            if segment not in newest
+            and segment.runs
+            and not segment.damaged
+            and segment.live < options.evacuate_below * segment.size
+        ]
+        if candidates:
+            self._evacuating = min(candidates, key=lambda segment: segment.live)
+            self._copy_some()
+
+    def _copy_some(self) -> None:
+        """Read the next survivors and write them to the tail; when they are durable there, go on."""
+        log = self._log
+        segment = self._evacuating
+        assert segment is not None
+        if self._closed or not segment.runs:
+            self._evacuating = None
+            if not self._closed:
+                self.look()
+            return
+        options = log.options
+        room = min(options.evacuate_batch_bytes, options.segment_bytes // 8)
+        plans: list[tuple[StoredRange, Plan]] = []
+        for run in segment.runs:
+            plan = plan_read(run.owner, run.first, run.end, room, options.coalesce_gap_bytes)
+            plans.append((run.owner, plan))
+            room -= plan.bytes
+            if room <= 0 or len(plans) >= 256:
+                break
+        try:
+            fd = log.opened.pin(segment)
+        except OSError as error:
+            self._evacuation_failed(segment, error)
+            return
+
+        def read() -> tuple[list[StoredRange], list[Entry], StoreCorrupt | None]:
+            owners: list[StoredRange] = []
+            entries: list[Entry] = []
+            for owner, plan in plans:
+                for span in plan.spans:
+                    buffer = read_range(log.files, fd, span.begin, span.end - span.begin)
+                    damage = decode_span(plan, span, buffer, entries)
+                    if damage is not None:
+                        return owners, entries, damage
+                owners += [owner] * (len(entries) - len(owners))
+            return owners, entries, None
+
+        def got(result: tuple[list[StoredRange], list[Entry], StoreCorrupt | None] | OSError) -> None:
+            log.opened.unpin(segment)
+            if isinstance(result, OSError):
+                self._evacuation_failed(segment, result)
+                return
+            owners, entries, damage = result
+            if damage is not None:
+                log.stats.damaged_entries += 1
+                segment.damaged = True
+                self._evacuation_failed(segment, damage)
+                return
+            copies = Copies(owners, entries, copied)
+            copies.bytes = sum(entry.size for entry in entries)
+            self._submit(copies)
+
+        def copied(error: StoreError | None) -> None:
+            if error is not None:
+                self._evacuation_failed(segment, error)
+            else:
+                self._copy_some()
+
+        self._background(read, got)
+
+    def _evacuation_failed(self, segment: Segment, error: Exception) -> None:
+        self._evacuating = None
+        self._note(error)
+
+    # --- retention by size
+
+    def _retain(self) -> None:
+        """Trim the oldest data, whoever's it is, while the log is larger than allowed."""
+        limit = self._log.options.retention_bytes
+        if limit is None or self._trimming:
+            return
+        total = sum(segment.used for segment in self._log.segments)
+        oldest = next((segment for segment in self._log.segments[:-1] if segment.runs), None)
+        if total <= limit or oldest is None:
+            return
+        ends: dict[int, int] = {}
+        for run in oldest.runs:
+            ends[run.owner.stream_id] = max(ends.get(run.owner.stream_id, 0), run.end)
+        left = len(ends)
+
+        def trimmed(error: StoreError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                self._note(error)
+            if not left:
+                self._trimming = False
+
+        self._trimming = True
+        for stream_id, end in ends.items():
+            self._submit(Control(RecordType.TRIM_STREAM, stream_id, 0, 0, end, trimmed))
+
+    def _note(self, error: Exception) -> None:
+        self._log.stats.maintenance_errors += 1
+        self._log.stats.last_maintenance_error = str(error)
+
+
+def take_checkpoint(log: Log) -> Checkpoint:
+    return checkpoints.snapshot(log.state, log.lsn, log.next_seq, [segment.base for segment in log.segments])
+
+
+def save_everything(log: Log) -> None:
+    """Indexes of all segments and a checkpoint, so that the next start has nothing to scan. Raises ``OSError``."""
+    for segment in log.segments[:-1]:
+        if not segment.indexed:
+            _seal_file(log, segment, columns_of(segment))
+    save_index(log.files, log.active, columns_of(log.active))
+    checkpoints.save(log.files, log.ckpt, take_checkpoint(log), [log.checkpoint_lsn])
+    log.stats.checkpoints += 1
+
+
+def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> None:
+    """Write the index of a sealed segment and give the space behind its last group back."""
+    save_index(log.files, segment, columns)
+    fd = log.files.open(segment.path, os.O_RDWR)
+    try:
+        log.files.truncate(fd, max(segment.used, BLOCK))
+        log.files.sync(fd)
+    finally:
+        log.files.close(fd)

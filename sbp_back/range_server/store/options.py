@@ -1,0 +1,107 @@
+"""Settings of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sbp_back.range_server.store.files import Files
+
+KIB = 1024
+MIB = 1024 * KIB
+MIN_SEGMENT_BYTES = 64 * KIB
+MAX_SEGMENT_BYTES = 2 * 1024 * MIB
+"""Positions inside a segment are kept in 32 bits."""
+
+
+@dataclass(slots=True)
+class StoreOptions:
+    """Limits and choices of one store; sizes in bytes. ``validate`` raises ``ValueError``."""
+
+    segment_bytes: int = 256 * MIB
+    durability: Literal["fsync", "os"] = "fsync"
+    """``fsync``: acknowledged data survives power loss. ``os``: it survives the death of the process only."""
+
+    group_max_bytes: int = 8 * MIB
+    """A group takes no further append once it is this large (one larger append still makes a group)."""
+
+    group_max_records: int = 4096
+
+    retention_bytes: int | None = None
+    """Upper bound of the log's size on disk: beyond it the oldest data is trimmed, whichever stream it belongs to."""
+
+    low_water_bytes: int | None = None
+    """Appends are refused while the file system has less free space than this (default: a segment and 32 MiB), so
+    that trims, seals, deletions and the evacuation of old segments can still be written."""
+
+    control_reserve_bytes: int = MIB
+    """Allocated space ahead of the write position that only control records may use (at most 1/8 of a segment)."""
+
+    allocate_step_bytes: int = 16 * MIB
+    """Disk space is reserved in steps of this size ahead of the write position."""
+
+    zero_ahead_bytes: int = 16 * MIB
+    """How far ahead of the write position blocks are written with zeros in the background; 0 turns it off."""
+
+    evacuate_below: float = 0.25
+    """A sealed segment with a smaller share of live bytes is emptied by copying what is left to the tail."""
+
+    evacuate_keep: int = 2
+    """The newest segments (the one being written included) that are never evacuated."""
+
+    evacuate_batch_bytes: int = MIB
+    """How much evacuation keeps in flight."""
+
+    read_threads: int = 2
+    sync_read_bytes: int = 4 * MIB
+    """Reads larger than this always go to the thread pool."""
+
+    sync_read_spans: int = 64
+    """Reads of more separate places than this always go to the thread pool."""
+
+    coalesce_gap_bytes: int = 16 * KIB
+    """Two entries that are this close in a segment are fetched with one read."""
+
+    max_open_segments: int = 256
+    maintenance_seconds: float = 1.0
+    """How often free space is looked at and space is reclaimed."""
+
+    accept_data_loss: bool = False
+    """Open a store whose acknowledged data is damaged by cutting the log before the damage."""
+
+    cluster_id: str | None = None
+    """Written into a new store; an existing store of another cluster is refused."""
+
+    server_id: int | None = None
+    """Like ``cluster_id``; None leaves an existing store's id as it is (-1 in a new one: not yet known)."""
+
+    files: Files = field(default_factory=Files)
+
+    def validate(self) -> None:
+        if not MIN_SEGMENT_BYTES <= self.segment_bytes <= MAX_SEGMENT_BYTES:
+            raise ValueError(f"segment_bytes must be from {MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}")
+        if self.segment_bytes % 4096:
+            raise ValueError("segment_bytes must be a multiple of 4096")
+        if self.durability not in ("fsync", "os"):
+            raise ValueError("durability must be 'fsync' or 'os'")
+        if self.group_max_bytes < 1 or self.group_max_records < 1:
+            raise ValueError("group limits must be positive")
+        if not 0.0 <= self.evacuate_below < 1.0:
+            raise ValueError("evacuate_below must be from 0 up to (not including) 1")
+        if self.evacuate_keep < 1:
+            raise ValueError("evacuate_keep must be at least 1: the segment being written cannot be evacuated")
+        if self.cluster_id is not None and len(self.cluster_id.encode()) > 36:
+            raise ValueError("cluster_id must be at most 36 bytes of UTF-8")
+
+    @property
+    def durable(self) -> bool:
+        return self.durability == "fsync"
+
+    @property
+    def low_water(self) -> int:
+        return self.segment_bytes + 32 * MIB if self.low_water_bytes is None else self.low_water_bytes
+
+    @property
+    def control_reserve(self) -> int:
+        reserve = min(self.control_reserve_bytes, self.segment_bytes // 8)
+        return max(reserve - reserve % 4096, 4096)

@@ -1,0 +1,355 @@
+"""Opening a log: checkpoint, index files, then the groups after the checkpoint (reference/sbp.md, section 3.3).
+
+The end of the log is where no whole group follows. If an undamaged group with a later number lies anywhere behind
+that place, a group that was acknowledged is damaged, for group n+1 is written only after group n is durable: then the
+store is not opened. Otherwise the rest is the torn write of a crash, and is cut.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.range_server.store import checkpoint as checkpoints
+from sbp_back.range_server.store.checkpoint import Checkpoint
+from sbp_back.range_server.store.files import Files, read_range
+from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header
+from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
+from sbp_back.range_server.store.index import Run, StoredRange, StoreState
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.replay import apply_record, apply_row
+from sbp_back.range_server.store.scan import Group, SegmentScanner
+from sbp_back.range_server.store.segment import Segment
+
+
+@dataclass(slots=True)
+class Recovered:
+    """``segments`` in order of their bases, the one to write to last; ``spare`` follows it and has no groups yet."""
+
+    state: StoreState = field(default_factory=StoreState)
+    segments: list[Segment] = field(default_factory=list)
+    spare: Segment | None = None
+    next_base: int = 0
+    """Base of the next segment to create; used when ``segments`` is empty."""
+    seq: int = 1
+    checkpoint_lsn: int = 0
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    """Bytes behind the end of the log that were not a whole group."""
+    messages: list[str] = field(default_factory=list)
+    """What an operator should know about this recovery."""
+
+
+class Recovery:
+    """One run over the files of ``wal`` and ``ckpt``. Raises ``StoreCorrupt``, ``StoreVersionError``, ``OSError``."""
+
+    def __init__(self, wal: Path, ckpt: Path, options: StoreOptions, cluster_id: str) -> None:
+        self._wal = wal
+        self._ckpt = ckpt
+        self._options = options
+        self._files: Files = options.files
+        self._cluster_id = cluster_id
+        self._result = Recovered()
+
+    def run(self) -> Recovered:
+        result = self._result
+        self._remove_leftovers()
+        segments = self._load_segments()
+        checkpoint = self._choose_checkpoint(segments)
+        start = BLOCK
+        if checkpoint is not None:
+            result.state = checkpoints.restore(checkpoint)
+            result.checkpoint_lsn = checkpoint.lsn
+            result.seq = checkpoint.seq
+            start = checkpoint.lsn
+        for segment in segments:
+            if checkpoint is not None and segment.base < checkpoint.lsn:
+                self._load_rows(segment, checkpoint.lsn)
+        number = next((number for number, s in enumerate(segments) if s.end >= start), len(segments))
+        self._replay(segments, number, start)
+        self._finish(segments, checkpoint)
+        return result
+
+    # --- files
+
+    def _remove_leftovers(self) -> None:
+        """Files that a crash left half made, and indexes of segments that are gone."""
+        for directory in (self._wal, self._ckpt):
+            for path in directory.glob("*.tmp"):
+                self._files.unlink(path)
+        for path in self._wal.glob("*.idx"):
+            if not path.with_suffix(".seg").exists():
+                self._files.unlink(path)
+
+    def _load_segments(self) -> list[Segment]:
+        segments: list[Segment] = []
+        for path in sorted(self._wal.glob("*.seg")):
+            with self._opened(path) as fd:
+                block = read_range(self._files, fd, 0, BLOCK)
+                size = self._files.size(fd)
+            try:
+                header = decode_segment_header(block)
+            except DecodeError as error:
+                self._damage(f"segment {path.name}, position 0: {error}")
+                self._files.rename(path, path.with_suffix(".damaged"))
+                continue
+            if header.cluster_id != self._cluster_id:
+                raise StoreVersionError(f"segment {path.name} belongs to cluster {header.cluster_id!r}")
+            if path.stem != f"{header.base:020d}":
+                self._damage(f"segment {path.name} says that it begins at {header.base}")
+                self._files.rename(path, path.with_suffix(".damaged"))
+                continue
+            segment = Segment(header.base, header.size, header.salt, path)
+            segment.used = min(size, header.size)
+            segments.append(segment)
+        return segments
+
+    def _choose_checkpoint(self, segments: list[Segment]) -> Checkpoint | None:
+        files = checkpoints.checkpoint_files(self._ckpt)
+        rejected: list[str] = []
+        for path in files:
+            try:
+                checkpoint = checkpoints.decode(path.read_bytes())
+            except DecodeError as error:
+                rejected.append(f"checkpoint {path.name}: {error}")
+                continue
+            if any(s.base < checkpoint.lsn <= s.end for s in segments):
+                self._result.messages += rejected
+                return checkpoint
+            rejected.append(
+                f"checkpoint {path.name} needs segment file at log position {checkpoint.lsn}, which is missing"
+            )
+            if self._options.accept_data_loss:
+                self._result.messages += rejected
+                return checkpoint
+        if (segments and segments[0].base != 0) or (not segments and files):
+            rejected.append("the beginning of the log is not there either")
+            self._damage("; ".join(rejected))
+        self._result.messages += rejected
+        return None
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[int]:
+        fd = self._files.open(path, os.O_RDONLY)
+        try:
+            yield fd
+        finally:
+            self._files.close(fd)
+
+    def _damage(self, what: str) -> None:
+        """Refuse to go on, unless the operator accepts the loss."""
+        if not self._options.accept_data_loss:
+            raise StoreCorrupt(f"acknowledged data is damaged: {what}")
+        self._result.messages.append(f"data loss accepted: {what}")
+
+    # --- rows before the checkpoint
+
+    def _load_rows(self, segment: Segment, lsn: int) -> None:
+        inside = lsn <= segment.end
+        covers = lsn - segment.base
+        try:
+            index = load_index(segment.index_path)
+        except FileNotFoundError:
+            index = None
+        except DecodeError as error:
+            self._result.messages.append(f"index {segment.index_path.name} is rebuilt: {error}")
+            index = None
+        usable = index is not None and (index.base, index.salt) == (segment.base, segment.salt)
+        if index is not None and usable and (not inside or index.covers == covers):
+            self._place_runs(segment, index, writable=inside)
+            segment.indexed = not inside
+            segment.used = index.covers
+            return
+        if inside and covers == BLOCK:
+            return
+        end = BLOCK
+        with self._opened(segment.path) as fd:
+            scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
+            seq = 0
+            for group in scanner.groups(BLOCK, covers if inside else None):
+                for number, record in enumerate(group.records):
+                    apply_row(self._result.state, segment, record, segment.base + group.position + number)
+                end = group.end
+                seq = group.header.seq
+                self._result.scanned_bytes += group.header.size
+            # What lies before the checkpoint was durable: a group behind the last whole one means damage between.
+            later = scanner.find_group(end + BLOCK, seq) if not inside else None
+        if later is not None or (inside and end < covers):
+            self._damage(f"segment {segment.path.name}, position {end}: a group is damaged")
+        segment.used = end
+
+    def _place_runs(self, segment: Segment, index: SegmentIndex, writable: bool) -> None:
+        state = self._result.state
+        for entry in index.runs:
+            stored = state.ranges.get((entry.stream_id, entry.range_index))
+            if stored is None or segment.end <= stored.created_lsn:
+                continue
+            if entry.end <= stored.min_offset or entry.first >= stored.visible_end:
+                continue
+            bases, meta = index.columns(entry)
+            run = Run(stored, segment, entry.first, entry.end, bases, meta, entry.live)
+            run = _clip(run, stored)
+            if writable:
+                run.bases = array("q", run.bases)
+                run.meta = array("I", run.meta)
+            stored.place(run)
+            if writable and run.end == stored.next_offset and stored.end < 0:
+                stored.tail = run
+
+    # --- groups after the checkpoint
+
+    def _replay(self, segments: list[Segment], number: int, start: int) -> None:
+        """Replay from log position ``start`` in ``segments[number]``; what is behind the end of the log is cut."""
+        result = self._result
+        while number < len(segments):
+            segment = segments[number]
+            position, file_size, found = self._replay_segment(segment, max(start - segment.base, BLOCK))
+            if found is None:
+                later = self._first_later_group(segments[number + 1 :])
+                if later is not None and later[0] is segments[number + 1] and later[1:] == (BLOCK, result.seq):
+                    number += 1
+                    continue
+                if later is not None:
+                    found = f"segment {later[0].path.name}, position {later[1]}"
+            if found is not None:
+                self._damage(
+                    f"segment {segment.path.name}, position {position}: group {result.seq} is missing or damaged, "
+                    f"but there is a later one in {found}"
+                )
+            if file_size > position and (found is not None or start != segment.base + position):
+                self._cut(segment, position)
+            unused = segments[number + 1 :]
+            del segments[number + 1 :]
+            if unused and found is None and unused[0].base == segment.end:
+                result.spare = unused.pop(0)
+            for other in unused:
+                if found is None:
+                    self._files.unlink(other.path)
+                else:
+                    self._files.rename(other.path, other.path.with_suffix(".damaged"))
+            return
+
+    def _replay_segment(self, segment: Segment, position: int) -> tuple[int, int, str | None]:
+        """(end of the log in this segment, size of the file, where a later group is if there is one)."""
+        result = self._result
+        found: str | None = None
+        with self._opened(segment.path) as fd:
+            scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
+            for group in scanner.groups(position):
+                if group.header.seq != result.seq:
+                    if group.header.seq > result.seq:
+                        found = f"segment {segment.path.name}, position {position}"
+                    break
+                if not self._apply(segment, group):
+                    break
+                result.seq += 1
+                position = group.end
+                result.scanned_bytes += group.header.size
+            segment.used = position
+            later = scanner.find_group(position + BLOCK, result.seq)
+            if found is None and later is not None:
+                found = f"segment {segment.path.name}, position {later[0]}"
+            return position, scanner.file_size, found
+
+    def _apply(self, segment: Segment, group: Group) -> bool:
+        lsn = segment.base + group.position
+        try:
+            for number, record in enumerate(group.records):
+                apply_record(self._result.state, segment, record, lsn + number)
+        except StoreError as error:
+            self._damage(f"segment {segment.path.name}, position {group.position}: {error}")
+            return False
+        return True
+
+    def _first_later_group(self, segments: list[Segment]) -> tuple[Segment, int, int] | None:
+        """(segment, position, seq) of the first undamaged group in ``segments``."""
+        for segment in segments:
+            with self._opened(segment.path) as fd:
+                scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
+                found = scanner.find_group(BLOCK, self._result.seq)
+            if found is not None:
+                return segment, *found
+        return None
+
+    def _cut(self, segment: Segment, position: int) -> None:
+        """Remove a torn group, so that none of its bytes can be taken for something later."""
+        fd = self._files.open(segment.path, os.O_RDWR)
+        try:
+            torn = self._files.next_data(fd, position) is not None and any(read_range(self._files, fd, position, BLOCK))
+            if torn:
+                self._result.cut_bytes = self._files.size(fd) - position
+                self._result.messages.append(
+                    f"segment {segment.path.name} is cut at {position}: the last write was torn"
+                )
+            self._files.truncate(fd, position)
+            self._files.sync(fd)
+        finally:
+            self._files.close(fd)
+
+    # --- afterwards
+
+    def _finish(self, segments: list[Segment], checkpoint: Checkpoint | None) -> None:
+        result = self._result
+        result.segments = segments
+        if segments:
+            result.next_base = segments[-1].end
+        if checkpoint is not None and checkpoint.lsn > result.next_base:
+            result.next_base = align(checkpoint.lsn)  # the newest segments are lost, and that was accepted
+            for segment in segments:
+                segment.sealed = True
+        for segment in segments[:-1]:
+            segment.sealed = True
+        for segment in segments:
+            if segment.sealed and not segment.indexed:
+                save_index(self._files, segment, columns_of(segment))
+                rebind(segment, load_index(segment.index_path))
+        self._look_for_gaps(segments, checkpoint)
+
+    def _look_for_gaps(self, segments: list[Segment], checkpoint: Checkpoint | None) -> None:
+        for stored in self._result.state.ranges.values():
+            gap = stored.gap()
+            if gap is None:
+                continue
+            there = {segment.base for segment in segments}
+            missing = [base for base in (checkpoint.segments if checkpoint else []) if base not in there]
+            names = ", ".join(f"{base:020d}.seg" for base in missing) or "none known"
+            self._damage(
+                f"offsets {gap[0]} to {gap[1]} of range {stored.index} of stream {stored.stream_id} are gone; "
+                f"segments that were there at the last checkpoint and are missing now: {names}"
+            )
+
+
+def columns_of(segment: Segment) -> list[RunColumns]:
+    """What an ``.idx`` file of the segment has to hold now; safe to use in another thread once it is sealed."""
+    return [
+        (run.owner.stream_id, run.owner.index, run.first, run.end, run.live, run.bases, run.meta)
+        for run in segment.runs
+    ]
+
+
+def save_index(files: Files, segment: Segment, columns: list[RunColumns]) -> None:
+    """Make the index of a segment durable. Raises ``OSError``."""
+    write_index(files, segment.index_path, segment.base, segment.salt, segment.used, columns)
+
+
+def rebind(segment: Segment, index: SegmentIndex) -> None:
+    """Let the runs of a sealed segment use the columns in its index file."""
+    for run in segment.runs:
+        columns = index.rows(run.owner.stream_id, run.owner.index, run.first, len(run.bases))
+        if columns is not None:
+            run.bases, run.meta = columns
+    segment.indexed = True
+
+
+def _clip(run: Run, stored: StoredRange) -> Run:
+    """The rows of a run that can still be read."""
+    first = run.row_of(stored.min_offset) if run.first < stored.min_offset else 0
+    limit = stored.visible_end
+    last = len(run.bases) if run.end <= limit else bisect_left(run.bases, limit)
+    return run if (first, last) == (0, len(run.bases)) else run.slice(first, last)

@@ -1,0 +1,122 @@
+"""Reading a segment from its groups: one after the other, or searching for any group behind a damaged place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sbp_back.errors import DecodeError
+from sbp_back.range_server.store.files import Files, read_range
+from sbp_back.range_server.store.format import (
+    BLOCK,
+    GROUP_MAGIC,
+    GroupHeader,
+    Record,
+    bodies_are_whole,
+    decode_group_header,
+    decode_records,
+    looks_like_group,
+)
+
+_WINDOW = 4 * 1024 * 1024
+_SEARCH_STEP = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Group:
+    """A whole group: its header, its records and its position in the segment."""
+
+    position: int
+    header: GroupHeader
+    records: list[Record]
+
+    @property
+    def end(self) -> int:
+        return self.position + self.header.size
+
+
+class SegmentScanner:
+    """Groups of one segment file. Methods raise ``OSError``."""
+
+    def __init__(self, files: Files, fd: int, base: int, salt: int) -> None:
+        self._files = files
+        self._fd = fd
+        self._base = base
+        self._salt = salt
+        self.file_size = files.size(fd)
+        self._window = bytearray()
+        self._window_at = 0
+
+    def group_at(self, position: int) -> Group | None:
+        """The group at ``position`` if it is whole, bodies included."""
+        view, at = self._view(position, BLOCK)
+        found = self._peek(view, at, position)
+        if found is None:
+            return None
+        _seq, count, body_bytes = found
+        # A damaged header must not make us read more than the file has.
+        needed = GroupHeader(0, count, body_bytes, 0).size
+        if position + needed > self.file_size:
+            return None
+        view, at = self._view(position, needed)
+        header = decode_group_header(view, at, self._salt, self._base + position)
+        if header is None:
+            return None
+        try:
+            records = decode_records(view, at, header, position)
+        except DecodeError:
+            return None
+        return Group(position, header, records) if bodies_are_whole(view, at, position, records) else None
+
+    def groups(self, position: int, limit: int | None = None) -> Iterator[Group]:
+        """Whole groups that follow one another from ``position``, up to the first that is not, or to ``limit``."""
+        while limit is None or position < limit:
+            group = self.group_at(position)
+            if group is None:
+                return
+            yield group
+            position = group.end
+
+    def find_group(self, position: int, min_seq: int) -> tuple[int, int] | None:
+        """(position, seq) of a group with an undamaged header at or after ``position``, numbered from ``min_seq``."""
+        at: int | None = position
+        while at is not None and at < self.file_size:
+            data_at = self._files.next_data(self._fd, at)
+            if data_at is None:
+                return None
+            at = max(at, data_at - data_at % BLOCK)
+            chunk = read_range(self._files, self._fd, at, _SEARCH_STEP)
+            hit = chunk.find(GROUP_MAGIC)
+            while hit >= 0:
+                if hit % BLOCK == 0:
+                    header = self._header_at(at + hit)
+                    if header is not None and header.seq >= min_seq:
+                        return at + hit, header.seq
+                hit = chunk.find(GROUP_MAGIC, hit + 1)
+            at += _SEARCH_STEP
+        return None
+
+    def _header_at(self, position: int) -> GroupHeader | None:
+        view, at = self._view(position, BLOCK)
+        found = self._peek(view, at, position)
+        if found is None:
+            return None
+        header_bytes = GroupHeader(0, found[1], 0, 0).body_at
+        if position + header_bytes > self.file_size:
+            return None
+        view, at = self._view(position, header_bytes)
+        return decode_group_header(view, at, self._salt, self._base + position)
+
+    def _peek(self, view: memoryview, at: int, position: int) -> tuple[int, int, int] | None:
+        if len(view) - at < BLOCK:
+            return None
+        return looks_like_group(view, at, self._salt, self._base + position)
+
+    def _view(self, position: int, size: int) -> tuple[memoryview, int]:
+        """A view that has the bytes ``[position, position + size)``, as far as the file does, and where they begin."""
+        at = position - self._window_at
+        if at < 0 or at + size > len(self._window):
+            self._window = read_range(self._files, self._fd, position, max(size, _WINDOW))
+            self._window_at = position
+            at = 0
+        return memoryview(self._window), at

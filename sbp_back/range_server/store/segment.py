@@ -1,0 +1,119 @@
+"""A segment of the log as the store knows it, and the files that are open for reading."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbp_back.range_server.store.files import Files
+from sbp_back.range_server.store.format import BLOCK
+
+if TYPE_CHECKING:
+    from sbp_back.range_server.store.index import Run
+
+
+class Segment:
+    """Log bytes ``[base, base + size)`` in one file; owned by the event loop once the store runs.
+
+    ``used`` is the end of its last group (a position in the file); ``live`` the bytes of entries that can still be
+    read; ``runs`` the pieces of the index that point here; ``sealed`` once nothing more will be written; ``indexed``
+    once its ``.idx`` file is durable.
+    """
+
+    __slots__ = (
+        "base",
+        "damaged",
+        "deleted",
+        "fd",
+        "indexed",
+        "live",
+        "path",
+        "pins",
+        "runs",
+        "salt",
+        "sealed",
+        "size",
+        "used",
+    )
+
+    def __init__(self, base: int, size: int, salt: int, path: Path) -> None:
+        self.base = base
+        self.size = size
+        self.salt = salt
+        self.path = path
+        self.used = BLOCK
+        self.live = 0
+        self.runs: set[Run] = set()
+        self.sealed = False
+        self.indexed = False
+        self.damaged = False
+        """A survivor could not be read for evacuation: the segment stays as it is."""
+        self.deleted = False
+        self.fd = -1
+        self.pins = 0
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(".idx")
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path.name}, live={self.live})"
+
+
+def segment_path(directory: Path, base: int) -> Path:
+    return directory / f"{base:020d}.seg"
+
+
+class OpenSegments:
+    """File descriptors for reading: opened on demand, at most ``limit`` kept, never closed under a reader."""
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files = files
+        self._limit = limit
+        self._open: OrderedDict[Segment, None] = OrderedDict()
+
+    def pin(self, segment: Segment) -> int:
+        """A descriptor that stays valid until :meth:`unpin`. Raises ``OSError``."""
+        if segment.fd < 0:
+            segment.fd = self._files.open(segment.path, os.O_RDONLY)
+            self._open[segment] = None
+            if len(self._open) > self._limit:
+                self._shrink()
+        else:
+            self._open.move_to_end(segment)
+        segment.pins += 1
+        return segment.fd
+
+    def unpin(self, segment: Segment) -> None:
+        segment.pins -= 1
+        if segment.deleted and not segment.pins:
+            self._close(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is being deleted: close it as soon as nobody reads it."""
+        segment.deleted = True
+        if segment.fd >= 0 and not segment.pins:
+            self._close(segment)
+
+    def close_all(self) -> None:
+        for segment in list(self._open):
+            self._close(segment)
+
+    def _shrink(self) -> None:
+        for segment in list(self._open):
+            if len(self._open) <= self._limit:
+                return
+            if not segment.pins and segment.fd >= 0:
+                self._close(segment)
+
+    def _close(self, segment: Segment) -> None:
+        if segment.fd >= 0:
+            self._files.close(segment.fd)
+            segment.fd = -1
+            del self._open[segment]

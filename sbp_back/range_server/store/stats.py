@@ -1,0 +1,48 @@
+"""Numbers about a store, for metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters since the store was opened, and gauges; bytes and seconds. Read them on the event loop."""
+
+    appends: int = 0
+    """Entries that became durable."""
+    append_bytes: int = 0
+    refused_appends: int = 0
+    """Append calls answered with an error."""
+    pending_bytes: int = 0
+    """Entries that wait to become durable."""
+    groups: int = 0
+    group_bytes: int = 0
+    """Bytes written to the log, headers and padding included."""
+    flush_seconds: float = 0.0
+    flush_seconds_max: float = 0.0
+    reads: int = 0
+    reads_from_disk: int = 0
+    """Reads that had to wait for the disk in the thread pool."""
+    read_entries: int = 0
+    read_bytes: int = 0
+    damaged_entries: int = 0
+    """Entries found damaged when read."""
+    segments: int = 0
+    log_bytes: int = 0
+    """Size of the segments up to the end of their data."""
+    live_bytes: int = 0
+    """Entries that can still be read."""
+    disk_free: int = 0
+    disk_full: bool = False
+    """Appends are being refused for want of space."""
+    segments_deleted: int = 0
+    evacuated_bytes: int = 0
+    checkpoints: int = 0
+    maintenance_errors: int = 0
+    """Index files or checkpoints that could not be written, or segments not removed; they are tried again."""
+    last_maintenance_error: str = ""
+    recovery_seconds: float = 0.0
+    recovery_scanned_bytes: int = 0
+    recovery_cut_bytes: int = 0
+    zeroed_bytes: int = 0

@@ -1,0 +1,502 @@
+"""The store of a range server: one log on disk for all ranges, with an index in memory (reference/sbp.md, 3.2, 3.3).
+
+Files, formats and promises: docs/storage.md. All methods of a running store belong to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sbp_back.entry import entry_crc
+from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
+from sbp_back.model import Entry
+from sbp_back.range_server.store import reader
+from sbp_back.range_server.store.files import read_range
+from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
+from sbp_back.range_server.store.idxfile import host_is_supported
+from sbp_back.range_server.store.index import StoredRange, StoredStream
+from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.store.log import Log
+from sbp_back.range_server.store.maintenance import Maintenance, save_everything
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
+from sbp_back.range_server.store.reader import Plan
+from sbp_back.range_server.store.recovery import Recovered, Recovery
+from sbp_back.range_server.store.replay import apply_control, restart_empty
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.stats import StoreStats
+from sbp_back.range_server.store.writer import Append, Control, Copies, Done, Group, Item, Roll, WalWriter
+
+T = TypeVar("T")
+ReadDone = Callable[[list[Entry] | StoreError], None]
+
+
+class Store:
+    """Opened with :meth:`open`, usable after :meth:`start`, ended with :meth:`close`.
+
+    ``ranges`` is the durable truth. ``on_failed`` is called once, on the loop, when the log could not be written:
+    nothing is accepted afterwards and the process should end. ``messages`` tell what recovery had to do.
+    """
+
+    def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
+        """Use :meth:`open`."""
+        self._log = log
+        self._lock = lock
+        self._options = log.options
+        self.on_failed: Callable[[StoreFailed], None] | None = None
+        self.messages = recovered.messages
+        factory = SegmentFactory(log.wal, log.options, lock.cluster_id, lock.server_id)
+        self._preparer = Preparer(factory, self._disk_failing)
+        self._writer = WalWriter(log.options, factory, self._preparer, self._hand_over, self._writer_failed)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready: deque[Group | Callable[[], None]] = deque()
+        """What other threads have finished, in order."""
+        self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
+        self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
+        self._maintenance = Maintenance(log, self._background, self._submit, self._space_is)
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._spare = recovered.spare
+
+    # --- life
+
+    @classmethod
+    def open(cls, path: Path, options: StoreOptions) -> Store:
+        """Lock the directory and recover what is in it, or make a new store. Blocks; run it in a thread.
+
+        Raises ``StoreLocked``, ``StoreVersionError``, ``StoreCorrupt``, ``DiskFull``, ``OSError``, and ``ValueError``
+        for options that make no sense.
+        """
+        options.validate()
+        if not host_is_supported():
+            raise StoreVersionError("the store's files are little-endian, this machine is not")
+        started = time.perf_counter()
+        wal = path / "wal"
+        ckpt = path / "ckpt"
+        for directory in (wal, ckpt):
+            directory.mkdir(parents=True, exist_ok=True)
+        options.files.sync_directory(path)
+        lock = DirectoryLock(path, wal, options)
+        try:
+            recovered = Recovery(wal, ckpt, options, lock.cluster_id).run()
+            log = Log(path, options, recovered.state, recovered.segments)
+            log.next_seq = recovered.seq
+            log.checkpoint_lsn = recovered.checkpoint_lsn
+            store = cls(log, lock, recovered)
+            store._load(recovered)
+        except BaseException:
+            lock.release()
+            raise
+        stats = log.stats
+        stats.recovery_seconds = time.perf_counter() - started
+        stats.recovery_scanned_bytes = recovered.scanned_bytes
+        stats.recovery_cut_bytes = recovered.cut_bytes
+        return store
+
+    def _load(self, recovered: Recovered) -> None:
+        log = self._log
+        active = log.segments[-1] if log.segments and not log.segments[-1].sealed else None
+        try:
+            self._writer.load(active, recovered.next_base, recovered.seq, list(log.state.ranges.values()))
+        except OSError as error:
+            if active is None and error.errno is not None:
+                raise DiskFull(f"no segment could be created: {os.strerror(error.errno)}") from error
+            raise
+        if active is None:
+            log.segments.append(self._writer.segment)
+        log.active.sealed = False
+        self._space_is(log.files.free_bytes(log.directory))
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the threads; from now on everything happens on ``loop``."""
+        self._loop = loop
+        self._preparer.start(self._spare)
+        self._writer.start()
+        self._timer = loop.call_later(self._options.maintenance_seconds, self._tick)
+        loop.call_soon(self._maintenance.tick)
+
+    def close(self) -> None:
+        """Finish what was submitted (calling its callbacks), write a checkpoint and release the directory. Blocks."""
+        if self._closed:
+            return
+        self._maintenance.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.stop()
+        self._drain()
+        self._closed = True
+        self._background_thread.shutdown()
+        self._pool.shutdown()
+        self._drain()
+        self._preparer.stop()
+        self._writer.close()
+        if self._writer.failure is None:
+            try:
+                save_everything(self._log)
+            except OSError as error:
+                # The next start scans the log instead; nothing is lost.
+                self._log.stats.maintenance_errors += 1
+                self._log.stats.last_maintenance_error = str(error)
+        self._log.opened.close_all()
+        self._lock.release()
+
+    # --- facts
+
+    @property
+    def ranges(self) -> dict[tuple[int, int], StoredRange]:
+        return self._log.state.ranges
+
+    @property
+    def streams(self) -> dict[int, StoredStream]:
+        """What is known of streams apart from their ranges: trimmed offsets."""
+        return self._log.state.streams
+
+    @property
+    def cluster_id(self) -> str:
+        return self._lock.cluster_id
+
+    @property
+    def server_id(self) -> int:
+        """-1 until one is known."""
+        return self._lock.server_id
+
+    def assign_server_id(self, server_id: int) -> None:
+        """Record durably which range server this is. Raises ``StoreVersionError`` when it is another, ``OSError``."""
+        self._lock.assign(server_id)
+
+    @property
+    def failed(self) -> StoreFailed | None:
+        return self._writer.failure
+
+    @property
+    def stats(self) -> StoreStats:
+        log = self._log
+        stats = log.stats
+        stats.segments = len(log.segments)
+        stats.log_bytes = sum(segment.used for segment in log.segments)
+        stats.live_bytes = sum(segment.live for segment in log.segments)
+        stats.disk_full = self._writer.refuse_appends is not None
+        stats.zeroed_bytes = self._preparer.zeroed_bytes
+        return stats
+
+    # --- writing
+
+    def append(self, entries: list[Entry], done: Done) -> None:
+        """Store entries, each of which must begin where its range ends. ``done`` is called when they are durable.
+
+        All or none of them are stored, unless together they are larger than a segment; then they are stored one part
+        after the other and an error may concern the later parts only. Errors: ``DiskFull`` (may be tried again),
+        ``StoreFailed`` (final), ``StoreError`` (range unknown, sealed or elsewhere; entry larger than a segment).
+        """
+        size = 0
+        for entry in entries:
+            if entry.crc < 0:
+                entry_crc(entry)
+            size += len(entry.prefix) + len(entry.payload)
+        if self._largest_append < group_size(len(entries), size) and len(entries) > 1:
+            self._append_parts(entries, done)
+            return
+        item = Append(entries, done)
+        item.bytes = size
+        self._log.stats.pending_bytes += size
+        self._submit(item)
+
+    @property
+    def _largest_append(self) -> int:
+        return self._options.segment_bytes - BLOCK - self._options.control_reserve
+
+    def _append_parts(self, entries: list[Entry], done: Done) -> None:
+        parts: list[list[Entry]] = []
+        size = 0
+        for entry in entries:
+            size += entry.size
+            if not parts or group_size(len(parts[-1]) + 1, size) > self._largest_append:
+                parts.append([])
+                size = entry.size
+            parts[-1].append(entry)
+        left = len(parts)
+        first_error: StoreError | None = None
+
+        def part_done(error: StoreError | None) -> None:
+            nonlocal left, first_error
+            left -= 1
+            first_error = first_error or error
+            if not left:
+                done(first_error)
+
+        for part in parts:
+            self.append(part, part_done)
+
+    def create_range(self, stream_id: int, index: int, epoch: int, start: int, done: Done) -> None:
+        """Open a range at ``start``. The same again is fine; so is a higher epoch while the range has no entries."""
+        stream = self._log.state.streams.get(stream_id)
+        if stream is not None and index < stream.first_index:
+            error = StoreError(f"range {index} of stream {stream_id} was trimmed away")
+            self._require_loop().call_soon(done, error)
+            return
+        self._submit(Control(RecordType.CREATE, stream_id, index, epoch, start, done))
+
+    def seal_range(self, stream_id: int, index: int, epoch: int, end: int, done: Done) -> None:
+        """Close a range for good at ``end`` (-1: behind everything submitted so far), hiding what lies behind it."""
+        self._submit(Control(RecordType.SEAL, stream_id, index, epoch, end, done))
+
+    def trim_stream(self, stream_id: int, min_offset: int, done: Done) -> None:
+        """Nothing below ``min_offset`` is needed any more. Of an open range at most what is durable is trimmed."""
+        self._submit(Control(RecordType.TRIM_STREAM, stream_id, 0, 0, min_offset, done))
+
+    def delete_stream(self, stream_id: int, done: Done) -> None:
+        """Forget a stream and free its space; fine when there is none."""
+        self._submit(Control(RecordType.DELETE_STREAM, stream_id, 0, 0, 0, done))
+
+    def _submit(self, item: Item) -> None:
+        if self._closed:
+            item.done(StoreError("the store is closed"))
+            return
+        self._writer.queue.put(item)
+
+    # --- completion
+
+    def _hand_over(self, finished: Group | Callable[[], None]) -> None:
+        """Called by other threads with something for the loop."""
+        self._ready.append(finished)
+        try:
+            self._require_loop().call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # The loop is closed already; ``close`` takes what is left.
+            if not self._require_loop().is_closed():
+                raise
+
+    def _require_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RuntimeError("the store is not started")
+        return self._loop
+
+    def _drain(self) -> None:
+        ready = self._ready
+        while ready:
+            finished = ready.popleft()
+            if isinstance(finished, Group):
+                self._complete(finished)
+            else:
+                finished()
+
+    def _complete(self, group: Group) -> None:
+        """Bring the state up to what is durable now, then tell everybody, in the order of submission."""
+        log = self._log
+        if group.segment is not log.active:
+            self._rolled(group.segment)
+        segment = group.segment
+        stats = log.stats
+        position = group.body_at
+        freed = False
+        for item in group.items:
+            if isinstance(item, Append):
+                stats.pending_bytes -= item.bytes
+                if item.error is not None:
+                    stats.refused_appends += 1
+                    continue
+                for stored, entry in zip(item.owners, item.entries, strict=True):
+                    length = len(entry.prefix) + len(entry.payload)
+                    base = entry.base_offset
+                    stored.append(segment, base, base + entry.count, position, length, entry.crc)
+                    position += length
+                segment.live += item.bytes
+                stats.appends += len(item.entries)
+                stats.append_bytes += item.bytes
+            elif isinstance(item, Control):
+                if item.error is None and item.written:
+                    self._apply_control(item)
+                    freed = freed or item.kind in (RecordType.TRIM_STREAM, RecordType.DELETE_STREAM, RecordType.SEAL)
+            elif isinstance(item, Copies) and item.error is None:
+                for stored, entry in zip(item.owners, item.entries, strict=True):
+                    length = len(entry.prefix) + len(entry.payload)
+                    if not stored.dropped:
+                        base = entry.base_offset
+                        stored.relocate(segment, base, base + entry.count, position, length, entry.crc)
+                    position += length
+                stats.evacuated_bytes += item.bytes
+        if group.records and group.seq:
+            segment.used = group.end
+            log.next_seq = group.seq + 1
+            stats.groups += 1
+            stats.group_bytes += group.bytes
+            stats.flush_seconds += group.flush_seconds
+            stats.flush_seconds_max = max(stats.flush_seconds_max, group.flush_seconds)
+        for item in group.items:
+            self._tell(item)
+        if freed:
+            self._freed()
+
+    def _tell(self, item: Item) -> None:
+        try:
+            item.done(item.error)
+        except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
+            self._require_loop().call_exception_handler(
+                {"message": "a callback of the store failed", "exception": error}
+            )
+
+    def _apply_control(self, item: Control) -> None:
+        state = self._log.state
+        if item.created is not None:
+            state.add(item.created)
+        elif item.kind == RecordType.CREATE:
+            restart_empty(state.ranges[item.stream_id, item.index], item.epoch, item.base)
+        else:
+            apply_control(state, item.kind, item.stream_id, item.index, item.epoch, item.base, item.lsn)
+
+    def _rolled(self, segment: Segment) -> None:
+        self._log.active.sealed = True
+        self._log.segments.append(segment)
+        self._maintenance.rolled()
+
+    def _freed(self) -> None:
+        """Space may have become free: also that of the segment being written, if it holds nothing any more."""
+        log = self._log
+        active = log.active
+        if not active.live and active.used > active.size // 4 and not self._closed:
+            self._submit(Roll(active, lambda _error: None))
+        self._maintenance.look()
+
+    def _tick(self) -> None:
+        self._timer = self._require_loop().call_later(self._options.maintenance_seconds, self._tick)
+        self._maintenance.tick()
+
+    def _space_is(self, free: int) -> None:
+        """Refuse or accept appends depending on the free space of the disk."""
+        self._log.stats.disk_free = free
+        if free < self._options.low_water:
+            self._writer.refuse_appends = DiskFull(
+                f"only {free} bytes are free on the disk: appends are refused below {self._options.low_water}"
+            )
+        else:
+            self._writer.refuse_appends = None
+
+    def _disk_failing(self, error: OSError) -> None:
+        self._writer.fail(error)
+
+    def _writer_failed(self, failure: StoreFailed) -> None:
+        self._hand_over(lambda: self._tell_failed(failure))
+
+    def _tell_failed(self, failure: StoreFailed) -> None:
+        if self.on_failed is not None:
+            self.on_failed(failure)
+
+    def _background(self, work: Callable[[], T], then: Callable[[T | OSError], None]) -> None:
+        def run() -> None:
+            result: T | OSError
+            try:
+                result = work()
+            except OSError as error:
+                result = error
+            self._hand_over(lambda: then(result))
+
+        if not self._closed:
+            self._background_thread.submit(run)
+
+    # --- reading
+
+    def batch_bounds(self, stream_id: int, index: int, offset: int) -> tuple[int, int] | None:
+        """(base, end) of the stored batch that contains ``offset``; None when there is none."""
+        stored = self._log.state.ranges.get((stream_id, index))
+        found = None if stored is None else stored.find(offset)
+        if stored is None or found is None:
+            return None
+        run = stored.runs[found[0]]
+        return int(run.bases[found[1]]), run.row_end(found[1])
+
+    def read(self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int, done: ReadDone) -> None:
+        """Entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
+
+        Only entries that begin before ``limit`` (-1: all that are durable); an empty list when there are none.
+        ``done`` is called before this returns when all bytes are in the page cache, else later on the loop. Errors:
+        ``StoreCorrupt`` when the first entry is damaged (a later one ends the list), ``StoreError`` when the range is
+        unknown, the offset is trimmed, or the disk cannot be read.
+        """
+        stored = self._log.state.ranges.get((stream_id, index))
+        if stored is None:
+            done(StoreError(f"range {index} of stream {stream_id} does not exist"))
+            return
+        if offset < stored.min_offset:
+            done(StoreError(f"range {index} of stream {stream_id} begins at {stored.min_offset}, not at {offset}"))
+            return
+        end = stored.visible_end if limit < 0 else min(limit, stored.visible_end)
+        if offset >= end:
+            done([])
+            return
+        options = self._options
+        stats = self._log.stats
+        stats.reads += 1
+        plan = reader.plan_read(stored, offset, end, max_bytes, options.coalesce_gap_bytes)
+        if plan.gap is not None:
+            done(StoreCorrupt(f"offset {offset} of range {index} of stream {stream_id} is lost"))
+            return
+        buffers: list[bytearray | None] = [None] * len(plan.spans)
+        pinned: list[int] = []
+        try:
+            for span in plan.spans:
+                pinned.append(self._log.opened.pin(span.segment))
+            if plan.bytes <= options.sync_read_bytes and len(plan.spans) <= options.sync_read_spans:
+                for number, span in enumerate(plan.spans):
+                    buffers[number] = reader.fetch_cached(options.files, pinned[number], span)
+                    if buffers[number] is None:
+                        break
+        except OSError as error:
+            self._unpin(plan, len(pinned))
+            done(_unreadable(plan, error))
+            return
+        if buffers[-1] is not None:
+            self._unpin(plan, len(pinned))
+            self._answer(self._decode(plan, buffers), done)
+            return
+        stats.reads_from_disk += 1
+
+        def fetch() -> list[Entry] | StoreError:
+            try:
+                for number, span in enumerate(plan.spans):
+                    if buffers[number] is None:
+                        buffers[number] = read_range(options.files, pinned[number], span.begin, span.end - span.begin)
+            except OSError as error:
+                return _unreadable(plan, error)
+            return self._decode(plan, buffers)
+
+        def run() -> None:
+            result = fetch()
+            self._hand_over(lambda: finish(result))
+
+        def finish(result: list[Entry] | StoreError) -> None:
+            self._unpin(plan, len(pinned))
+            self._answer(result, done)
+
+        self._pool.submit(run)
+
+    def _decode(self, plan: Plan, buffers: list[bytearray | None]) -> list[Entry] | StoreError:
+        entries: list[Entry] = []
+        for span, buffer in zip(plan.spans, buffers, strict=True):
+            assert buffer is not None
+            damage = reader.decode_span(plan, span, buffer, entries)
+            if damage is not None:
+                self._log.stats.damaged_entries += 1
+                return entries or damage
+        return entries
+
+    def _unpin(self, plan: Plan, count: int) -> None:
+        for span in plan.spans[:count]:
+            self._log.opened.unpin(span.segment)
+
+    def _answer(self, result: list[Entry] | StoreError, done: ReadDone) -> None:
+        if isinstance(result, list):
+            stats = self._log.stats
+            stats.read_entries += len(result)
+            stats.read_bytes += sum(entry.size for entry in result)
+        done(result)
+
+
+def _unreadable(plan: Plan, error: OSError) -> StoreError:
+    return StoreError(f"range {plan.index} of stream {plan.stream_id} cannot be read: {error}")

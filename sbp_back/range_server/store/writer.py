@@ -1,0 +1,589 @@
+"""The WAL thread: turns what waits into groups, one write and one flush each (reference/sbp.md, section 3.3).
+
+While one group is being flushed the next one accumulates in the queue, so groups grow with the load and nobody waits
+for a timer. The thread owns the write position and its own view of where every range ends, which lags nothing and
+runs ahead of the durable state by the group in flight.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from sbp_back.errors import DiskFull, StoreError, StoreFailed
+from sbp_back.frame import crc32
+from sbp_back.model import Buffer, Entry
+from sbp_back.range_server.store.files import Files, is_disk_full
+from sbp_back.range_server.store.format import (
+    BLOCK,
+    FLAG_NOT_FLUSHED,
+    GROUP_HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    ZEROS,
+    RecordType,
+    align,
+    encode_group,
+)
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
+from sbp_back.range_server.store.segment import Segment
+
+Done = Callable[[StoreError | None], None]
+
+_MAX_PARTS = 1000
+"""The kernel takes 1024 buffers in one write."""
+_SMALL_PART = 4096
+"""Buffers smaller than this on average are cheaper to copy together than to hand over one by one."""
+
+_APPEND = int(RecordType.APPEND)
+_RELOCATE = int(RecordType.RELOCATE)
+
+
+class Append:
+    """New entries, all or none. Outcome: ``error``, else the ranges they belong to, in order, in ``owners``."""
+
+    __slots__ = ("bytes", "done", "entries", "error", "owners")
+
+    def __init__(self, entries: list[Entry], done: Done) -> None:
+        self.entries = entries
+        self.done = done
+        self.bytes = 0
+        self.owners: list[StoredRange] = []
+        self.error: StoreError | None = None
+
+
+class Copies:
+    """Entries of an old segment to be written again at the tail."""
+
+    __slots__ = ("bytes", "done", "entries", "error", "owners")
+
+    def __init__(self, owners: list[StoredRange], entries: list[Entry], done: Done) -> None:
+        self.entries = entries
+        self.done = done
+        self.bytes = 0
+        self.owners = owners
+        self.error: StoreError | None = None
+
+
+class Control:
+    """A control record. ``base`` of a seal may be -1: the end as of now."""
+
+    __slots__ = ("base", "created", "done", "epoch", "error", "index", "kind", "lsn", "stream_id", "written")
+
+    def __init__(self, kind: RecordType, stream_id: int, index: int, epoch: int, base: int, done: Done) -> None:
+        self.kind = kind
+        self.stream_id = stream_id
+        self.index = index
+        self.epoch = epoch
+        self.base = base
+        self.done = done
+        self.error: StoreError | None = None
+        self.lsn = 0
+        self.written = False
+        self.created: StoredRange | None = None
+
+
+class Roll:
+    """Go on in a new segment, so that the current one can be deleted; ``segment`` tells which one is meant."""
+
+    __slots__ = ("done", "error", "segment")
+
+    def __init__(self, segment: Segment, done: Done) -> None:
+        self.segment = segment
+        self.done = done
+        self.error: StoreError | None = None
+
+
+Item = Append | Copies | Control | Roll
+
+
+class Tail:
+    """The writer's view of a range: what the next entry's base must be; ``end`` -1 while open."""
+
+    __slots__ = ("end", "epoch", "next", "short", "start", "stored")
+
+    def __init__(self, stored: StoredRange, start: int, next_offset: int, end: int, epoch: int) -> None:
+        self.stored = stored
+        self.start = start
+        self.next = next_offset
+        self.end = end
+        self.epoch = epoch
+        self.short = False
+        """An entry was refused for want of space: those that were submitted behind it are refused the same way."""
+
+
+class Group:
+    """What one write made durable, for the event loop. ``segment`` differs from the last group's after a roll."""
+
+    __slots__ = ("body_at", "bytes", "end", "entries", "flush_seconds", "items", "records", "segment", "seq")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.items: list[Item] = []
+        self.seq = 0
+        self.body_at = 0
+        self.end = 0
+        self.bytes = 0
+        self.records = 0
+        self.entries = 0
+        self.flush_seconds = 0.0
+
+
+_STOP = object()
+
+
+class WalWriter:
+    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails."""
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        factory: SegmentFactory,
+        preparer: Preparer,
+        deliver: Callable[[Group], None],
+        failed: Callable[[StoreFailed], None],
+    ) -> None:
+        self._options = options
+        self._files: Files = options.files
+        self._factory = factory
+        self._preparer = preparer
+        self._deliver = deliver
+        self._on_failed = failed
+        self.queue: SimpleQueue[object] = SimpleQueue()
+        self.refuse_appends: DiskFull | None = None
+        """Set while there is no room for appends; the store clears it when there is again."""
+        self.failure: StoreFailed | None = None
+        self._failure_lock = threading.Lock()
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._by_stream: dict[int, set[int]] = {}
+        self._flags = 0 if options.durable else FLAG_NOT_FLUSHED
+        self._reserve = options.control_reserve
+        self._segment: Segment | None = None
+        self._fd = -1
+        self._position = 0
+        self._allocated = 0
+        self._seq = 1
+        self._next_base = 0
+        self._thread = threading.Thread(target=self._run, name="anabranch-wal", daemon=True)
+        self._group: Group
+        self._records: list[bytes] = []
+        self._bodies: list[Buffer] = []
+        self._body_bytes = 0
+
+    # --- called by the store
+
+    def load(self, segment: Segment | None, next_base: int, seq: int, ranges: list[StoredRange]) -> None:
+        """Take over the recovered state. Raises ``OSError``."""
+        for stored in ranges:
+            self._add_tail(Tail(stored, stored.start, stored.next_offset, stored.end, stored.epoch), stored.key)
+        self._seq = seq
+        self._next_base = next_base
+        if segment is not None:
+            fd = self._files.open(segment.path, os.O_RDWR)
+            self._enter(segment, fd, segment.used)
+        else:
+            self._enter(*self._factory.create(next_base), BLOCK)
+
+    @property
+    def segment(self) -> Segment:
+        assert self._segment is not None
+        return self._segment
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, then end the thread and close the segment."""
+        if self._thread.is_alive():
+            self.queue.put(_STOP)
+            self._thread.join()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(log position, number) of the next group; only while the thread does not run."""
+        return self.segment.base + self._position, self._seq
+
+    def fail(self, error: OSError) -> None:
+        """The disk is failing: nothing more may be acknowledged. May be called from any thread."""
+        with self._failure_lock:
+            if self.failure is not None:
+                return
+            failure = StoreFailed(f"writing the log failed ({error}); nothing more is accepted, restart to recover")
+            self.failure = failure
+        self._on_failed(failure)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        queue = self.queue
+        limit_bytes = self._options.group_max_bytes
+        limit_records = self._options.group_max_records
+        carried: object | None = None
+        while True:
+            item = queue.get() if carried is None else carried
+            carried = None
+            if item is _STOP:
+                return
+            group = self._group = Group(self.segment)
+            self._records = []
+            self._bodies = []
+            self._body_bytes = 0
+            while True:
+                if not self._add(item):
+                    carried = item
+                    break
+                if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
+                    break
+                try:
+                    item = queue.get_nowait()
+                except Empty:
+                    break
+                if item is _STOP:
+                    carried = item
+                    break
+            if self._records:
+                self._flush(group)
+            if group.items:
+                self._deliver(group)
+
+    def _add(self, item: object) -> bool:
+        """Put an item into the group, or refuse it; False when the group must be written first."""
+        if type(item) is Append:
+            return self._add_append(item)
+        if type(item) is Control:
+            return self._add_control(item)
+        if type(item) is Copies:
+            return self._add_copies(item)
+        assert type(item) is Roll
+        return self._add_roll(item)
+
+    def _add_append(self, item: Append) -> bool:
+        error: StoreError | None = self.failure or self.refuse_appends
+        size = item.bytes
+        if error is None:
+            room = self._room(len(item.entries), size, self._reserve)
+            if not room:
+                return False
+            error = room if room is not True else None
+        tails = self._tails
+        owners = item.owners
+        records: list[bytes] = []
+        bodies: list[Buffer] = []
+        if error is None:
+            for entry in item.entries:
+                base = entry.base_offset
+                count = entry.count
+                tail = tails.get((entry.stream_id, entry.range_index))
+                if tail is None or tail.next != base or tail.end >= 0 or count < 1:
+                    error = self._misplaced(entry, tail)
+                    break
+                tail.next = base + count
+                stored = tail.stored
+                owners.append(stored)
+                prefix = entry.prefix
+                payload = entry.payload
+                records.append(
+                    RECORD.pack(
+                        _APPEND,
+                        entry.crc,
+                        entry.stream_id,
+                        tail.epoch,
+                        base,
+                        entry.timestamp,
+                        entry.range_index,
+                        count,
+                        len(prefix) + len(payload),
+                    )
+                )
+                bodies.append(prefix)
+                bodies.append(payload)
+        if error is None:
+            self._records += records
+            self._bodies += bodies
+            self._body_bytes += size
+        else:
+            for entry in reversed(item.entries[: len(owners)]):
+                tails[entry.stream_id, entry.range_index].next = entry.base_offset
+            owners.clear()
+            item.error = error
+            if isinstance(error, DiskFull):
+                self._mark_short(item.entries)
+        self._group.items.append(item)
+        return True
+
+    def _misplaced(self, entry: Entry, tail: Tail | None) -> StoreError:
+        name = f"range {entry.range_index} of stream {entry.stream_id}"
+        if tail is None:
+            return StoreError(f"{name} does not exist")
+        if tail.end >= 0:
+            return StoreError(f"{name} is sealed")
+        if tail.short and entry.base_offset > tail.next:
+            return DiskFull(f"{name}: an entry before this one was refused for want of space")
+        return StoreError(f"{name} continues at offset {tail.next}, not at {entry.base_offset}")
+
+    def _mark_short(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            tail = self._tails.get((entry.stream_id, entry.range_index))
+            if tail is not None:
+                tail.short = True
+
+    def _add_copies(self, item: Copies) -> bool:
+        error: StoreError | None = self.failure
+        if error is None:
+            room = self._room(len(item.entries), item.bytes, self._reserve)
+            if not room:
+                return False
+            error = room if room is not True else None
+        if error is None:
+            for stored, entry in zip(item.owners, item.entries, strict=True):
+                length = len(entry.prefix) + len(entry.payload)
+                self._records.append(
+                    RECORD.pack(
+                        _RELOCATE,
+                        entry.crc,
+                        entry.stream_id,
+                        stored.created_lsn,
+                        entry.base_offset,
+                        entry.timestamp,
+                        entry.range_index,
+                        entry.count,
+                        length,
+                    )
+                )
+                self._bodies += (entry.prefix, entry.payload)
+            self._body_bytes += item.bytes
+        item.error = error
+        self._group.items.append(item)
+        return True
+
+    def _add_control(self, item: Control) -> bool:
+        error: StoreError | None = self.failure
+        if error is None:
+            room = self._room(1, 0, 0)
+            if not room:
+                return False
+            error = room if room is not True else None
+        # The record's own position: unique, because a record header alone is longer than one byte.
+        item.lsn = self.segment.base + self._position + len(self._records)
+        if error is None:
+            error = self._apply_control(item)
+        if error is None and item.written:
+            self._records.append(
+                RECORD.pack(int(item.kind), 0, item.stream_id, item.epoch, item.base, 0, item.index, 0, 0)
+            )
+        item.error = error
+        self._group.items.append(item)
+        return True
+
+    def _apply_control(self, item: Control) -> StoreError | None:
+        """Change the writer's view of the ranges. Sets ``item.written`` unless there is nothing to record."""
+        kind = item.kind
+        key = (item.stream_id, item.index)
+        name = f"range {item.index} of stream {item.stream_id}"
+        tail = self._tails.get(key)
+        if kind == RecordType.CREATE:
+            if tail is None:
+                item.created = StoredRange(item.stream_id, item.index, item.epoch, item.base, item.lsn)
+                self._add_tail(Tail(item.created, item.base, item.base, -1, item.epoch), key)
+            elif (tail.start, tail.epoch, tail.end) == (item.base, item.epoch, -1):
+                return None
+            elif tail.end < 0 and tail.next == tail.start and item.epoch > tail.epoch:
+                tail.epoch = item.epoch
+                tail.start = tail.next = item.base
+            else:
+                return StoreError(f"{name} exists with other properties")
+        elif kind == RecordType.SEAL:
+            if tail is None:
+                return StoreError(f"{name} does not exist")
+            if item.epoch < tail.epoch:
+                return StoreError(f"{name} has epoch {tail.epoch}, it cannot be sealed with {item.epoch}")
+            if item.base < 0:
+                item.base = tail.end if tail.end >= 0 else tail.next
+            if tail.end >= 0:
+                return None if item.base == tail.end else StoreError(f"{name} is sealed at {tail.end}")
+            if not tail.start <= item.base <= tail.next:
+                return StoreError(f"{name} holds offsets {tail.start} to {tail.next}, it cannot end at {item.base}")
+            tail.end = item.base
+            tail.epoch = item.epoch
+        elif kind == RecordType.TRIM_STREAM:
+            self._forget_trimmed(item.stream_id, item.base)
+        else:
+            for index in self._by_stream.pop(item.stream_id, ()):
+                del self._tails[item.stream_id, index]
+        item.written = True
+        return None
+
+    def _add_tail(self, tail: Tail, key: tuple[int, int]) -> None:
+        self._tails[key] = tail
+        self._by_stream.setdefault(key[0], set()).add(key[1])
+
+    def _forget_trimmed(self, stream_id: int, min_offset: int) -> None:
+        """Ranges with nothing left are forgotten, except the stream's last one: the same rule as in the state."""
+        indexes = sorted(self._by_stream.get(stream_id, ()))
+        for index in indexes[:-1]:
+            if not 0 <= self._tails[stream_id, index].end <= min_offset:
+                break
+            del self._tails[stream_id, index]
+            self._by_stream[stream_id].discard(index)
+
+    def _add_roll(self, item: Roll) -> bool:
+        if self._records:
+            return False
+        item.error = self.failure
+        if item.error is None and item.segment is self._segment:
+            item.error = self._roll()
+        self._group.segment = self.segment
+        self._group.items.append(item)
+        return True
+
+    # --- space
+
+    def _room(self, records: int, size: int, reserve: int) -> bool | StoreError:
+        """Whether so much more fits behind what is in the group; False when the group must be written first."""
+        need = align(GROUP_HEADER_BYTES + RECORD_BYTES * (len(self._records) + records) + self._body_bytes + size)
+        segment = self.segment
+        if self._position + need + reserve > segment.size:
+            if self._records:
+                return False
+            if need + reserve > self._options.segment_bytes - BLOCK:
+                return StoreError(
+                    f"{size} bytes in one append do not fit into a segment of {self._options.segment_bytes} bytes"
+                )
+            error = self._roll()
+            if error is not None:
+                return error
+            self._group.segment = self.segment
+        end = self._position + need
+        if end + reserve > self._allocated:
+            return self._allocate(end, reserve)
+        return True
+
+    def _allocate(self, end: int, reserve: int) -> bool | StoreError:
+        """Reserve disk space up to ``end`` and the control reserve behind it."""
+        size = self.segment.size
+        target = min(size, max(end + self._reserve, self._allocated + self._options.allocate_step_bytes))
+        try:
+            self._files.allocate(self._fd, self._allocated, target - self._allocated)
+        except OSError as error:
+            if not is_disk_full(error):
+                self.fail(error)
+                assert self.failure is not None
+                return self.failure
+            if reserve == 0 and end <= self._allocated:
+                return True
+            return self._no_room()
+        self._allocated = target
+        return True
+
+    def _no_room(self) -> DiskFull:
+        error = DiskFull("the disk is full: appends are refused until there is room, reads go on")
+        self.refuse_appends = error
+        return error
+
+    def _roll(self) -> StoreError | None:
+        """Go on in the next segment; between groups only."""
+        segment = self.segment
+        base = segment.end
+        try:
+            prepared = self._preparer.take_next(base) or self._factory.create(base)
+        except OSError as error:
+            if is_disk_full(error):
+                return self._no_room()
+            self.fail(error)
+            return self.failure
+        self._preparer.release()
+        self._files.close(self._fd)
+        self._enter(*prepared, BLOCK)
+        return None
+
+    def _enter(self, segment: Segment, fd: int, position: int) -> None:
+        self._segment = segment
+        self._fd = fd
+        self._position = self._allocated = position
+        self._preparer.follow(segment, fd, position)
+
+    # --- writing
+
+    def _flush(self, group: Group) -> None:
+        segment = self.segment
+        group.segment = segment
+        lsn = segment.base + self._position
+        parts = encode_group(self._seq, segment.salt, lsn, self._records, self._bodies, self._flags)
+        size = align(GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records) + self._body_bytes)
+        if len(parts) > _MAX_PARTS or (len(parts) > 16 and size < _SMALL_PART * len(parts)):
+            parts = [b"".join(parts)]
+        end = self._position + size
+        self._preparer.claim(self._position, end)
+        started = time.perf_counter()
+        error = self._write(parts, size)
+        if error is not None:
+            for item in group.items:
+                if item.error is None:
+                    item.error = error
+            if isinstance(error, DiskFull):
+                self._undo(group)
+            return
+        group.flush_seconds = time.perf_counter() - started
+        group.seq = self._seq
+        group.body_at = self._position + GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records)
+        group.end = self._position = end
+        group.bytes = size
+        group.records = len(self._records)
+        self._seq += 1
+
+    def _write(self, parts: list[Buffer], size: int) -> StoreError | None:
+        """One write, durable if that is promised. A failure is final: after a failed flush the kernel may have
+        dropped the pages, so that a later flush that succeeds proves nothing."""
+        if self.failure is not None:
+            return self.failure
+        try:
+            written = self._files.write(self._fd, parts, self._position, self._options.durable)
+            if written != size:
+                # File systems that cannot reserve space stop in the middle when they are full; ask which it is.
+                rest = memoryview(b"".join(parts))[written:]
+                self._files.write(self._fd, [rest], self._position + written, self._options.durable)
+                raise OSError(f"only {written} of {size} bytes were taken")
+        except OSError as error:
+            if is_disk_full(error) and self._void():
+                return self._no_room()
+            self.fail(error)
+            return self.failure
+        return None
+
+    def _void(self) -> bool:
+        """Make sure that a group that was refused cannot come back after a crash; False when the disk is failing."""
+        try:
+            self._files.write(self._fd, [ZEROS], self._position, self._options.durable)
+        except OSError as error:
+            # Without room for one block not even the header of the refused group is there.
+            return is_disk_full(error)
+        return True
+
+    def _undo(self, group: Group) -> None:
+        """Take back what the items of a group that found no room did to the writer's view of the ranges."""
+        for item in reversed(group.items):
+            if type(item) is Append and item.owners:
+                for entry in reversed(item.entries):
+                    tail = self._tails.get((entry.stream_id, entry.range_index))
+                    if tail is not None:
+                        tail.next = entry.base_offset
+                        tail.short = True
+            elif type(item) is Control and item.written:
+                # A file system that reserves space cannot get here; a control record that was half applied could
+                # not be taken back, so the log ends here.
+                self.fail(OSError("the disk is full and a control record could not be written"))
+
+
+def entry_checksum(entry: Entry) -> int:
+    """CRC-32 of an entry's bytes."""
+    return crc32(entry.payload, crc32(entry.prefix))
