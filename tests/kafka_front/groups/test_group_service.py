@@ -1,0 +1,401 @@
+"""The coordinator on an event loop and a disk: stored groups, expiry, deletion, and the view for people."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridges.catalog import PartitionInfo, Topic
+from bridges.errors import DataCorrupt, LogUnavailable
+from bridges.group_view import GroupMemberView, GroupPositionView, GroupSummary
+from bridges.progress import Committed, Progress
+from bridges.schema import APPLICATION_ID, MIGRATIONS
+from bridges.sql import Database
+from kafka_front.service.groups import GroupService, GroupSettings, codes
+from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
+from kafka_front.service.groups.group import JoinReply, SyncReply
+from kafka_front.service.groups.journal import GroupJournal
+from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot
+from tests.kafka_front.groups.lab import assignment, subscription
+
+DAY_MS = 86_400_000
+NOW = 1_800_000_000_000
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, min_session_timeout_ms=1)
+
+
+@dataclass
+class FakeCatalog:
+    topics: dict[str, Topic] = field(
+        default_factory=lambda: {"t": Topic("t", uuid.uuid4(), [PartitionInfo(0, 0), PartitionInfo(1, 1)], {}, 0)}
+    )
+
+
+class Life:
+    """Runs of one node on one database."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database: Database | None = None
+
+    async def start(self, settings: GroupSettings = SETTINGS) -> GroupService:
+        await self.stop()
+        self.database = Database(self.path, MIGRATIONS, application_id=APPLICATION_ID)
+        await self.database.open()
+        progress = Progress(self.database)
+        await progress.load()
+        service = GroupService(progress, FakeCatalog(), settings)
+        await service.start()
+        return service
+
+    async def stop(self) -> None:
+        """End like a killed process: nothing but what is in the database remains."""
+        if self.database is not None:
+            await self.database.close()
+            self.database = None
+
+
+@pytest.fixture
+async def life(tmp_path: Path) -> AsyncIterator[Life]:
+    life = Life(tmp_path / "node.db")
+    yield life
+    await life.stop()
+
+
+async def join(service: GroupService, group: str, member_id: str = "", **fields: object) -> JoinReply:
+    given: dict[str, object] = {
+        "instance_id": None,
+        "client_id": "c",
+        "client_host": "/h",
+        "session_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": (("range", subscription("t")),),
+    }
+    request = JoinRequest(group, member_id, **{**given, **fields})  # type: ignore[arg-type]
+    answer: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
+    service.coordinator.join(service.runtime.now_ms(), request, answer.set_result)
+    service.runtime.touched()
+    return await answer
+
+
+async def sync(service: GroupService, group: str, joined: JoinReply, blob: bytes = b"") -> SyncReply:
+    answer: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+    request = SyncRequest(group, joined.member_id, None, joined.generation, assignments=((joined.member_id, blob),))
+    service.coordinator.sync(service.runtime.now_ms(), request, answer.set_result)
+    service.runtime.touched()
+    return await answer
+
+
+async def member(service: GroupService, group: str, blob: bytes = b"", **fields: object) -> JoinReply:
+    """The only member of a stable group."""
+    joined = await join(service, group, **fields)
+    assert (await sync(service, group, joined, blob)).error == codes.NONE
+    return joined
+
+
+def leave(service: GroupService, group: str, member_id: str) -> None:
+    error, errors = service.coordinator.leave(service.runtime.now_ms(), group, [Leaver(member_id)])
+    assert (error, errors) == (codes.NONE, [codes.NONE])
+
+
+def heartbeat(service: GroupService, group: str, joined: JoinReply) -> int:
+    now_ms = service.runtime.now_ms()
+    return service.coordinator.heartbeat(now_ms, group, joined.member_id, None, joined.generation)
+
+
+# --- stored groups ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_answer_to_sync_comes_after_the_group_is_stored(life: Life) -> None:
+    service = await life.start()
+    joined = await member(service, "g", b"mine")
+    stored = decode_snapshot((await service.progress.load_groups())["g"])
+    assert stored is not None
+    assert (stored.generation, [m.assignment for m in stored.members]) == (1, [b"mine"])
+    service = await life.start()
+    assert heartbeat(service, "g", joined) == codes.NONE
+    assert (await sync(service, "g", joined)).assignment == b"mine"
+
+
+async def test_sessions_run_out_by_the_timer(life: Life) -> None:
+    service = await life.start()
+    await member(service, "g", session_timeout_ms=30)
+    while service.coordinator.groups["g"].members:
+        await asyncio.sleep(0.005)
+    assert service.coordinator.groups["g"].state.value == "Empty"
+
+
+async def test_sessions_of_restored_members_run_out_too(life: Life) -> None:
+    service = await life.start()
+    await member(service, "g", session_timeout_ms=50)
+    service = await life.start()
+    assert service.coordinator.groups["g"].members
+    while service.coordinator.groups["g"].members:
+        await asyncio.sleep(0.005)
+
+
+async def test_an_emptied_group_is_stored_so(life: Life) -> None:
+    service = await life.start()
+    joined = await member(service, "g")
+    leave(service, "g", joined.member_id)
+    since = service.runtime.journal.to_unix(service.coordinator.groups["g"].since_ms)
+    await service.stop()
+    service = await life.start()
+    group = service.coordinator.groups["g"]
+    assert (group.state.value, group.generation, group.members) == ("Empty", 2, {})
+    assert abs(service.runtime.journal.to_unix(group.since_ms) - since) < 50
+
+
+async def test_a_group_that_cannot_be_read_stops_the_start(life: Life) -> None:
+    service = await life.start()
+    await member(service, "g")
+    blob = (await service.progress.load_groups())["g"]
+    await service.progress.save_group("g", blob[:-10])
+    with pytest.raises(DataCorrupt, match="consumer group 'g': unreadable"):
+        await life.start()
+
+
+async def test_groups_of_other_kinds_stay_as_they_are(life: Life) -> None:
+    service = await life.start()
+    await service.progress.save_group("reader", b"something else")
+    service = await life.start()
+    assert "reader" not in service.coordinator.groups
+    assert (await service.progress.load_groups())["reader"] == b"something else"
+
+
+@dataclass
+class SlowStore:
+    """A store whose writes end when the test says so."""
+
+    writes: list[tuple[str, bytes | None, asyncio.Future[None]]] = field(default_factory=list)
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def load_groups(self) -> dict[str, bytes]:
+        return {}
+
+    async def save_group(self, group: str, state: bytes | None) -> None:
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.writes.append((group, state, written))
+        self.called.set()
+        await written
+
+    async def next(self) -> tuple[str, int | None, asyncio.Future[None]]:
+        while not self.writes:
+            self.called.clear()
+            await self.called.wait()
+        group, state, written = self.writes.pop(0)
+        snapshot = None if state is None else decode_snapshot(state)
+        return group, None if snapshot is None else snapshot.generation, written
+
+
+def snapshot(generation: int) -> GroupSnapshot:
+    return GroupSnapshot(generation, None, None, None, 0, ())
+
+
+async def test_writes_of_one_group_never_overlap_and_the_last_one_wins() -> None:
+    store = SlowStore()
+    journal = GroupJournal(store, lambda: 5, lambda: NOW)
+    done: list[tuple[int, int, int]] = []
+    for generation in (1, 2, 3):
+        journal.save("g", snapshot(generation), lambda now, error, g=generation: done.append((g, now, error)))  # type: ignore[misc]
+        if generation == 1:
+            group, stored, first = await store.next()
+    assert (group, stored) == ("g", 1)
+    assert not store.writes
+    first.set_result(None)
+    group, stored, second = await store.next()
+    assert (group, stored) == ("g", 3)
+    assert done == [(1, 5, codes.NONE)]
+    second.set_result(None)
+    await journal.close()
+    assert done == [(1, 5, codes.NONE), (2, 5, codes.NONE), (3, 5, codes.NONE)]
+
+
+async def test_groups_that_wait_together_are_written_together() -> None:
+    store = SlowStore()
+    journal = GroupJournal(store, lambda: 5, lambda: NOW)
+    journal.save("a", snapshot(1), None)
+    _, _, first = await store.next()
+    journal.save("b", snapshot(1), None)
+    journal.save("c", snapshot(1), None)
+    first.set_result(None)
+    one, _, written = await store.next()
+    other, _, also_written = await store.next()
+    assert {one, other} == {"b", "c"}
+    written.set_result(None)
+    also_written.set_result(None)
+    await journal.close()
+
+
+async def test_a_write_that_fails_is_told_and_does_not_stop_the_next() -> None:
+    store = SlowStore()
+    journal = GroupJournal(store, lambda: 5, lambda: NOW)
+    errors: list[int] = []
+    journal.save("g", snapshot(1), lambda now, error: errors.append(error))
+    _, _, written = await store.next()
+    erasing = asyncio.create_task(journal.erase("g"))
+    written.set_exception(LogUnavailable("no disk"))
+    _, state, written = await store.next()
+    assert errors == [codes.COORDINATOR_NOT_AVAILABLE]
+    assert state is None
+    written.set_result(None)
+    assert await erasing == codes.NONE
+
+
+# --- expiry and deletion ---------------------------------------------------------------------------------------------
+
+
+async def commit(service: GroupService, group: str, *places: tuple[str, int], age_ms: int, expire_ms: int = -1) -> None:
+    await service.progress.commit(
+        group, [(t, p, Committed(1, commit_ms=NOW - age_ms, expire_ms=expire_ms)) for t, p in places]
+    )
+
+
+async def test_positions_of_a_simple_group_expire_by_their_own_age(life: Life) -> None:
+    service = await life.start()
+    await commit(service, "g", ("t", 0), age_ms=7 * DAY_MS)
+    await commit(service, "g", ("t", 1), age_ms=7 * DAY_MS - 1)
+    assert await service.expire(NOW) == 1
+    assert service.group_ids() == ["g"]
+    assert set(service.progress.of_group("g")) == {("t", 1)}
+    assert await service.expire(NOW + 1) == 1
+    assert service.group_ids() == []
+    assert (await life.start()).group_ids() == []
+
+
+async def test_a_retention_given_with_the_commit_counts_instead(life: Life) -> None:
+    service = await life.start()
+    await commit(service, "g", ("t", 0), age_ms=0, expire_ms=NOW + 10)
+    await commit(service, "g", ("t", 1), age_ms=30 * DAY_MS, expire_ms=NOW + 20)
+    assert await service.expire(NOW + 9) == 0
+    assert await service.expire(NOW + 10) == 1
+    assert await service.expire(NOW + 20) == 1
+
+
+async def test_positions_of_an_emptied_group_expire_by_the_time_it_has_been_empty(life: Life) -> None:
+    service = await life.start()
+    joined = await member(service, "g")
+    await service.progress.commit("g", [("t", 0, Committed(1, commit_ms=0))])
+    leave(service, "g", joined.member_id)
+    emptied = service.runtime.journal.to_unix(service.coordinator.groups["g"].since_ms)
+    assert await service.expire(emptied + 7 * DAY_MS - 1_000) == 0
+    assert await service.expire(emptied + 7 * DAY_MS + 1_000) == 1
+    assert service.group_ids() == []
+    await service.stop()
+    assert await service.progress.load_groups() == {}
+
+
+async def test_positions_of_topics_that_are_read_do_not_expire(life: Life) -> None:
+    service = await life.start()
+    await member(service, "g")
+    await commit(service, "g", ("t", 0), ("other", 0), age_ms=30 * DAY_MS)
+    assert await service.expire(NOW) == 1
+    assert set(service.progress.of_group("g")) == {("t", 0)}
+
+
+async def test_nothing_expires_while_a_group_rebalances_or_its_subscriptions_are_unknown(life: Life) -> None:
+    service = await life.start()
+    await join(service, "rebalancing")
+    await member(service, "unreadable", protocols=(("range", b"?"),))
+    await member(service, "connect", protocol_type="connect")
+    for group in ("rebalancing", "unreadable", "connect"):
+        await commit(service, group, ("t", 0), age_ms=30 * DAY_MS)
+    assert await service.expire(NOW) == 0
+
+
+async def test_a_position_that_is_being_replaced_does_not_expire(life: Life) -> None:
+    service = await life.start()
+    await commit(service, "g", ("t", 0), age_ms=30 * DAY_MS)
+    service.committing["g"] = 1
+    assert await service.expire(NOW) == 0
+
+
+async def test_empty_groups_without_positions_go_but_not_under_a_pending_member(life: Life) -> None:
+    service = await life.start()
+    joined = await member(service, "left")
+    leave(service, "left", joined.member_id)
+    pending = await join(service, "pending", require_known_id=True)
+    assert pending.error == codes.MEMBER_ID_REQUIRED
+    await service.expire(NOW)
+    assert service.group_ids() == ["pending"]
+    await service.stop()
+    assert await service.progress.load_groups() == {}
+
+
+async def test_a_deleted_group_is_gone_for_good(life: Life) -> None:
+    service = await life.start()
+    joined = await member(service, "g")
+    await commit(service, "g", ("t", 0), age_ms=0)
+    assert await service.forget("g") == codes.NON_EMPTY_GROUP
+    leave(service, "g", joined.member_id)
+    assert await service.forget("g") == codes.NONE
+    assert await service.forget("g") == codes.GROUP_ID_NOT_FOUND
+    service = await life.start()
+    assert service.group_ids() == []
+    assert service.progress.of_group("g") == {}
+
+
+async def test_a_group_looked_up_while_it_is_deleted_does_not_come_back(life: Life) -> None:
+    service = await life.start()
+    await commit(service, "g", ("t", 0), age_ms=0)
+    deleting = asyncio.create_task(service.forget("g"))
+    while "g" not in service.coordinator.groups and not deleting.done():
+        service.find("g")
+        await asyncio.sleep(0)
+    assert await deleting == codes.NONE
+    assert service.find("g") is None
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+
+
+class FakeLog:
+    def __init__(self, end: int | None) -> None:
+        self.high_watermark = end
+
+    async def ready(self) -> None:
+        if self.high_watermark is None:
+            raise LogUnavailable("not now")
+
+
+async def test_view(life: Life) -> None:
+    service = await life.start()
+    ends = {("t", 0): FakeLog(15), ("t", 1): FakeLog(None)}
+    service._logs = lambda topic, partition: ends.get((topic, partition))  # type: ignore[assignment,return-value]
+    joined = await member(service, "g", assignment({"t": [1, 0]}))
+    await service.progress.commit("g", [("t", 0, Committed(10, 0, "note")), ("gone", 0, Committed(3))])
+    await service.progress.commit("simple", [("t", 0, Committed(20))])
+    assert service.summaries() == [
+        GroupSummary("g", "classic", "Stable", "consumer", 1),
+        GroupSummary("simple", "classic", "Empty", "", 0),
+    ]
+    view = await service.view("g")
+    assert view is not None
+    assert (view.generation, view.protocol, view.leader) == (1, "range", joined.member_id)
+    assert view.members == (GroupMemberView(joined.member_id, None, "c", "/h", (("t", 0), ("t", 1))),)
+    assert view.positions == (
+        GroupPositionView("gone", 0, 3, None, None),
+        GroupPositionView("t", 0, 10, 15, joined.member_id, "note"),
+        GroupPositionView("t", 1, None, None, joined.member_id),
+    )
+    assert [position.lag for position in view.positions] == [None, 5, None]
+    assert view.lag == 5
+    simple = await service.view("simple")
+    assert simple is not None
+    assert simple.positions[0].lag == 0
+    assert await service.view("nothing") is None
+
+
+async def test_opaque_assignments_are_shown_as_unknown(life: Life) -> None:
+    service = await life.start()
+    await member(service, "workers", b"\1", protocol_type="connect")
+    await member(service, "odd", b"\1")
+    for group in ("workers", "odd"):
+        view = await service.view(group)
+        assert view is not None
+        assert view.members[0].partitions is None
