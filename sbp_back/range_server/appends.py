@@ -196,10 +196,20 @@ class AppendCall:
         self._appends.failed += 1
         released: list[tuple[ParkedAppend, int]] = []
         for index, (state, entry) in enumerate(zip(self._states, self._entries, strict=True)):
-            state.window.fail(entry.base_offset)
+            # A request larger than a segment is stored in parts, and the error may concern the later ones only.
+            if state.stored.next_offset >= entry.end_offset:
+                code = state.window.commit(entry.base_offset, entry.count)
+                if code == SUSPENDED:
+                    self._pending += 1
+                    state.window.park(entry.base_offset, entry.count, (self, self._position(index)))
+                elif code != OK:
+                    self._refuse(self._position(index), refusal(code))
+            else:
+                state.window.fail(entry.base_offset)
+                self._refuse(self._position(index), refusal(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error)))
             released += state.window.take_released()
-            self._refuse(self._position(index), refusal(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error)))
-        self.answer()
+        if self._pending == 0:
+            self.answer()
         release(released)
 
     def decided(self, position: int, code: int) -> None:

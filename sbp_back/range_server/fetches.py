@@ -163,6 +163,10 @@ class Fetch:
         if isinstance(result, StoreError):
             self._read_failed(result)
             return
+        if not result:
+            # Sealed to a lower end while the store was reading.
+            self.answer(Status(ErrorCode.NO_NEW_RECORD))
+            return
         if self._wait_ms > 0 and request.min_bytes > 1 and state is not None and not state.sealed:
             size = 0
             for entry in result:

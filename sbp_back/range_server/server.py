@@ -27,6 +27,7 @@ from sbp_back.model import (
     PingRequest,
     PingResponse,
     RangeServerInfo,
+    RangeServerMetrics,
     Request,
     Response,
     SealRangeRequest,
@@ -37,6 +38,7 @@ from sbp_back.model import (
 from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls
 from sbp_back.range_server.fetches import Fetches, FetchLimits
+from sbp_back.range_server.load import LoadMeter
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 logger = logging.getLogger(__name__)
-
-_MAX_INT16 = (1 << 15) - 1
 
 
 @dataclass(slots=True)
@@ -80,6 +80,7 @@ class RangeServer:
         self._refusal: Status | None = None
         self._reporter: Reporter | None = None
         self._reconciling: asyncio.Task[None] | None = None
+        self._load = LoadMeter()
         self._table = RangeTable()
         for stored in store.ranges.values():
             self._table.add(RangeState(stored))
@@ -155,6 +156,12 @@ class RangeServer:
         if request.server_id < 0:
             return []
         return [state for stream_id in self._table.stream_ids() for state in self._table.of_stream(stream_id)]
+
+    def metrics(self, seconds: float) -> RangeServerMetrics:
+        """The load of the ``seconds`` since this was last asked; for the placement driver."""
+        self._table.remove_dropped()
+        ranges = self._table.by_key.values()
+        return self._load.measure(seconds, self._store.stats, self._appends, self._fetches, ranges)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
