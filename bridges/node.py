@@ -134,7 +134,7 @@ class Node:
         try:
             await self._start()
             if ready_file is not None:
-                write_ready_file(ready_file, self.describe())
+                write_ready_file(ready_file, {name: str(address) for name, address in self.addresses.items()})
                 self._ready_file = ready_file
         except BaseException:
             await self.stop(drain=False)
@@ -230,7 +230,7 @@ class Node:
         return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}
 
     def describe(self) -> dict[str, object]:
-        """What the ready file holds: who this node is and where it listens."""
+        """Who this node is and where it listens."""
         return {
             "version": VERSION,
             "pid": os.getpid(),

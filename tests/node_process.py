@@ -102,7 +102,7 @@ class NodeProcess:
             self.process = None
             raise NodeFailed(f"the node ended with {code} while starting\n{self.tail()}")
         ready = json.loads(self.ready_file.read_text())
-        self.addresses = {name: str(address) for name, address in ready["listeners"].items()}
+        self.addresses = {name: str(address) for name, address in ready.items()}
 
     def start(self) -> NodeProcess:
         """Launch and wait until the node serves."""
