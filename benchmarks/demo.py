@@ -519,7 +519,7 @@ def main() -> int:
     console.print(f"{len(flights):,} flights, {sum(len(f.value) for f in flights) / 1e6:.1f} MB of values")
     with tempfile.TemporaryDirectory(prefix="anabranch-demo-") as scratch, contextlib.ExitStack() as stack:
         if args.broker == "node":
-            settings = {"kafka.group.initial_rebalance_delay": "0", **settings}
+            settings = {"kafka.group.initial_rebalance_delay_ms": "0", **settings}
             bootstrap = stack.enter_context(AnabranchNode(Path(scratch), settings=settings)).bootstrap
         elif args.broker == "kafka":
             bootstrap = stack.enter_context(KafkaBroker(Path(scratch), settings=settings)).bootstrap

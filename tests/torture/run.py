@@ -285,7 +285,7 @@ def main() -> int:
         server: AnabranchNode | KafkaBroker
         if args.broker == "node":
             # Small segments, so that a run crosses many of them.
-            defaults = {"kafka.group.initial_rebalance_delay": "0", "sbp.segment_bytes": "8MiB"}
+            defaults = {"kafka.group.initial_rebalance_delay_ms": "0", "sbp.segment_bytes": "8MiB"}
             server = AnabranchNode(directory, settings={**defaults, **settings})
         else:
             server = KafkaBroker(directory, settings=settings)

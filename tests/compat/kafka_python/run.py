@@ -45,8 +45,8 @@ ALLOWLIST = HERE / "allowlist.txt"
 SECONDS_PER_TEST = 120
 NODE_SETTINGS = {
     "kafka.num_partitions": "4",
-    "kafka.group.initial_rebalance_delay": "0",
-    "kafka.group.min_session_timeout": "1000",
+    "kafka.group.initial_rebalance_delay_ms": "0",
+    "kafka.group.min_session_timeout_ms": "1000",
 }
 KAFKA_SETTINGS = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}
 
