@@ -352,7 +352,7 @@ def check(name: str, tree: Tree, force_defaults: bool) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_against_flatbuffers(name: str, data: st.DataObject) -> None:
     check(name, data.draw(trees(name)), data.draw(st.booleans()))
@@ -613,7 +613,7 @@ def test_ping_and_goaway() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_mutations_only_raise_decode_errors(name: str, data: st.DataObject) -> None:
     good = oracle_write(name, data.draw(trees(name)))
@@ -626,7 +626,7 @@ def test_mutations_only_raise_decode_errors(name: str, data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(noise=st.binary(max_size=200))
 def test_noise_only_raises_decode_errors(name: str, noise: bytes) -> None:
     outcome(lambda: decode(name, noise))
