@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +10,10 @@ from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kio.schema.index import api_key_map, schema_name_map
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kio_oracle import OLD_PRODUCE, kio_class, kio_decode, kio_encode, to_kio, value_of
-
 from kafka_front.wire import codec, make_messages
 from kafka_front.wire.apis import APIS, Api, ApiKey
 from kafka_front.wire.primitives import UnsupportedVersion, WireError, read_uvarint, uvarint
+from tests.kafka_front.kio_oracle import OLD_PRODUCE, kio_class, kio_decode, kio_encode, to_kio, value_of
 
 ALL = [(api, request) for api in APIS.values() for request in (True, False)]
 IDS = [f"{api.name}{'Request' if request else 'Response'}" for api, request in ALL]
