@@ -131,6 +131,8 @@ class _Start:
         # The store first: its lock guards the whole directory.
         store = await asyncio.to_thread(Store.open, self._data_dir, options.store)
         self._undo.append(partial(_close_store, store))
+        for message in store.messages:
+            logger.warning("store %s: %s", self._data_dir, message)
         store.start(self._loop)
         try:
             state = SqliteState(self._data_dir / "pd.sqlite", self._loop)

@@ -172,7 +172,7 @@ class AppendCall:
                     if waited is None:
                         waited = []
                     waited.append(state)
-                if window.has_parked:
+                if window.parked:
                     released = released or []
                     released += window.take_released()
                     if state.waiters:

@@ -37,7 +37,7 @@ class AppendWindow(Generic[W]):
     back from :meth:`take_released`, :meth:`close` or :meth:`reopen` with the entry's final code.
     """
 
-    __slots__ = ("_close_code", "_failed_at", "_inflight", "_parked", "_state", "committed", "next", "poisoned")
+    __slots__ = ("_close_code", "_failed_at", "_inflight", "_state", "committed", "next", "parked", "poisoned")
 
     def __init__(self, offset: int) -> None:
         self.committed = offset
@@ -49,7 +49,8 @@ class AppendWindow(Generic[W]):
         self._close_code = OK
         self._inflight = 0
         self._failed_at: int | None = None
-        self._parked: dict[int, tuple[int, W]] = {}
+        self.parked: dict[int, tuple[int, W]] = {}
+        """Entries to be decided, by base; callers only look whether there are any."""
 
     @property
     def state(self) -> WindowState:
@@ -113,25 +114,21 @@ class AppendWindow(Generic[W]):
 
     def _recover(self) -> None:
         """Let entries in again once all those in flight at a failure are accounted for."""
-        if self._failed_at is None or self._inflight or self.poisoned or self._parked:
+        if self._failed_at is None or self._inflight or self.poisoned or self.parked:
             return
         self.next = self.committed
         self._failed_at = None
 
     def park(self, base: int, count: int, waiter: W) -> None:
         """Keep ``waiter`` for an entry whose commit was SUSPENDED."""
-        self._parked[base] = (count, waiter)
-
-    @property
-    def has_parked(self) -> bool:
-        return bool(self._parked)
+        self.parked[base] = (count, waiter)
 
     def take_released(self) -> list[tuple[W, int]]:
         """Parked entries that are decided now, with their codes, in order of offset."""
         released: list[tuple[W, int]] = []
         if self._state == WindowState.CLOSING:
             return released
-        parked = self._parked
+        parked = self.parked
         while self.committed in parked and (self._failed_at is None or self.committed < self._failed_at):
             count, waiter = parked.pop(self.committed)
             self.committed += count
@@ -155,8 +152,8 @@ class AppendWindow(Generic[W]):
         if end is not None:
             self.committed = min(self.committed, end)
         self.next = self.committed
-        released = [(waiter, self._close_code) for _base, (_count, waiter) in sorted(self._parked.items())]
-        self._parked.clear()
+        released = [(waiter, self._close_code) for _base, (_count, waiter) in sorted(self.parked.items())]
+        self.parked.clear()
         return released
 
     def reopen(self) -> list[tuple[W, int]]:

@@ -18,7 +18,7 @@ from sbp_back.carrier import TcpCarrier, tcp_connector
 from sbp_back.client import Client
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import FencedError, SbpError, StoreError, StoreLocked
-from sbp_back.model import DeleteStreamRequest, DescribePdRequest, Entry, Response
+from sbp_back.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.writer import StreamWriter
 
@@ -163,6 +163,32 @@ async def test_a_deletion_the_range_server_was_not_told_of_reaches_it(tmp_path: 
         assert (await answered).status.ok
         while any(key[0] == stream_id for key in embedded.store.ranges):
             await asyncio.sleep(0)
+
+
+async def test_a_trim_the_range_server_was_not_told_of_reaches_it_at_the_next_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded:
+        stream_id = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream_id, 0)
+        for _ in range(10):
+            await append(writer, b"data")
+        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        embedded.placement_driver.handle(TrimStreamRequest(stream_id, 4), answered.set_result)
+        assert (await answered).status.ok
+        assert embedded.store.ranges[stream_id, 0].min_offset == 0
+    async with running(tmp_path) as embedded:
+        assert embedded.store.ranges[stream_id, 0].min_offset == 4
+        assert [e.base_offset for e in await read_all(embedded.client, stream_id, 4)] == list(range(4, 10))
+
+
+async def test_a_lost_placement_driver_state_destroys_no_data(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded:
+        stream_id = (await embedded.client.create_stream()).stream_id
+        await append(await embedded.client.open(stream_id, 0), b"data")
+    for file in tmp_path.glob("pd.sqlite*"):
+        file.unlink()
+    async with running(tmp_path) as embedded:
+        assert (stream_id, 0) in embedded.store.ranges
+        assert embedded.store.ranges[stream_id, 0].next_offset == 1
 
 
 CHILD = """
