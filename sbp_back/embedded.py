@@ -76,6 +76,8 @@ class Embedded:
         if self._closed:
             return
         self._closed = True
+        # Nobody shall wait for a reader that waits for data.
+        self.range_server.stop_waiting()
         steps: list[Callable[[], Awaitable[object]]] = [
             partial(asyncio.gather, *(listener.drain() for listener in self.listeners.values())),
             self.client.close,

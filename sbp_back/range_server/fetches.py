@@ -38,7 +38,7 @@ class FetchLimits:
 class Fetches:
     """Takes FETCH requests; owned by the range server, which shares its ranges with it."""
 
-    __slots__ = ("_deadlines", "_limits", "_loop", "_on_error", "_ranges", "_store", "failed", "requests")
+    __slots__ = ("_deadlines", "_limits", "_loop", "_on_error", "_ranges", "_stopping", "_store", "failed", "requests")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Fetches:
         self._loop = loop
         self._on_error = on_error
         self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire)
+        self._stopping = False
         self.requests = 0
         self.failed = 0
 
@@ -87,6 +88,12 @@ class Fetches:
         for fetch in waiters:
             self._deadlines.remove(fetch)
             fetch.evaluate()
+
+    def stop_waiting(self) -> None:
+        """Answer every waiting fetch with what there is, and let none wait any more: the server shuts down."""
+        self._stopping = True
+        for fetch in self._deadlines.clear():
+            fetch.expire()
 
     def abort(self, status: Status) -> None:
         """Answer every waiting fetch with ``status``."""
@@ -194,7 +201,7 @@ class Fetch:
     def _wait(self, state: RangeState, missing: int) -> bool:
         """Wait for ``missing`` bytes, if the request has time left and there are not too many waiting already."""
         fetches = self._fetches
-        if self._wait_ms <= 0 or fetches.waiting >= fetches._limits.max_waiting:
+        if self._wait_ms <= 0 or fetches._stopping or fetches.waiting >= fetches._limits.max_waiting:
             return False
         if self._deadline == 0.0:
             self._deadline = fetches._loop.time() + self._wait_ms / 1000

@@ -157,6 +157,11 @@ class RangeServer:
             return []
         return [state for stream_id in self._table.stream_ids() for state in self._table.of_stream(stream_id)]
 
+    @property
+    def waiting_fetches(self) -> int:
+        """Long polls that wait for data right now."""
+        return self._fetches.waiting
+
     def metrics(self, seconds: float) -> RangeServerMetrics:
         """The load of the ``seconds`` since this was last asked; for the placement driver."""
         self._table.remove_dropped()
@@ -199,6 +204,10 @@ class RangeServer:
 
         self.handle(request, reply)
         return future
+
+    def stop_waiting(self) -> None:
+        """Answer long polls now and let none wait any more, so that connections can drain; all else is served."""
+        self._fetches.stop_waiting()
 
     async def close(self) -> None:
         """Stop reporting and answer what waits; the store is left to its owner, who closes it next. Idempotent."""

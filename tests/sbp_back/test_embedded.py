@@ -153,6 +153,20 @@ async def test_clients_outside_are_told_to_go_away_when_it_stops(tmp_path: Path)
     await embedded.close()
 
 
+async def test_a_reader_that_waits_for_data_does_not_delay_the_end(tmp_path: Path) -> None:
+    listen = {PD_LISTENER: ("127.0.0.1", 0), RANGE_SERVER_LISTENER: ("127.0.0.1", 0)}
+    embedded = await start_embedded(tmp_path, options(listen=listen))
+    outside = Client(TcpCarrier(*embedded.addresses[PD_LISTENER]), tcp_connector())
+    stream_id = (await outside.create_stream()).stream_id
+    await append(await outside.open(stream_id, 0), b"data")
+    waiting = asyncio.ensure_future(outside.fetch_entries(stream_id, 1, 1000, max_wait_ms=300_000))
+    while not embedded.range_server.waiting_fetches:
+        await asyncio.sleep(0)
+    await embedded.close()
+    await asyncio.wait([waiting])
+    await outside.close()
+
+
 async def test_a_deletion_the_range_server_was_not_told_of_reaches_it(tmp_path: Path) -> None:
     async with running(tmp_path) as embedded:
         stream_id = (await embedded.client.create_stream()).stream_id

@@ -601,6 +601,16 @@ async def test_long_polls_end_with_their_range(bench: Bench) -> None:
     assert bench.ask(PingRequest()).code == ErrorCode.RS_INTERNAL_SERVER_ERROR
 
 
+async def test_before_it_stops_a_server_lets_nobody_wait(bench: Bench) -> None:
+    bench.create()
+    nothing = bench.fetch(0, max_wait_ms=60_000)
+    bench.server.stop_waiting()
+    assert nothing.code == ErrorCode.NO_NEW_RECORD
+    assert bench.fetch(0, max_wait_ms=60_000).code == ErrorCode.NO_NEW_RECORD
+    assert codes(bench.append((0, 1))) == [OK]
+    assert bases(bench.fetch(0, max_wait_ms=60_000, min_bytes=10_000)) == [0]
+
+
 async def test_only_so_many_may_wait() -> None:
     bench = Bench(FetchLimits(max_waiting=2))
     bench.create()
