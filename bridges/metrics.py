@@ -162,6 +162,8 @@ class Metrics(Collector):
         )
         for name, front in self.fronts.items():
             for kind, counts in front.kinds.items():
+                if not counts.count and not counts.errors:
+                    continue  # a protocol has many kinds of request, and most are never used
                 labels = [name, kind]
                 received.add_metric(labels, counts.bytes_in)
                 sent.add_metric(labels, counts.bytes_out)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,6 +147,9 @@ class Node:
     async def _start(self) -> None:
         settings = self.settings
         self._directory = DataDirectory(settings.data_dir)
+        if settings.listen.get(CONSOLE) != OFF:
+            # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
+            importing = asyncio.get_running_loop().run_in_executor(None, import_module, "bridges.api")
         self.fronts = [factory(self) for factory in self._front_factories()]
         listen = self._listen_addresses()
 
@@ -187,6 +191,7 @@ class Node:
             self.addresses.update(await front.start(_only(listen, front.listeners)))
         self.static_config.update(static_config(settings, self.addresses, self._advertised_of(self.addresses)))
         if CONSOLE in listen:
+            await importing
             from bridges.api import Console
 
             self._console = Console(self)

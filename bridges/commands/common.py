@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
 from bridges.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+
+if TYPE_CHECKING:
+    import http.client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,6 +76,8 @@ class NodeClient:
     """Requests to one node; every failure ends the command with a clear sentence."""
 
     def __init__(self, url: str, *, as_json: bool = False) -> None:
+        import http.client  # here, because 'serve' shares this module and has no use for it
+
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.hostname:
             fail(f"--node {url!r} is not an http address", EXIT_USAGE, as_json=as_json)
@@ -84,6 +88,7 @@ class NodeClient:
         self._url = url
         self._as_json = as_json
         self._connection = http.client.HTTPConnection(parts.hostname, port)
+        self._failures = (OSError, http.client.HTTPException)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """The JSON answer to a request."""
@@ -103,7 +108,7 @@ class NodeClient:
         try:
             while line := response.readline():
                 yield line
-        except (OSError, http.client.HTTPException) as error:
+        except self._failures as error:
             fail(f"the node at {self._url} went away: {error}", EXIT_UNREACHABLE, as_json=self._as_json)
 
     def close(self) -> None:
@@ -120,7 +125,7 @@ class NodeClient:
                 if self._connection.sock is None:
                     raise
             return self._connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
+        except self._failures as error:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             fail(f"no node answers at {self._url}: {reason}", EXIT_UNREACHABLE, as_json=self._as_json)
 

@@ -38,6 +38,8 @@ def command(
 
     Without options everything is served on this machine's loopback address with data in ./anabranch-data.
     """
+    # Nothing made while starting is garbage worth looking for; the collector is switched on once the node serves.
+    gc.disable()
     from bridges.config import SettingsError, load
 
     flags = key_values(sets, "--set")
@@ -80,10 +82,11 @@ def command(
             await asyncio.wait({starting})
             return
         starting.result()
-        # What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest.
-        gc.collect()
+        # What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
+        # (reference/kafka.md, section 6 rule 8).
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
+        gc.enable()
         await stopping
         draining = asyncio.ensure_future(node.stop())
         hurrying = asyncio.ensure_future(urgent.wait())
