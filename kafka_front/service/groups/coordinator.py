@@ -25,10 +25,13 @@ SavedCallback = Callable[[int, int], None]
 """Called once with (now_ms, error code) when a snapshot is durable or could not be made so."""
 
 
+LeaveCallback = Callable[[int, list[int]], None]
+
+
 class Journal(Protocol):
     """Where the coordinator puts what must survive a restart."""
 
-    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback | None) -> None:
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
         """Replace what is stored for the group; a later save of the same group overtakes an earlier one."""
 
 
@@ -140,21 +143,27 @@ class Coordinator:
         # Members may heartbeat between their join and the leader's sync, so only the join phase tells them to rejoin.
         return codes.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else codes.NONE
 
-    def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver]) -> tuple[int, list[int]]:
-        """LeaveGroup; returns the error of the whole request and, if that is NONE, one error per leaver."""
-        if not group_id:
-            return codes.INVALID_GROUP_ID, []
+    def leave(self, now_ms: int, group_id: str, leavers: Sequence[Leaver], reply: LeaveCallback) -> None:
+        """LeaveGroup. ``reply`` gets the error of the whole request and, if that is NONE, one error per leaver.
+
+        It is called once: at once, or when it is durable that these were the last members, so that whoever waited for
+        the answer can rely on the group being empty after a restart.
+        """
         group = self.groups.get(group_id)
-        if group is None:
-            return codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers)
-        size = len(group.members)
-        errors = [self._leave(group, leaver) for leaver in leavers]
-        if group.state is GroupState.PREPARING_REBALANCE:
-            self._maybe_complete_join(now_ms, group)
-        elif len(group.members) < size:
-            self._prepare_rebalance(now_ms, group)
+        if not group_id:
+            self._outbox.append(partial(reply, codes.INVALID_GROUP_ID, []))
+        elif group is None:
+            self._outbox.append(partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers)))
+        else:
+            size = len(group.members)
+            group.leaving.append(partial(reply, codes.NONE, [self._leave(group, leaver) for leaver in leavers]))
+            if group.state is GroupState.PREPARING_REBALANCE:
+                self._maybe_complete_join(now_ms, group)
+            elif len(group.members) < size:
+                self._prepare_rebalance(now_ms, group)
+            self._outbox.extend(group.leaving)  # unless the group was emptied, which takes them along
+            group.leaving.clear()
         self._deliver()
-        return codes.NONE, errors
 
     def check_commit(
         self,
@@ -490,7 +499,8 @@ class Coordinator:
             return
         group.start_generation(now_ms)
         if group.state is GroupState.EMPTY:
-            self._journal.save(group.group_id, self._snapshot(group, {}), None)
+            leaving, group.leaving = group.leaving, []
+            self._journal.save(group.group_id, self._snapshot(group, {}), partial(self._emptied, leaving))
             return
         for member in group.members.values():
             member.is_new = False
@@ -498,6 +508,11 @@ class Coordinator:
             self._renew_session(now_ms, group, member)
             group.pending_sync.add(member.member_id)
         self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms + group.rebalance_timeout_ms)
+
+    def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
+        # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
+        self._outbox.extend(leaving)
+        self._deliver()
 
     def _sync_phase_over(self, now_ms: int, group: Group) -> None:
         if not group.pending_sync:

@@ -120,6 +120,8 @@ class Group:
     # The initial delay in force and how much longer it may be extended; None outside a first rebalance.
     initial_delay: tuple[int, int] | None = None
     new_member_added: bool = False
+    # Answers to LeaveGroup that wait for what their members' leaving brings about.
+    leaving: list[Callable[[], None]] = field(default_factory=list)
     # Generation whose assignment is being made durable, or -1.
     saving_generation: int = -1
     _support: dict[str, int] = field(default_factory=dict)  # protocol -> how many members know it

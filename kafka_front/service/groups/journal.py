@@ -50,7 +50,7 @@ class GroupJournal:
         """The reverse of :meth:`to_unix`; below zero for moments before that clock began."""
         return self._now_ms() - self._unix_ms() + ms
 
-    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback | None) -> None:
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
         """See :class:`.coordinator.Journal`."""
         stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
         self._put(group_id, encode_snapshot(stored), done)
@@ -71,11 +71,10 @@ class GroupJournal:
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
-    def _put(self, group_id: str, blob: bytes | None, done: SavedCallback | None) -> None:
+    def _put(self, group_id: str, blob: bytes | None, done: SavedCallback) -> None:
         write = self._waiting.setdefault(group_id, _Write(blob))
         write.blob = blob  # an earlier snapshot that still waits is of no use any more
-        if done is not None:
-            write.done.append(done)
+        write.done.append(done)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
 

@@ -129,7 +129,7 @@ class Membership:
         self._runtime.touched()
         return HeartbeatResponse(error_code=error)
 
-    def leave(self, ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave(self, ctx: Context, request: LeaveGroupRequest) -> Outcome:
         """LeaveGroup: one member before version 3, many from then on."""
         batched = ctx.version >= _BATCH_LEAVE_SINCE
         leavers = (
@@ -137,18 +137,25 @@ class Membership:
             if batched
             else [Leaver(request.member_id)]
         )
-        error, errors = self._coordinator.leave(self._runtime.now_ms(), request.group_id, leavers)
-        self._runtime.touched()
-        if error or not batched:
-            return LeaveGroupResponse(error_code=error or errors[0])
-        return LeaveGroupResponse(
-            members=[
-                LeaveGroupResponse.MemberResponse(
-                    member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=code
+
+        def reply(error: int, errors: list[int]) -> None:
+            if error or not batched:
+                ctx.respond(LeaveGroupResponse(error_code=error or errors[0]))
+                return
+            ctx.respond(
+                LeaveGroupResponse(
+                    members=[
+                        LeaveGroupResponse.MemberResponse(
+                            member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=code
+                        )
+                        for leaver, code in zip(leavers, errors, strict=True)
+                    ]
                 )
-                for leaver, code in zip(leavers, errors, strict=True)
-            ]
-        )
+            )
+
+        self._coordinator.leave(self._runtime.now_ms(), request.group_id, leavers, reply)
+        self._runtime.touched()
+        return DEFERRED
 
 
 def register(registry: Registry, service: GroupService) -> None:

@@ -42,10 +42,10 @@ class Journal:
     clock: Callable[[], int]
     held: bool = False
     stored: dict[str, bytes] = field(default_factory=dict)
-    waiting: list[tuple[str, GroupSnapshot, SavedCallback | None]] = field(default_factory=list)
+    waiting: list[tuple[str, GroupSnapshot, SavedCallback]] = field(default_factory=list)
     saves: int = 0
 
-    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback | None) -> None:
+    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
         self.saves += 1
         self.waiting.append((group_id, snapshot, done))
         if not self.held:
@@ -56,8 +56,7 @@ class Journal:
         group_id, snapshot, done = self.waiting.pop(0)
         if not error:
             self.stored[group_id] = encode_snapshot(snapshot)
-        if done is not None:
-            done(self.clock(), error)
+        done(self.clock(), error)
 
 
 @dataclass
@@ -139,11 +138,19 @@ class Lab:
         return self.coordinator.heartbeat(self.now, GROUP, member_id, instance_id, generation)
 
     def leave(self, *leavers: str | Leaver) -> list[int]:
-        error, errors = self.coordinator.leave(
-            self.now, GROUP, [Leaver(item) if isinstance(item, str) else item for item in leavers]
-        )
-        assert error == codes.NONE
-        return errors
+        """Errors by leaver; the answer must come at once."""
+        return self.begin_leave(*leavers).answer
+
+    def begin_leave(self, *leavers: str | Leaver) -> Pending[list[int]]:
+        pending: Pending[list[int]] = Pending()
+
+        def reply(error: int, errors: list[int]) -> None:
+            assert error == codes.NONE
+            pending(errors)
+
+        given = [Leaver(item) if isinstance(item, str) else item for item in leavers]
+        self.coordinator.leave(self.now, GROUP, given, reply)
+        return pending
 
     def commit(self, member_id: str, generation: int, instance_id: str | None = None, **options: object) -> int:
         return self.coordinator.check_commit(self.now, GROUP, member_id, instance_id, generation, **options)  # type: ignore[arg-type]

@@ -46,8 +46,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.clients = [Client() for _ in range(6)]
         self.generations: list[int] = [0]
         self.assigned: dict[int, dict[str, bytes]] = {}
-        self.parked_joins: dict[int, tuple[str, Pending[JoinReply]]] = {}
         self.counter = 0
+        self.leaving: list[Pending[list[int]]] = []
 
     # --- clients -------------------------------------------------------------------------------------------------
 
@@ -113,10 +113,13 @@ class GroupMachine(RuleBasedStateMachine):
     def leave(self, index: int, by_instance: bool) -> None:
         client = self.clients[index]
         member_id = "" if by_instance else client.member_id
-        error, errors = self.lab.coordinator.leave(self.lab.now, GROUP, [Leaver(member_id, client.instance_id)])
-        assert error == codes.NONE
+        leaving = self.lab.begin_leave(Leaver(member_id, client.instance_id))
         group = self.lab.coordinator.groups.get(GROUP)
-        if errors == [codes.NONE] and group is not None:
+        if not leaving.done:
+            self.leaving.append(leaving)
+            assert group is not None
+            assert not group.members
+        elif leaving.answer == [codes.NONE] and group is not None:
             assert member_id not in group.members
             assert member_id not in group.pending
             assert by_instance is False or client.instance_id not in group.static_members
@@ -165,6 +168,7 @@ class GroupMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.lab.coordinator.resign()
         self.lab.journal.waiting.clear()
+        self.leaving.clear()  # their connections are gone
         self.lab.restart()
         group = self.lab.coordinator.groups.get(GROUP)
         self.generations = [group.generation if group else 0]
@@ -285,6 +289,7 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.lab.coordinator.groups.get(GROUP)
         assert group is None or (group.state is GroupState.EMPTY and not group.pending)
         assert self.lab.coordinator.next_deadline_ms is None
+        assert all(pending.done for pending in self.leaving)
         for client in self.clients:
             for pending in (client.join, client.sync, *client.abandoned):
                 assert pending is None or pending.done

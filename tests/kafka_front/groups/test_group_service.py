@@ -98,9 +98,12 @@ async def member(service: GroupService, group: str, blob: bytes = b"", **fields:
     return joined
 
 
-def leave(service: GroupService, group: str, member_id: str) -> None:
-    error, errors = service.coordinator.leave(service.runtime.now_ms(), group, [Leaver(member_id)])
-    assert (error, errors) == (codes.NONE, [codes.NONE])
+async def leave(service: GroupService, group: str, member_id: str) -> None:
+    answer: asyncio.Future[tuple[int, list[int]]] = asyncio.get_running_loop().create_future()
+    service.coordinator.leave(
+        service.runtime.now_ms(), group, [Leaver(member_id)], lambda error, errors: answer.set_result((error, errors))
+    )
+    assert await answer == (codes.NONE, [codes.NONE])
 
 
 def heartbeat(service: GroupService, group: str, joined: JoinReply) -> int:
@@ -142,9 +145,8 @@ async def test_sessions_of_restored_members_run_out_too(life: Life) -> None:
 async def test_an_emptied_group_is_stored_so(life: Life) -> None:
     service = await life.start()
     joined = await member(service, "g")
-    leave(service, "g", joined.member_id)
+    await leave(service, "g", joined.member_id)
     since = service.runtime.journal.to_unix(service.coordinator.groups["g"].since_ms)
-    await service.stop()
     service = await life.start()
     group = service.coordinator.groups["g"]
     assert (group.state.value, group.generation, group.members) == ("Empty", 2, {})
@@ -219,10 +221,10 @@ async def test_writes_of_one_group_never_overlap_and_the_last_one_wins() -> None
 async def test_groups_that_wait_together_are_written_together() -> None:
     store = SlowStore()
     journal = GroupJournal(store, lambda: 5, lambda: NOW)
-    journal.save("a", snapshot(1), None)
+    journal.save("a", snapshot(1), lambda now, error: None)
     _, _, first = await store.next()
-    journal.save("b", snapshot(1), None)
-    journal.save("c", snapshot(1), None)
+    journal.save("b", snapshot(1), lambda now, error: None)
+    journal.save("c", snapshot(1), lambda now, error: None)
     first.set_result(None)
     one, _, written = await store.next()
     other, _, also_written = await store.next()
@@ -281,7 +283,7 @@ async def test_positions_of_an_emptied_group_expire_by_the_time_it_has_been_empt
     service = await life.start()
     joined = await member(service, "g")
     await service.progress.commit("g", [("t", 0, Committed(1, commit_ms=0))])
-    leave(service, "g", joined.member_id)
+    await leave(service, "g", joined.member_id)
     emptied = service.runtime.journal.to_unix(service.coordinator.groups["g"].since_ms)
     assert await service.expire(emptied + 7 * DAY_MS - 1_000) == 0
     assert await service.expire(emptied + 7 * DAY_MS + 1_000) == 1
@@ -318,7 +320,7 @@ async def test_a_position_that_is_being_replaced_does_not_expire(life: Life) -> 
 async def test_empty_groups_without_positions_go_but_not_under_a_pending_member(life: Life) -> None:
     service = await life.start()
     joined = await member(service, "left")
-    leave(service, "left", joined.member_id)
+    await leave(service, "left", joined.member_id)
     pending = await join(service, "pending", require_known_id=True)
     assert pending.error == codes.MEMBER_ID_REQUIRED
     await service.expire(NOW)
@@ -332,7 +334,7 @@ async def test_a_deleted_group_is_gone_for_good(life: Life) -> None:
     joined = await member(service, "g")
     await commit(service, "g", ("t", 0), age_ms=0)
     assert await service.forget("g") == codes.NON_EMPTY_GROUP
-    leave(service, "g", joined.member_id)
+    await leave(service, "g", joined.member_id)
     assert await service.forget("g") == codes.NONE
     assert await service.forget("g") == codes.GROUP_ID_NOT_FOUND
     service = await life.start()

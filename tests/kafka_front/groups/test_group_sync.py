@@ -231,8 +231,28 @@ def test_the_last_one_to_leave_empties_the_group_durably(lab: Lab) -> None:
     assert (stored.generation, stored.members, stored.protocol_type) == (2, (), "consumer")
 
 
+@pytest.mark.parametrize("error", [codes.NONE, codes.COORDINATOR_NOT_AVAILABLE])
+def test_the_last_one_to_leave_is_told_when_that_is_stored(lab: Lab, error: int) -> None:
+    [member] = lab.stable()
+    lab.journal.held = True
+    leaving = lab.begin_leave(member)
+    assert lab.state == "Empty"
+    assert not leaving.done
+    lab.journal.complete(error)
+    assert leaving.answer == [codes.NONE]
+
+
+def test_others_are_told_at_once_that_they_have_left(lab: Lab) -> None:
+    _, follower = lab.stable(2)
+    lab.journal.held = True
+    assert lab.leave(follower) == [codes.NONE]
+    assert not lab.journal.waiting
+
+
 def test_leave_errors_are_one_per_member(lab: Lab) -> None:
-    assert lab.coordinator.leave(lab.now, "", [Leaver("x")]) == (codes.INVALID_GROUP_ID, [])
+    answers: list[tuple[int, list[int]]] = []
+    lab.coordinator.leave(lab.now, "", [Leaver("x")], lambda error, errors: answers.append((error, errors)))
+    assert answers == [(codes.INVALID_GROUP_ID, [])]
     assert lab.leave("x", "y") == [codes.UNKNOWN_MEMBER_ID] * 2
     ids = lab.stable(3, static=True)
     errors = lab.leave(
