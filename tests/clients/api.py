@@ -72,6 +72,7 @@ class Abilities:
     void_records: bool = True  # can write a record with neither key nor value
     ordered_headers: bool = True  # keeps the order of headers of one name among others
     config_errors: bool = True  # passes errors of DescribeConfigs on
+    asks_without_creating: bool = True  # its metadata requests forbid the creation of what they ask for
     admin: frozenset[str] = field(default_factory=frozenset)
     group: bool = True
     shares: bool = True  # two members can be run side by side

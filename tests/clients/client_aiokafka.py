@@ -20,7 +20,9 @@ Result = TypeVar("Result")
 
 class AiokafkaClient(Client):
     name = "aiokafka"
-    abilities = Abilities(void_records=False, admin=ALL_ADMIN - {"delete_group"}, transactions=True)
+    abilities = Abilities(
+        void_records=False, asks_without_creating=False, admin=ALL_ADMIN - {"delete_group"}, transactions=True
+    )
 
     def produce(
         self, topic: str, partition: int, records: Sequence[Rec], *, codec: str = "none", idempotent: bool = False

@@ -31,6 +31,7 @@ class KcatClient(Client):
         null_headers=False,
         acknowledged_offsets=False,
         shares=False,
+        asks_without_creating=False,
         admin=frozenset({"topics", "partition_count", "offset"}),
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from tests.clients.api import Client
+from tests.clients.raw import offered_apis
 from tests.clients.registry import Opener
 from tests.clients.sharing import await_topic
 
@@ -52,6 +53,19 @@ def make_topic(reference: Client) -> MakeTopic:
         return topic
 
     return make
+
+
+@pytest.fixture(scope="session")
+def needs_api(bootstrap: str) -> Callable[..., None]:
+    """Skips a test of a feature that the broker under test does not offer; offering it makes the test run."""
+    offered = offered_apis(bootstrap)
+
+    def need(feature: str, *keys: int) -> None:
+        missing = [key for key in keys if key not in offered]
+        if missing:
+            pytest.skip(f"the broker does not offer {feature} (API {', '.join(map(str, missing))})")
+
+    return need
 
 
 def fresh(prefix: str) -> str:

@@ -57,10 +57,19 @@ def test_topics_are_listed_and_described(name: str, open_client: Opener, make_to
     client, topic = open_client(name), make_topic("listed", 5)
     assert topic in client.topics()
     assert client.partition_count(topic) == 5
+
+
+@pytest.mark.parametrize(
+    "name", clients(lambda abilities: "partition_count" in abilities.admin and abilities.asks_without_creating)
+)
+def test_asking_for_an_unknown_topic_does_not_create_it(
+    name: str, open_client: Opener, reference: Client, fresh_name: Callable[[str], str]
+) -> None:
+    topic = fresh_name("unknown")
     with pytest.raises(ClientError) as refused:
-        client.partition_count(topic + "-unknown")
+        open_client(name).partition_count(topic)
     assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION
-    assert topic + "-unknown" not in client.topics(), "asking for a topic must not create it"
+    assert topic not in reference.topics()
 
 
 @pytest.mark.parametrize("name", that_can("config", "set_config"))

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
 PARTITIONS = 4
 PER_PARTITION = 10
 TOTAL = PARTITIONS * PER_PARTITION
+CONSUMER_GROUP_HEARTBEAT = 68
 IN_GROUPS = [name for name, abilities in ABILITIES.items() if abilities.group]
 
 
@@ -26,6 +27,13 @@ def topic(reference: Client, make_topic: Callable[..., str]) -> str:
     for partition in range(PARTITIONS):
         reference.produce(name, partition, [Rec(f"{partition}/{number}".encode()) for number in range(PER_PARTITION)])
     return name
+
+
+@pytest.fixture
+def new_protocol(needs_api: Callable[..., None]) -> str:
+    """The name of the group protocol of KIP-848, if the broker offers it."""
+    needs_api("KIP-848", CONSUMER_GROUP_HEARTBEAT)
+    return "consumer"
 
 
 def assert_read_exactly_once(parts: list[list[Got]]) -> None:
@@ -77,16 +85,21 @@ def test_two_members_share_and_one_leaves(
 
 @pytest.mark.parametrize("name", clients(lambda abilities: abilities.new_group_protocol))
 def test_the_new_group_protocol_resumes(
-    name: str, open_client: Opener, reference: Client, topic: str, fresh_name: Callable[[str], str]
+    name: str,
+    open_client: Opener,
+    reference: Client,
+    topic: str,
+    fresh_name: Callable[[str], str],
+    new_protocol: str,
 ) -> None:
     client = open_client(name)
-    read_in_two_goes(client, client, reference, fresh_name("kip848"), topic, protocol="consumer")
+    read_in_two_goes(client, client, reference, fresh_name("kip848"), topic, protocol=new_protocol)
 
 
 @pytest.mark.parametrize("name", clients(lambda abilities: abilities.new_group_protocol))
 def test_the_new_group_protocol_shares(
-    name: str, open_client: Opener, topic: str, fresh_name: Callable[[str], str]
+    name: str, open_client: Opener, topic: str, fresh_name: Callable[[str], str], new_protocol: str
 ) -> None:
-    shares = open_client(name).share(fresh_name("kip848"), topic, PARTITIONS, protocol="consumer")
+    shares = open_client(name).share(fresh_name("kip848"), topic, PARTITIONS, protocol=new_protocol)
     assert len(shares.first) == len(shares.second) == 2
     assert shares.first | shares.second == shares.after == frozenset(range(PARTITIONS))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.api import Abilities, Got, Headers, Rec
 from tests.clients.client_kcat import render_headers
-from tests.clients.raw_fetch import CODECS, stored_batches
+from tests.clients.raw import CODECS, stored_batches
 from tests.clients.registry import ABILITIES, NAMES, Opener, clients, marks
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it

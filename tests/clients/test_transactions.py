@@ -7,10 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.api import Rec
-from tests.clients.raw_fetch import stored_batches
+from tests.clients.raw import stored_batches
 from tests.clients.registry import ABILITIES, Opener, clients, marks
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
+
+ADD_PARTITIONS_TO_TXN, END_TXN = 24, 26
+
+
+@pytest.fixture(autouse=True)
+def _transactions_offered(needs_api: Callable[..., None]) -> None:
+    needs_api("transactions", ADD_PARTITIONS_TO_TXN, END_TXN)
+
 
 TRANSACTIONAL = [name for name, abilities in ABILITIES.items() if abilities.transactions]
 

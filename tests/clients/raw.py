@@ -1,4 +1,4 @@
-"""Batch headers as they are stored: a Fetch request written by hand, so that no client library stands between."""
+"""Requests written by hand, so that no client library stands between: stored batch headers, offered APIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-FETCH_KEY, FETCH_VERSION = 1, 4
+FETCH_KEY, FETCH_VERSION = 1, 10  # the first version that may carry zstd
 BATCH_HEADER = struct.Struct(">qiibihiqqqhii")
 
 
@@ -44,11 +44,24 @@ def stored_batches(bootstrap: str, topic: str, partition: int, start: int, end: 
     return batches
 
 
+def offered_apis(bootstrap: str) -> dict[int, tuple[int, int]]:
+    """API key -> lowest and highest version, as the broker advertises them."""
+    host, _, port = bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(struct.pack(">ihhih3s", 13, 18, 0, 7, 3, b"raw"))
+        (size,) = struct.unpack(">i", _exactly(connection, 4))
+        body = _exactly(connection, size)
+    _correlation, error, count = struct.unpack_from(">ihi", body)
+    assert error == 0
+    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", body[10 : 10 + 6 * count])}
+
+
 def _request(topic: str, partition: int, offset: int) -> bytes:
     name = topic.encode()
     body = struct.pack(">hhih3s", FETCH_KEY, FETCH_VERSION, 7, 3, b"raw")
-    body += struct.pack(">iiiibi", -1, 1000, 1, 1 << 20, 0, 1)
-    body += struct.pack(f">h{len(name)}siiqi", len(name), name, 1, partition, offset, 1 << 20)
+    body += struct.pack(">iiiibii", -1, 1000, 1, 1 << 20, 0, 0, -1)  # session 0, epoch -1: no session
+    body += struct.pack(f">ih{len(name)}siiiqqi", 1, len(name), name, 1, partition, -1, offset, -1, 1 << 20)
+    body += struct.pack(">i", 0)  # forgotten topics
     return struct.pack(">i", len(body)) + body
 
 
@@ -63,12 +76,14 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _records(response: bytes) -> bytes:
-    _correlation, _throttle, topics, name_size = struct.unpack_from(">iiih", response)
-    at = 14 + name_size
-    partitions, _partition, error, _high, _stable, aborted = struct.unpack_from(">iihqqi", response, at)
+    _correlation, _throttle, refused, _session, topics, name_size = struct.unpack_from(">iihiih", response)
+    if refused:
+        raise AssertionError(f"fetch refused with error {refused}")
+    at = struct.calcsize(">iihiih") + name_size
+    partitions, _partition, error, _high, _stable, _start, aborted = struct.unpack_from(">iihqqqi", response, at)
     if (topics, partitions, error) != (1, 1, 0):
         raise AssertionError(f"unexpected answer: {topics} topics, {partitions} partitions, error {error}")
-    at += struct.calcsize(">iihqqi") + 16 * max(aborted, 0)
+    at += struct.calcsize(">iihqqqi") + 16 * max(aborted, 0)
     (size,) = struct.unpack_from(">i", response, at)
     return response[at + 4 : at + 4 + max(size, 0)]
 
