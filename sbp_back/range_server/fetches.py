@@ -6,11 +6,11 @@ timer of its own. Whatever happens to the range, it is then evaluated from the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError, StoreFailed
+from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
 from sbp_back.handler import Reply
 from sbp_back.model import Entry, FetchRequest, FetchResponse, Status
 from sbp_back.range_server.longpoll import Deadlines
@@ -38,7 +38,7 @@ class FetchLimits:
 class Fetches:
     """Takes FETCH requests; owned by the range server, which shares its ranges with it."""
 
-    __slots__ = ("_deadlines", "_limits", "_loop", "_on_error", "_ranges", "_stopping", "_store", "failed", "requests")
+    __slots__ = ("_deadlines", "_limits", "_loop", "_ranges", "_stopping", "_store", "failed", "requests")
 
     def __init__(
         self,
@@ -46,13 +46,11 @@ class Fetches:
         store: Store,
         limits: FetchLimits,
         loop: asyncio.AbstractEventLoop,
-        on_error: Callable[[StoreError], None],
     ) -> None:
         self._ranges = ranges
         self._store = store
         self._limits = limits
         self._loop = loop
-        self._on_error = on_error
         self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire)
         self._stopping = False
         self.requests = 0
@@ -193,8 +191,6 @@ class Fetch:
         if state is not None and (state.stored.dropped or self._request.offset < state.stored.min_offset):
             self.evaluate()  # trimmed or deleted while the store was reading: say that, not that a file is gone
             return
-        if isinstance(error, StoreFailed):
-            self._fetches._on_error(error)
         corrupt = isinstance(error, StoreCorrupt)
         self._refuse(ErrorCode.RS_DATA_CORRUPTED if corrupt else ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
 

@@ -84,7 +84,7 @@ class RangeServer:
         self._table = RangeTable()
         for stored in store.ranges.values():
             self._table.add(RangeState(stored))
-        self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, self._store_failed)
+        self._fetches = Fetches(self._table.by_key, store, options.fetch, loop)
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed)
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed)
         store.on_failed = self._store_failed

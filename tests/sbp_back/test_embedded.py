@@ -18,6 +18,7 @@ from sbp_back.carrier import TcpCarrier, tcp_connector
 from sbp_back.client import Client
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import FencedError, SbpError, StoreError, StoreLocked
+from sbp_back.listener import ListenerOptions
 from sbp_back.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.writer import StreamWriter
@@ -155,7 +156,8 @@ async def test_clients_outside_are_told_to_go_away_when_it_stops(tmp_path: Path)
 
 async def test_a_reader_that_waits_for_data_does_not_delay_the_end(tmp_path: Path) -> None:
     listen = {PD_LISTENER: ("127.0.0.1", 0), RANGE_SERVER_LISTENER: ("127.0.0.1", 0)}
-    embedded = await start_embedded(tmp_path, options(listen=listen))
+    patient = ListenerOptions(drain_seconds=100_000)
+    embedded = await start_embedded(tmp_path, options(listen=listen, range_server_listener=patient))
     outside = Client(TcpCarrier(*embedded.addresses[PD_LISTENER]), tcp_connector())
     stream_id = (await outside.create_stream()).stream_id
     await append(await outside.open(stream_id, 0), b"data")

@@ -341,7 +341,7 @@ async def test_a_slow_reader_is_not_served_further_until_it_reads() -> None:
 
 
 async def test_a_client_that_never_reads_is_cut() -> None:
-    async with served(write_high_bytes=1 << 16, write_limit_bytes=1 << 20) as (listener, puppet):
+    async with served(write_high_bytes=1 << 16, write_limit_bytes=1 << 20, idle_seconds=0) as (listener, puppet):
         peer = await connect(listener)
         for _ in range(40):
             peer.send(FETCH)

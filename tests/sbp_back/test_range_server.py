@@ -60,6 +60,7 @@ class PuppetStore:
         self.pending: deque[Callable[[StoreError | None], None]] = deque()
         self.reads: deque[Callable[[], None]] = deque()
         self.appended: list[list[Entry]] = []
+        self.dones: list[Done] = []
         self.controls: list[tuple[Any, ...]] = []
         self.stats = SimpleNamespace()
 
@@ -80,6 +81,7 @@ class PuppetStore:
 
     def append(self, entries: list[Entry], done: Done) -> None:
         self.appended.append(entries)
+        self.dones.append(done)
 
         def apply() -> None:
             for entry in entries:
@@ -362,6 +364,22 @@ async def test_after_a_full_disk_writing_goes_on_where_it_stopped(bench: Bench) 
     bench.store.hold = False
     assert codes(bench.append((1, 1))) == [OK]
     assert bases(bench.fetch(0)) == [0, 1], "and reading never stopped"
+
+
+async def test_a_request_of_which_only_the_first_part_could_be_stored(bench: Bench) -> None:
+    """A store splits what is larger than its segments, and may run out of space in between."""
+    bench.create()
+    bench.store.hold = True
+    answer = bench.append((0, 2), (2, 1), (3, 1))
+    bench.store.pending.popleft()
+    bench.store.entries[1, 0] = bench.store.appended[0][:1]
+    bench.store.ranges[1, 0].next_offset = 2
+    call = bench.store.dones.pop()
+    call(DiskFull("no room for the rest"))
+    assert codes(answer) == [OK, ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.RS_INTERNAL_SERVER_ERROR]
+    bench.store.hold = False
+    assert codes(bench.append((2, 1))) == [OK], "it goes on behind the part that is there"
+    assert bases(bench.fetch(0)) == [0, 2]
 
 
 async def test_a_store_that_failed(bench: Bench) -> None:
