@@ -145,7 +145,8 @@ def _default(field: FieldType, root: str) -> tuple[str, str]:
     name = field.name
     if field.array and not field.null_default:
         return "_NEW", f"[] if {name} is _NEW else {name}"
-    if field.array:
+    if field.array or (field.nullable and name == "error_message"):
+        # Kafka's schema often has "" for an error message, but brokers send null unless there is an error.
         return "None", name
     if field.kind == "struct":
         assert field.struct is not None

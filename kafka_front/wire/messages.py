@@ -791,7 +791,7 @@ class FindCoordinatorResponse(Message):
         throttle_time_ms: int = 0,
         coordinators: list[FindCoordinatorResponse.Coordinator] = _NEW,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         node_id: int = 0,
         host: str = "",
         port: int = 0,
@@ -814,7 +814,7 @@ class FindCoordinatorResponse(Message):
             host: str = "",
             port: int = 0,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
         ) -> None:
             self.key: str = key
             self.node_id: int = node_id
@@ -1305,7 +1305,7 @@ class CreateTopicsResponse(Message):
             name: str = "",
             topic_id: bytes = _NO_ID,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             topic_config_error_code: int = 0,
             num_partitions: int = -1,
             replication_factor: int = -1,
@@ -1842,7 +1842,7 @@ class DescribeAclsResponse(Message):
         self,
         throttle_time_ms: int = 0,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         resources: list[DescribeAclsResponse.DescribeAclsResource] = _NEW,
     ) -> None:
         self.throttle_time_ms: int = throttle_time_ms
@@ -1929,7 +1929,7 @@ class CreateAclsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
         ) -> None:
             self.error_code: int = error_code
             self.error_message: str | None = error_message
@@ -1983,7 +1983,7 @@ class DeleteAclsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             matching_acls: list[DeleteAclsResponse.DeleteAclsMatchingAcl] = _NEW,
         ) -> None:
             self.error_code: int = error_code
@@ -1996,7 +1996,7 @@ class DeleteAclsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             resource_type: int = 0,
             resource_name: str = "",
             pattern_type: int = 3,
@@ -2060,7 +2060,7 @@ class DescribeConfigsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             resource_type: int = 0,
             resource_name: str = "",
             configs: list[DescribeConfigsResponse.DescribeConfigsResourceResult] = _NEW,
@@ -2161,7 +2161,7 @@ class AlterConfigsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             resource_type: int = 0,
             resource_name: str = "",
         ) -> None:
@@ -2267,7 +2267,7 @@ class SaslAuthenticateResponse(Message):
     def __init__(
         self,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         auth_bytes: bytes = b"",
         session_lifetime_ms: int = 0,
     ) -> None:
@@ -2427,7 +2427,7 @@ class ElectLeadersResponse(Message):
             self,
             partition_id: int = 0,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
         ) -> None:
             self.partition_id: int = partition_id
             self.error_code: int = error_code
@@ -2489,7 +2489,7 @@ class IncrementalAlterConfigsResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             resource_type: int = 0,
             resource_name: str = "",
         ) -> None:
@@ -2543,7 +2543,7 @@ class AlterPartitionReassignmentsResponse(Message):
         throttle_time_ms: int = 0,
         allow_replication_factor_change: bool = True,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         responses: list[AlterPartitionReassignmentsResponse.ReassignableTopicResponse] = _NEW,
     ) -> None:
         self.throttle_time_ms: int = throttle_time_ms
@@ -2570,7 +2570,7 @@ class AlterPartitionReassignmentsResponse(Message):
             self,
             partition_index: int = 0,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
         ) -> None:
             self.partition_index: int = partition_index
             self.error_code: int = error_code
@@ -2607,7 +2607,7 @@ class ListPartitionReassignmentsResponse(Message):
         self,
         throttle_time_ms: int = 0,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         topics: list[ListPartitionReassignmentsResponse.OngoingTopicReassignment] = _NEW,
     ) -> None:
         self.throttle_time_ms: int = throttle_time_ms
@@ -2742,7 +2742,7 @@ class DescribeClientQuotasResponse(Message):
         self,
         throttle_time_ms: int = 0,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         entries: list[DescribeClientQuotasResponse.EntryData] | None = _NEW,
     ) -> None:
         self.throttle_time_ms: int = throttle_time_ms
@@ -2848,7 +2848,7 @@ class AlterClientQuotasResponse(Message):
         def __init__(
             self,
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             entity: list[AlterClientQuotasResponse.EntityData] = _NEW,
         ) -> None:
             self.error_code: int = error_code
@@ -2893,7 +2893,7 @@ class DescribeUserScramCredentialsResponse(Message):
         self,
         throttle_time_ms: int = 0,
         error_code: int = 0,
-        error_message: str | None = "",
+        error_message: str | None = None,
         results: list[DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult] = _NEW,
     ) -> None:
         self.throttle_time_ms: int = throttle_time_ms
@@ -2908,7 +2908,7 @@ class DescribeUserScramCredentialsResponse(Message):
             self,
             user: str = "",
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
             credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo] = _NEW,
         ) -> None:
             self.user: str = user
@@ -2986,7 +2986,7 @@ class AlterUserScramCredentialsResponse(Message):
             self,
             user: str = "",
             error_code: int = 0,
-            error_message: str | None = "",
+            error_message: str | None = None,
         ) -> None:
             self.user: str = user
             self.error_code: int = error_code

@@ -1,0 +1,745 @@
+"""Admin requests over the wire, against a node and against Apache Kafka: what is asserted is what a real broker does.
+
+The few places where a node without replicas must differ are marked by ``place.ours``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from benchmarks.kafka_broker import KafkaBroker
+from bridges.formats.kafka import encode
+from bridges.records import Record
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode as E
+from tests.kafka_front.groups.wire_client import WireClient
+
+NO_ID = bytes(16)
+NO_OPERATIONS = -(2**31)
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@dataclass
+class Place:
+    """Where the requests go."""
+
+    client: WireClient
+    ours: bool
+    node_id: int
+    stack: AsyncExitStack
+
+    async def call(self, version: int, message: Any) -> Any:
+        return await self.client.call(version, message)
+
+    async def eventually(self, version: int, message: Any, *codes: int) -> Any:
+        """Repeat a request while it answers with ``codes``: a broker's own view lags behind its controller's."""
+        while True:
+            response = await self.client.call(version, message)
+            if not any(code in repr(response) for code in [f"error_code={int(c)}," for c in codes]):
+                return response
+            await asyncio.sleep(0.02)
+
+    async def topic(self, partitions: int = 1, **config: str) -> str:
+        """A new topic that is ready for use."""
+        name = fresh()
+        configs = [m.CreateTopicsRequest.CreatableTopicConfig(k.replace("_", "."), v) for k, v in config.items()]
+        response = await self.call(7, create(new(name, partitions, configs=configs)))
+        assert response.topics[0].error_code == E.NONE
+        await self.settled(name, partitions)
+        return name
+
+    async def settled(self, name: str, partitions: int) -> m.MetadataResponse.MetadataResponseTopic:
+        """Return the topic's metadata once all its partitions have leaders."""
+        topics = [m.MetadataRequest.MetadataRequestTopic(name=name)]
+        while True:
+            response = await self.call(9, m.MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+            topic = response.topics[0]
+            leaders = [p.leader_id for p in topic.partitions if p.error_code == E.NONE]
+            if topic.error_code == E.NONE and leaders == [self.node_id] * partitions:
+                return topic
+            await asyncio.sleep(0.02)
+
+    async def gone(self, name: str) -> None:
+        """Return when the topic is unknown."""
+        topics = [m.MetadataRequest.MetadataRequestTopic(name=name)]
+        while True:
+            response = await self.call(9, m.MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+            if response.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION:
+                return
+            await asyncio.sleep(0.02)
+
+    async def configs(self, kind: int, name: str, *keys: str) -> dict[str, Any]:
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
+        response = await self.call(4, m.DescribeConfigsRequest([resource], include_synonyms=True))
+        (result,) = response.results
+        assert (result.error_code, result.resource_type, result.resource_name) == (E.NONE, kind, name)
+        return {row.name: row for row in result.configs}
+
+
+@pytest.fixture(scope="session")
+def apache_kafka_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    settings = {"auto.create.topics.enable": "false"}
+    with KafkaBroker(tmp_path_factory.mktemp("kafka-admin"), heap="512m", settings=settings) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["anabranch", pytest.param("kafka", marks=pytest.mark.java)])
+async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    ours = request.param == "anabranch"
+    if ours:
+        host, _, port = request.getfixturevalue("shared_node").kafka.rpartition(":")
+    else:
+        host, port = "127.0.0.1", request.getfixturevalue("apache_kafka_admin").port
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(WireClient(host, int(port)))
+        yield Place(client, ours, 0 if ours else 1, stack)
+
+
+def fresh() -> str:
+    return f"t-{uuid.uuid4()}"
+
+
+def new(name: str, partitions: int = -1, factor: int = -1, **fields: Any) -> m.CreateTopicsRequest.CreatableTopic:
+    return m.CreateTopicsRequest.CreatableTopic(name, partitions, factor, **fields)
+
+
+def create(*topics: m.CreateTopicsRequest.CreatableTopic, validate_only: bool = False) -> m.CreateTopicsRequest:
+    return m.CreateTopicsRequest(list(topics), 30_000, validate_only)
+
+
+def codes(results: list[Any]) -> dict[str, int]:
+    return {result.name: result.error_code for result in results}
+
+
+# --- CreateTopics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+async def test_create_topic(place: Place, version: int) -> None:
+    name = fresh()
+    config = [m.CreateTopicsRequest.CreatableTopicConfig("retention.ms", "1234567")]
+    response = await place.call(version, create(new(name, 3, 1, configs=config)))
+    (result,) = response.topics
+    assert (result.name, result.error_code, result.error_message) == (name, E.NONE, None)
+    if version >= 5:
+        assert (result.num_partitions, result.replication_factor) == (3, 1)
+        assert result.topic_config_error_code == E.NONE
+        rows = {row.name: row for row in result.configs}
+        assert len(rows) > 25
+        assert (rows["retention.ms"].value, rows["retention.ms"].config_source) == ("1234567", 1)
+        assert (rows["cleanup.policy"].value, rows["cleanup.policy"].config_source) == ("delete", 5)
+        assert not rows["cleanup.policy"].read_only
+        assert not rows["cleanup.policy"].is_sensitive
+    topic = await place.settled(name, 3)
+    if version >= 7:
+        assert result.topic_id != NO_ID
+        described = await place.call(
+            12, m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(result.topic_id, None)])
+        )
+        assert [(t.name, t.topic_id) for t in described.topics] == [(name, result.topic_id)]
+    assert [p.replica_nodes for p in topic.partitions] == [[place.node_id]] * 3
+
+
+async def test_create_topic_with_defaults(place: Place) -> None:
+    name = fresh()
+    (result,) = (await place.call(7, create(new(name)))).topics
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (E.NONE, 1, 1)
+
+
+async def test_create_topic_refusals(place: Place) -> None:
+    taken = await place.topic()
+    config, assignment = m.CreateTopicsRequest.CreatableTopicConfig, m.CreateTopicsRequest.CreatableReplicaAssignment
+    here = [place.node_id]
+    name = fresh
+    cases = [
+        (new(taken, 1, 1), E.TOPIC_ALREADY_EXISTS),
+        (new("", 1, 1), E.INVALID_TOPIC_EXCEPTION),
+        (new("..", 1, 1), E.INVALID_TOPIC_EXCEPTION),
+        (new("white space", 1, 1), E.INVALID_TOPIC_EXCEPTION),
+        (new("x" * 250, 1, 1), E.INVALID_TOPIC_EXCEPTION),
+        (new(taken.replace("-", ".", 1) + "_", 0, 1), E.INVALID_PARTITIONS),
+        (new(name(), 0, 1), E.INVALID_PARTITIONS),
+        (new(name(), -2, 1), E.INVALID_PARTITIONS),
+        (new(name(), 1, 0), E.INVALID_REPLICATION_FACTOR),
+        (new(name(), 1, -2), E.INVALID_REPLICATION_FACTOR),
+        (new(name(), 1, 1, configs=[config("no.such.thing", "1")]), E.INVALID_CONFIG),
+        (new(name(), 1, 1, configs=[config("retention.ms", "soon")]), E.INVALID_CONFIG),
+        (new(name(), 1, 1, configs=[config("retention.ms", None)]), E.INVALID_CONFIG),
+        (new(name(), 1, -1, assignments=[assignment(0, here)]), E.INVALID_REQUEST),
+        (new(name(), -1, 1, assignments=[assignment(0, here)]), E.INVALID_REQUEST),
+        (new(name(), -1, -1, assignments=[assignment(1, here)]), E.INVALID_REPLICA_ASSIGNMENT),
+        (new(name(), -1, -1, assignments=[assignment(0, [77])]), E.INVALID_REPLICA_ASSIGNMENT),
+        (new(name(), -1, -1, assignments=[assignment(0, [])]), E.INVALID_REPLICA_ASSIGNMENT),
+        (new(name(), -1, -1, assignments=[assignment(0, here * 2)]), E.INVALID_REPLICA_ASSIGNMENT),
+        (new(name(), -1, -1, assignments=[assignment(0, here), assignment(1, here)]), E.NONE),
+    ]
+    response = await place.call(7, create(*(topic for topic, _ in cases)))
+    assert codes(response.topics) == {topic.name: code for topic, code in cases}
+    for result in response.topics:
+        assert (result.error_message is None) == (result.error_code == E.NONE)
+        if result.error_code:
+            assert (result.num_partitions, result.replication_factor, result.topic_id) == (-1, -1, NO_ID)
+            assert result.configs == []
+
+
+async def test_create_topics_of_colliding_and_repeated_names(place: Place) -> None:
+    name = fresh()
+    dotted, underlined = f"{name}.x", f"{name}_x"
+    assert codes((await place.call(7, create(new(dotted, 1, 1)))).topics) == {dotted: E.NONE}
+    await place.settled(dotted, 1)
+    assert codes((await place.call(7, create(new(underlined, 1, 1)))).topics) == {underlined: E.INVALID_TOPIC_EXCEPTION}
+    twice, once = fresh(), fresh()
+    response = await place.call(7, create(new(twice, 1, 1), new(once, 1, 1), new(twice, 2, 1)))
+    assert codes(response.topics) == {twice: E.INVALID_REQUEST, once: E.NONE}
+    assert len(response.topics) == 2
+
+
+async def test_replication_factor_beyond_the_nodes(place: Place) -> None:
+    (result,) = (await place.call(7, create(new(fresh(), 1, 3)))).topics
+    # Tools create topics with three replicas as a matter of course; how often data is stored is the backend's business.
+    assert result.error_code == (E.NONE if place.ours else E.INVALID_REPLICATION_FACTOR)
+
+
+async def test_create_topic_validate_only(place: Place) -> None:
+    name = fresh()
+    (result,) = (await place.call(7, create(new(name, 4, 1), validate_only=True))).topics
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (E.NONE, 4, 1)
+    await place.gone(name)
+    taken = await place.topic()
+    (result,) = (await place.call(7, create(new(taken, 4, 1), validate_only=True))).topics
+    assert result.error_code == E.TOPIC_ALREADY_EXISTS
+
+
+# --- DeleteTopics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+async def test_delete_topic_by_name(place: Place, version: int) -> None:
+    name, unknown = await place.topic(), fresh()
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    if version >= 6:
+        request = m.DeleteTopicsRequest(topics=[state(name), state(unknown)], timeout_ms=30_000)
+    else:
+        request = m.DeleteTopicsRequest(topic_names=[name, unknown], timeout_ms=30_000)
+    response = await place.call(version, request)
+    assert codes(response.responses) == {name: E.NONE, unknown: E.UNKNOWN_TOPIC_OR_PARTITION}
+    if version >= 6:
+        assert {r.name: r.topic_id != NO_ID for r in response.responses} == {name: True, unknown: False}
+    await place.gone(name)
+
+
+async def test_delete_topic_by_id(place: Place) -> None:
+    name = await place.topic()
+    topic = (await place.call(12, m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=name)]))).topics[0]
+    state, unknown = m.DeleteTopicsRequest.DeleteTopicState, uuid.uuid4().bytes
+    states = [state(None, topic.topic_id), state(None, unknown)]
+    response = await place.call(6, m.DeleteTopicsRequest(topics=states, timeout_ms=30_000))
+    results = {r.topic_id: (r.name, r.error_code) for r in response.responses}
+    assert results == {topic.topic_id: (name, E.NONE), unknown: (None, E.UNKNOWN_TOPIC_ID)}
+    await place.gone(name)
+
+
+async def test_delete_topic_refusals(place: Place) -> None:
+    name = await place.topic()
+    topic = (await place.call(12, m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=name)]))).topics[0]
+    state = m.DeleteTopicsRequest.DeleteTopicState
+    for states in (
+        [state(None, NO_ID)],
+        [state(name, topic.topic_id)],
+        [state(name), state(name)],
+        [state(name), state(None, topic.topic_id)],
+    ):
+        response = await place.call(6, m.DeleteTopicsRequest(topics=states, timeout_ms=30_000))
+        assert {r.error_code for r in response.responses} == {E.INVALID_REQUEST}
+    await place.settled(name, 1)
+
+
+async def test_a_topic_made_again_is_another_one(place: Place) -> None:
+    name = fresh()
+    first = (await place.call(7, create(new(name, 1, 1)))).topics[0].topic_id
+    await place.settled(name, 1)
+    await place.call(5, m.DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000))
+    await place.gone(name)
+    second = (await place.call(7, create(new(name, 1, 1)))).topics[0].topic_id
+    assert second not in (first, NO_ID)
+
+
+# --- CreatePartitions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_create_partitions(place: Place, version: int) -> None:
+    name = await place.topic(2)
+    more = m.CreatePartitionsRequest.CreatePartitionsTopic
+    response = await place.call(version, m.CreatePartitionsRequest([more(name, 5, None)], 30_000, True))
+    assert codes(response.results) == {name: E.NONE}
+    await place.settled(name, 2)
+    response = await place.call(version, m.CreatePartitionsRequest([more(name, 5, None)], 30_000))
+    assert codes(response.results) == {name: E.NONE}
+    await place.settled(name, 5)
+
+
+async def test_create_partitions_refusals(place: Place) -> None:
+    more, assigned = (
+        m.CreatePartitionsRequest.CreatePartitionsTopic,
+        m.CreatePartitionsRequest.CreatePartitionsAssignment,
+    )
+    here = assigned([place.node_id])
+    names = [await place.topic(3) for _ in range(7)]
+    cases = [
+        (more(names[0], 2, None), E.INVALID_PARTITIONS),
+        (more(names[1], 3, None), E.INVALID_PARTITIONS),
+        (more(names[2], 0, None), E.INVALID_PARTITIONS),
+        (more(names[3], 5, [here]), E.INVALID_REPLICA_ASSIGNMENT),
+        (more(names[4], 4, [assigned([77])]), E.INVALID_REPLICA_ASSIGNMENT),
+        (more(names[5], 4, [here]), E.NONE),
+        (more(fresh(), 4, None), E.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    response = await place.call(3, m.CreatePartitionsRequest([one for one, _ in cases], 30_000))
+    assert codes(response.results) == {one.name: code for one, code in cases}
+    twice = [more(names[6], 4, None), more(names[6], 5, None)]
+    response = await place.call(3, m.CreatePartitionsRequest(twice, 30_000))
+    assert codes(response.results) == {names[6]: E.INVALID_REQUEST}
+    assert len(response.results) == 1
+
+
+# --- DeleteRecords --------------------------------------------------------------------------------------------------
+
+
+async def filled(place: Place, batches: int, **config: str) -> str:
+    """A topic with ``batches`` batches of ten records in partition 0."""
+    name = await place.topic(1, **config)
+    data, partition = m.ProduceRequest.TopicProduceData, m.ProduceRequest.PartitionProduceData
+    records = [Record(key=b"k", value=b"v%d" % i, headers=[], timestamp=1_700_000_000_000 + i) for i in range(10)]
+    for _ in range(batches):
+        batch = memoryview(bytearray(encode(records)))
+        request = m.ProduceRequest(None, -1, 30_000, [data(name=name, partition_data=[partition(0, batch)])])
+        response = await place.call(8, request)
+        assert response.responses[0].partition_responses[0].error_code == E.NONE
+    return name
+
+
+def trim(name: str, *offsets: tuple[int, int]) -> m.DeleteRecordsRequest:
+    partitions = [m.DeleteRecordsRequest.DeleteRecordsPartition(*pair) for pair in offsets]
+    return m.DeleteRecordsRequest([m.DeleteRecordsRequest.DeleteRecordsTopic(name, partitions)], 30_000)
+
+
+async def earliest(place: Place, name: str) -> int:
+    partition = m.ListOffsetsRequest.ListOffsetsPartition(0, timestamp=-2)
+    request = m.ListOffsetsRequest(topics=[m.ListOffsetsRequest.ListOffsetsTopic(name, [partition])])
+    response = await place.call(4, request)
+    return int(response.topics[0].partitions[0].offset)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_delete_records(place: Place, version: int) -> None:
+    name = await filled(place, 3)
+
+    async def cut(offset: int) -> tuple[int, int]:
+        response = await place.call(version, trim(name, (0, offset)))
+        (result,) = response.topics[0].partitions
+        return result.error_code, result.low_watermark
+
+    assert await cut(15) == (E.NONE, 15)
+    assert await earliest(place, name) == 15
+    assert await cut(5) == (E.NONE, 15)
+    assert await cut(31) == (E.OFFSET_OUT_OF_RANGE, -1)
+    assert await cut(-2) == (E.OFFSET_OUT_OF_RANGE, -1)
+    assert await cut(-1) == (E.NONE, 30)
+    assert await cut(30) == (E.NONE, 30)
+    assert await earliest(place, name) == 30
+
+
+async def test_delete_records_of_unknown_partitions(place: Place) -> None:
+    name = await filled(place, 1)
+    response = await place.call(2, trim(name, (0, 3), (1, 0)))
+    results = {p.partition_index: (p.error_code, p.low_watermark) for p in response.topics[0].partitions}
+    assert results == {0: (E.NONE, 3), 1: (E.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    response = await place.call(2, trim(fresh(), (0, 0)))
+    assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_delete_records_needs_the_delete_policy(place: Place) -> None:
+    name = await filled(place, 1, cleanup_policy="compact")
+    response = await place.call(2, trim(name, (0, 3)))
+    assert response.topics[0].partitions[0].error_code == E.POLICY_VIOLATION
+
+
+# --- DescribeConfigs ------------------------------------------------------------------------------------------------
+
+TOPIC_KEYS = (
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+)
+
+
+async def test_describe_topic_configs(place: Place) -> None:
+    name = await place.topic(1, retention_ms="1234", cleanup_policy="compact,delete")
+    rows = await place.configs(TOPIC, name)
+    assert set(TOPIC_KEYS) <= set(rows)
+    expected = {
+        "retention.ms": ("1234", 1, 5),
+        "cleanup.policy": ("compact,delete", 1, 7),
+        "compression.type": ("producer", 5, 2),
+        "min.cleanable.dirty.ratio": ("0.5", 5, 6),
+        "preallocate": ("false", 5, 1),
+        "max.message.bytes": ("1048588", 5, 3),
+        "flush.messages": (str(2**63 - 1), 5, 5),
+    }
+    assert {k: (rows[k].value, rows[k].config_source, rows[k].config_type) for k in expected} == expected
+    synonyms = [(s.name, s.value, s.source) for s in rows["cleanup.policy"].synonyms]
+    assert synonyms == [("cleanup.policy", "compact,delete", 1), ("log.cleanup.policy", "delete", 5)]
+    assert all(row.documentation is None for row in rows.values())
+    assert not any(row.read_only or row.is_sensitive for row in rows.values())
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_describe_configs_versions(place: Place, version: int) -> None:
+    name = await place.topic(1, retention_ms="1234")
+    resource = m.DescribeConfigsRequest.DescribeConfigsResource(TOPIC, name, ["retention.ms", "no.such.thing"])
+    plain = await place.call(version, m.DescribeConfigsRequest([resource], False, False))
+    ((row,),) = [result.configs for result in plain.results]
+    assert (row.name, row.value, row.config_source, row.synonyms) == ("retention.ms", "1234", 1, [])
+    assert (row.config_type, row.documentation) == (5 if version >= 3 else 0, None if version >= 3 else "")
+    full = await place.call(version, m.DescribeConfigsRequest([resource], True, version >= 3))
+    ((row,),) = [result.configs for result in full.results]
+    assert row.synonyms[0].source == 1
+    if version >= 3:
+        assert len(row.documentation) > 20
+
+
+async def test_describe_configs_keys(place: Place) -> None:
+    name = await place.topic()
+    assert len(await place.configs(TOPIC, name)) >= 33
+    resource = m.DescribeConfigsRequest.DescribeConfigsResource(TOPIC, name, [])
+    response = await place.call(4, m.DescribeConfigsRequest([resource]))
+    assert len(response.results[0].configs) >= 33
+
+
+async def test_describe_broker_configs(place: Place) -> None:
+    rows = await place.configs(BROKER, str(place.node_id))
+    assert len(rows) > 80
+    assert rows["node.id"].value == str(place.node_id)
+    assert rows["node.id"].read_only
+    assert rows["advertised.listeners"].value.startswith("PLAINTEXT://127.0.0.1:")
+    assert (rows["num.partitions"].value, rows["num.partitions"].config_type) == ("1", 3)
+    assert (rows["log.cleanup.policy"].value, rows["log.cleanup.policy"].read_only) == ("delete", False)
+    assert rows["auto.create.topics.enable"].config_type == 1
+
+
+async def test_describe_configs_refusals(place: Place) -> None:
+    name = fresh()
+    cases = [
+        (TOPIC, name, E.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "white space", E.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "", E.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "77", E.INVALID_REQUEST),
+        (BROKER, "abc", E.INVALID_REQUEST),
+        (BROKER, "", E.NONE),
+        (LOGGER, str(place.node_id), E.NONE),
+        (LOGGER, "77", E.INVALID_REQUEST),
+        (99, "x", E.INVALID_REQUEST),
+    ]
+    for kind, resource, code in cases:
+        request = m.DescribeConfigsRequest([m.DescribeConfigsRequest.DescribeConfigsResource(kind, resource, None)])
+        (result,) = (await place.call(4, request)).results
+        assert (result.resource_type, result.resource_name, result.error_code) == (kind, resource, code)
+        assert code == E.NONE or result.configs == []
+
+
+# --- AlterConfigs and IncrementalAlterConfigs -----------------------------------------------------------------------
+
+
+async def alter(place: Place, kind: int, name: str, config: dict[str, str | None], **fields: Any) -> int:
+    rows = [m.AlterConfigsRequest.AlterableConfig(key, value) for key, value in config.items()]
+    resource = m.AlterConfigsRequest.AlterConfigsResource(kind, name, rows)
+    response = await place.call(fields.pop("version", 2), m.AlterConfigsRequest([resource], **fields))
+    (result,) = response.responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    assert (result.error_message is None) == (result.error_code == E.NONE)
+    return int(result.error_code)
+
+
+async def change(place: Place, kind: int, name: str, *operations: tuple[str, int, str | None], **fields: Any) -> int:
+    rows = [m.IncrementalAlterConfigsRequest.AlterableConfig(*operation) for operation in operations]
+    resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(kind, name, rows)
+    response = await place.call(fields.pop("version", 1), m.IncrementalAlterConfigsRequest([resource], **fields))
+    (result,) = response.responses
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    assert (result.error_message is None) == (result.error_code == E.NONE)
+    return int(result.error_code)
+
+
+async def becomes(place: Place, kind: int, name: str, key: str, value: str | None, source: int) -> None:
+    """Return when a configuration has a value from a source."""
+    while True:
+        row = (await place.configs(kind, name, key)).get(key)
+        if (None if row is None else (row.value, row.config_source)) == (value, source):
+            return
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_alter_configs_replaces_everything(place: Place, version: int) -> None:
+    name = await place.topic(1, retention_ms="1234", segment_ms="99999")
+    assert await alter(place, TOPIC, name, {"segment.ms": "55555"}, version=version, validate_only=True) == E.NONE
+    assert (await place.configs(TOPIC, name))["segment.ms"].value == "99999"
+    assert await alter(place, TOPIC, name, {"segment.ms": "55555"}, version=version) == E.NONE
+    await becomes(place, TOPIC, name, "segment.ms", "55555", 1)
+    await becomes(place, TOPIC, name, "retention.ms", "604800000", 5)
+
+
+async def test_alter_configs_refusals(place: Place) -> None:
+    name = await place.topic(1, retention_ms="1234")
+    assert await alter(place, TOPIC, name, {"retention.ms": "soon"}) == E.INVALID_CONFIG
+    assert await alter(place, TOPIC, name, {"no.such.thing": "1"}) == E.INVALID_CONFIG
+    assert await alter(place, TOPIC, name, {"retention.ms": None}) == E.INVALID_REQUEST
+    assert await alter(place, TOPIC, fresh(), {}) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert await alter(place, BROKER, "77", {}) == E.INVALID_REQUEST
+    assert await alter(place, 99, "x", {}) == E.INVALID_REQUEST
+    assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
+    if place.ours:  # a broker never answers this
+        resource = m.AlterConfigsRequest.AlterConfigsResource(TOPIC, name, [])
+        response = await place.call(2, m.AlterConfigsRequest([resource, resource]))
+        assert {r.error_code for r in response.responses} == {E.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_incremental_changes(place: Place, version: int) -> None:
+    name = await place.topic(1, retention_ms="1234")
+    key = "cleanup.policy"
+    assert await change(place, TOPIC, name, ("segment.ms", SET, "55555"), version=version) == E.NONE
+    await becomes(place, TOPIC, name, "segment.ms", "55555", 1)
+    assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
+    assert await change(place, TOPIC, name, ("segment.ms", DELETE, None), version=version) == E.NONE
+    await becomes(place, TOPIC, name, "segment.ms", "604800000", 5)
+    assert await change(place, TOPIC, name, (key, APPEND, "compact"), version=version) == E.NONE
+    await becomes(place, TOPIC, name, key, "delete,compact", 1)
+    assert await change(place, TOPIC, name, (key, APPEND, "compact,delete"), version=version) == E.NONE
+    assert await change(place, TOPIC, name, (key, SUBTRACT, "delete"), version=version) == E.NONE
+    await becomes(place, TOPIC, name, key, "compact", 1)
+    assert await change(place, TOPIC, name, (key, DELETE, None), version=version, validate_only=True) == E.NONE
+    assert await change(place, TOPIC, name, (key, SUBTRACT, "nothing"), version=version) == E.NONE
+    assert (await place.configs(TOPIC, name))[key].value == "compact"
+
+
+async def test_incremental_refusals(place: Place) -> None:
+    name = await place.topic(1, retention_ms="1234")
+    assert await change(place, TOPIC, name, ("retention.ms", SET, "soon")) == E.INVALID_CONFIG
+    assert await change(place, TOPIC, name, ("no.such.thing", SET, "1")) == E.INVALID_CONFIG
+    assert await change(place, TOPIC, name, ("retention.ms", SET, None)) == E.INVALID_REQUEST
+    assert await change(place, TOPIC, name, ("retention.ms", APPEND, "1")) == E.INVALID_CONFIG
+    if place.ours:  # a broker takes it for a mistake of its own
+        assert await change(place, TOPIC, name, ("retention.ms", 9, "1")) == E.INVALID_REQUEST
+    assert await change(place, TOPIC, name, ("retention.ms", SET, "1"), ("retention.ms", DELETE, None)) == (
+        E.INVALID_REQUEST
+    )
+    assert await change(place, TOPIC, fresh(), ("retention.ms", SET, "1")) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert await change(place, BROKER, "77", ("log.retention.ms", SET, "1")) == E.INVALID_REQUEST
+    assert await change(place, BROKER, str(place.node_id), ("node.id", SET, "5")) == E.INVALID_REQUEST
+    assert (await place.configs(TOPIC, name))["retention.ms"].value == "1234"
+
+
+async def test_broker_configs_change_what_topics_inherit(place: Place) -> None:
+    name, broker = await place.topic(), str(place.node_id)
+    key = "log.segment.delete.delay.ms"
+    assert await change(place, BROKER, broker, (key, SET, "31415")) == E.NONE
+    try:
+        await becomes(place, BROKER, broker, key, "31415", 2)
+        await becomes(place, TOPIC, name, "file.delete.delay.ms", "31415", 2)
+    finally:
+        assert await change(place, BROKER, broker, (key, DELETE, None)) == E.NONE
+    await becomes(place, TOPIC, name, "file.delete.delay.ms", "60000", 5)
+
+
+# --- cluster --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_describe_cluster(place: Place, version: int) -> None:
+    response = await place.call(version, m.DescribeClusterRequest())
+    assert (response.error_code, response.controller_id) == (E.NONE, place.node_id)
+    assert [(b.broker_id, b.host, b.port, b.rack) for b in response.brokers] == [
+        (place.node_id, "127.0.0.1", place.client.port, None)
+    ]
+    assert len(response.cluster_id) == 22
+    assert response.cluster_authorized_operations == NO_OPERATIONS
+    asked = await place.call(version, m.DescribeClusterRequest(include_cluster_authorized_operations=True))
+    assert asked.cluster_authorized_operations & (1 << 5)  # create
+
+
+async def test_describe_cluster_of_controllers(place: Place) -> None:
+    for endpoint, code in ((2, E.MISMATCHED_ENDPOINT_TYPE), (7, E.UNSUPPORTED_ENDPOINT_TYPE)):
+        response = await place.call(1, m.DescribeClusterRequest(endpoint_type=endpoint))
+        assert response.error_code == code
+        assert response.error_message
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_describe_log_dirs(place: Place, version: int) -> None:
+    name = await filled(place, 2)
+    topic = m.DescribeLogDirsRequest.DescribableLogDirTopic
+    response = await place.call(version, m.DescribeLogDirsRequest([topic(name, [0, 7]), topic(fresh(), [0])]))
+    (result,) = response.results
+    assert (response.error_code, result.error_code) == (E.NONE, E.NONE)
+    assert result.log_dir.startswith("/")
+    sizes = {(t.name, p.partition_index): p.partition_size for t in result.topics for p in t.partitions}
+    assert list(sizes) == [(name, 0)]
+    assert sizes[name, 0] > 100
+    if version >= 4:
+        assert result.total_bytes > result.usable_bytes > 0
+    everything = await place.call(version, m.DescribeLogDirsRequest(None))
+    assert name in [t.name for r in everything.results for t in r.topics]
+
+
+async def test_elect_leaders(place: Place) -> None:
+    name = await place.topic()
+    wanted = m.ElectLeadersRequest.TopicPartitions
+    for version in range(3):
+        for kind in (0, 1) if version else (0,):
+            response = await place.call(version, m.ElectLeadersRequest(kind, [wanted(name, [0, 5])], 30_000))
+            assert response.error_code == E.NONE
+            ((topic),) = response.replica_election_results
+            found = {p.partition_id: p.error_code for p in topic.partition_result}
+            assert (topic.topic, found) == (name, {0: E.ELECTION_NOT_NEEDED, 5: E.UNKNOWN_TOPIC_OR_PARTITION})
+    response = await place.call(2, m.ElectLeadersRequest(0, None, 30_000))
+    assert (response.error_code, [t for t in response.replica_election_results if t.partition_result]) == (E.NONE, [])
+
+
+async def test_reassignments(place: Place) -> None:
+    name = await place.topic()
+    response = await place.call(0, m.ListPartitionReassignmentsRequest(30_000, None))
+    assert (response.error_code, response.topics) == (E.NONE, [])
+    topic = m.AlterPartitionReassignmentsRequest.ReassignableTopic
+    move = m.AlterPartitionReassignmentsRequest.ReassignablePartition
+    for target, code in (
+        (move(0, None), E.NO_REASSIGNMENT_IN_PROGRESS),
+        (move(0, [place.node_id]), E.NONE),
+        (move(0, [77]), E.INVALID_REPLICA_ASSIGNMENT),
+        (move(9, [place.node_id]), E.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        request = m.AlterPartitionReassignmentsRequest(30_000, topics=[topic(name, [target])])
+        response = await place.call(0, request)
+        assert response.error_code == E.NONE
+        assert [p.error_code for p in response.responses[0].partitions] == [code], target
+
+
+async def test_describe_topic_partitions(place: Place) -> None:
+    names = sorted([await place.topic(3) for _ in range(2)])
+    unknown = "zz" + fresh()
+    request = m.DescribeTopicPartitionsRequest
+    topics = [request.TopicRequest(name) for name in [*names, unknown]]
+    response = await place.eventually(0, request(topics, 100), E.LEADER_NOT_AVAILABLE)
+    assert [(t.name, t.error_code, len(t.partitions)) for t in response.topics] == [
+        (names[0], E.NONE, 3),
+        (names[1], E.NONE, 3),
+        (unknown, E.UNKNOWN_TOPIC_OR_PARTITION, 0),
+    ]
+    assert response.next_cursor is None
+    for partition in response.topics[0].partitions:
+        assert partition.eligible_leader_replicas in ([], None) if not place.ours else [[]]
+        assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (
+            place.node_id,
+            [place.node_id],
+            [place.node_id],
+        )
+    seen: list[tuple[str, int]] = []
+    cursor = None
+    pages = 0
+    while pages == 0 or cursor is not None:
+        page = await place.call(0, request(topics[:2], 2, cursor))
+        found = [(t.name, p.partition_index) for t in page.topics for p in t.partitions]
+        assert len(found) == 2
+        seen += found
+        cursor = page.next_cursor and request.Cursor(page.next_cursor.topic_name, page.next_cursor.partition_index)
+        pages += 1
+    assert seen == [(name, index) for name in names for index in range(3)]
+
+
+async def test_describe_producers(place: Place) -> None:
+    name = await filled(place, 1)
+    request = m.DescribeProducersRequest([m.DescribeProducersRequest.TopicRequest(name, [0, 4])])
+    response = await place.call(0, request)
+    found = {p.partition_index: (p.error_code, p.active_producers) for p in response.topics[0].partitions}
+    assert found == {0: (E.NONE, []), 4: (E.UNKNOWN_TOPIC_OR_PARTITION, [])}
+
+
+async def test_client_quotas_are_an_empty_list(place: Place) -> None:
+    response = await place.call(1, m.DescribeClientQuotasRequest())
+    assert (response.error_code, response.entries) == (E.NONE, [])
+
+
+async def test_acls_without_an_authorizer(place: Place) -> None:
+    describe = await place.call(3, m.DescribeAclsRequest(1, None, 1, None, None, 1, 1))
+    assert (describe.error_code, describe.resources) == (E.SECURITY_DISABLED, [])
+    assert describe.error_message
+    creation = m.CreateAclsRequest.AclCreation(2, "t", 3, "User:a", "*", 3, 3)
+    created = await place.call(3, m.CreateAclsRequest([creation, creation]))
+    assert [r.error_code for r in created.results] == [E.SECURITY_DISABLED] * 2
+    deleted = await place.call(
+        3, m.DeleteAclsRequest([m.DeleteAclsRequest.DeleteAclsFilter(2, "t", 3, None, None, 1, 1)])
+    )
+    assert [r.error_code for r in deleted.filter_results] == [E.SECURITY_DISABLED]
+
+
+# --- producer ids ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_init_producer_id(place: Place, version: int) -> None:
+    ids = []
+    for _ in range(3):
+        request = m.InitProducerIdRequest(None, 60_000)
+        response = await place.eventually(version, request, E.COORDINATOR_LOAD_IN_PROGRESS)
+        assert (response.error_code, response.producer_epoch) == (E.NONE, 0)
+        ids.append(response.producer_id)
+    assert len(set(ids)) == 3
+    assert min(ids) >= 0
+
+
+async def test_init_producer_id_refusals(place: Place) -> None:
+    response = await place.call(4, m.InitProducerIdRequest("", 60_000))
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (E.INVALID_REQUEST, -1, -1)
+    response = await place.call(4, m.InitProducerIdRequest(None, 60_000, 5, -1))
+    assert response.error_code == E.INVALID_REQUEST
+    response = await place.call(4, m.InitProducerIdRequest(None, 60_000, -1, 5))
+    assert response.error_code == E.INVALID_REQUEST
