@@ -253,6 +253,7 @@ class Node:
         """
         if self.phase is Phase.STOPPED:
             return
+        served = self.phase is Phase.SERVING
         self.phase = Phase.DRAINING
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
@@ -276,7 +277,8 @@ class Node:
         if self._directory is not None:
             self._directory.release()
         self.phase = Phase.STOPPED
-        _log.info("stopped", failure=self.failure)
+        if served:
+            _log.info("stopped", failure=self.failure)
 
     def hurry(self) -> None:
         """Have a stop that is under way give up waiting for requests in flight."""

@@ -19,6 +19,7 @@ def install(node: Node) -> None:
     node.metrics.add_source(lambda: _about(node))
     node.metrics.add_source(lambda: _partitions(node))
     node.metrics.add_source(lambda: _lag(node))
+    node.metrics.add_source(lambda: _store(node))
 
 
 def _about(node: Node) -> Iterator[Metric]:
@@ -62,6 +63,44 @@ def _lag(node: Node) -> Iterator[Metric]:
                 behind = log.last_stable_offset - max(committed.offset, log.log_start_offset)
                 lag.add_metric([group, topic, str(partition)], max(0, behind))
     yield lag
+
+
+_STORE_TOTALS = {
+    "appends": "Batches made durable.",
+    "append_bytes": "Bytes of batches made durable.",
+    "refused_appends": "Appends answered with an error.",
+    "groups": "Groups of appends written and flushed together.",
+    "group_bytes": "Bytes written to the log.",
+    "flush_seconds": "Time spent flushing.",
+    "reads": "Reads.",
+    "reads_from_disk": "Reads that had to wait for the disk.",
+    "read_bytes": "Bytes read.",
+    "damaged_entries": "Batches found damaged when read; they are never handed out.",
+    "segments_deleted": "Files given back.",
+    "evacuated_bytes": "Bytes copied to give files back.",
+    "checkpoints": "Checkpoints written.",
+    "maintenance_errors": "Failures of upkeep that are tried again.",
+}
+_STORE_VALUES = {
+    "pending_bytes": "Bytes of batches that wait to become durable.",
+    "segments": "Files of the log.",
+    "log_bytes": "Bytes of those files up to the end of their data.",
+    "live_bytes": "Bytes of batches that can still be read.",
+    "disk_free": "Free bytes of the file system.",
+    "disk_full": "1 while appends are refused for want of space.",
+    "flush_seconds_max": "Longest flush so far.",
+    "recovery_seconds": "Time the last recovery took.",
+}
+
+
+def _store(node: Node) -> Iterator[Metric]:
+    if node.embedded is None:
+        return
+    stats = node.embedded.store.stats
+    for name, text in _STORE_TOTALS.items():
+        yield _total(f"anabranch_store_{name}", text, getattr(stats, name))
+    for name, text in _STORE_VALUES.items():
+        yield _value(f"anabranch_store_{name}", text, float(getattr(stats, name)))
 
 
 def _value(name: str, text: str, value: float) -> Metric:
