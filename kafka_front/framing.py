@@ -3,11 +3,15 @@
 Bytes are received into a buffer that all connections of a listener share. A small frame is copied out of it; a large
 one gets a bytearray of its own, into which the rest is received directly. Frames of Produce are always mutable, so
 that the offset and epoch of their batches can be stamped in place.
+
+A large frame that is not complete yet needs a reservation of its whole size, made before the first byte is kept: so
+the memory of half-received frames is bounded, and whoever holds a reservation can always finish.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 #: Frames above this many bytes are received into their own buffer.
 LARGE_FRAME = 64 * 1024
@@ -38,23 +42,37 @@ class ReceiveBuffer:
 class Framer:
     """One connection's reader: :meth:`space`, receive into it, :meth:`received`.
 
-    Between the two calls no other framer may use the same :class:`ReceiveBuffer`.
+    Between the two calls no other framer may use the same :class:`ReceiveBuffer`. ``reserve`` is asked for the memory
+    of a large frame; while it refuses, the framer is :attr:`blocked` and must not receive until :meth:`retry` helps.
     """
 
-    __slots__ = ("_filled", "_frame", "_limit", "_need", "_shared", "_stash")
+    __slots__ = ("_filled", "_frame", "_limit", "_need", "_reserve", "_shared", "_stash", "blocked", "reserved")
 
-    def __init__(self, shared: ReceiveBuffer, limit: int) -> None:
+    def __init__(self, shared: ReceiveBuffer, limit: int, reserve: Callable[[int], bool] = lambda size: True) -> None:
         self._shared = shared
         self._limit = limit
+        self._reserve = reserve
         self._stash = b""
         self._frame: bytearray | None = None
         self._filled = 0
         self._need = 0
+        self.blocked = False
+        #: Bytes reserved for the frame under way; whoever granted them takes them back when it is complete or lost.
+        self.reserved = 0
 
     @property
     def partial(self) -> int:
         """Bytes held of a frame that is not complete yet."""
         return self._filled if self._frame is not None else len(self._stash)
+
+    def retry(self) -> None:
+        """Ask again for the memory that was refused."""
+        if self.blocked:
+            (size,) = _LENGTH.unpack_from(self._stash)
+            if self._reserve(size):
+                self.blocked = False
+                self._start_large(size, memoryview(self._stash)[4:])
+                self._stash = b""
 
     def space(self) -> memoryview:
         """Where the next bytes must be received; never empty."""
@@ -81,6 +99,7 @@ class Framer:
             if self._filled < self._need:
                 return []
             self._frame = None
+            self._filled = 0
             return [frame]
         frames: list[bytes | bytearray] = []
         data, view = self._shared.data, self._shared.view
@@ -94,10 +113,11 @@ class Framer:
                 pos = start + size
                 part = view[start:pos]
                 frames.append(bytes(part) if data[start] or data[start + 1] else bytearray(part))
-            elif size > LARGE_FRAME:
+            elif size > LARGE_FRAME and self._reserve(size):
                 self._start_large(size, view[start:end])
                 pos = end
             else:
+                self.blocked = size > LARGE_FRAME
                 break
         self._stash = bytes(view[pos:end]) if pos < end else b""
         return frames
@@ -108,3 +128,4 @@ class Framer:
         self._frame = frame
         self._filled = len(first)
         self._need = size
+        self.reserved = size

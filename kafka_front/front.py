@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from kafka_front.service import (
 )
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService
+from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 #: Services by module; each has ``register(registry, service)``.
 SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, acls, groups)
+
+#: What nearly every client asks first, as (key, version).
+WARM = ((18, 3), (18, 4), (3, 12))
 
 
 class KafkaFront:
@@ -65,6 +70,8 @@ class KafkaFront:
         api_versions.register(registry)
         for module in SERVICES:
             module.register(registry, service)
+        # The first use of the codec imports its schema's foundations, for which no client should wait.
+        await asyncio.to_thread(codec.warm, WARM)
         settings = self._node.settings
         limits = Limits(
             frame_bytes=settings.kafka.max_request_bytes,

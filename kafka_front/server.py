@@ -30,6 +30,8 @@ class Limits:
     write_buffer_bytes: int = 1024 * 1024
     #: Connections with no request for this long are closed (connections.max.idle.ms).
     idle_seconds: float = 600.0
+    #: A large request must be complete this long after its first byte: it holds memory that others wait for.
+    receive_seconds: float = 120.0
     max_connections: int = 10_000
 
 
@@ -56,13 +58,30 @@ class NullObserver:
 
 
 class Flow:
-    """Bytes of unanswered requests on all connections; wakes paused connections when there is room again."""
+    """Bytes of unanswered requests, and of large ones still being received, on all connections.
+
+    Each has its own bound of ``limit`` bytes, so that senders which stall cannot keep others from being answered.
+    Paused connections are woken when there is room again, those that wait longest first.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
+        self.reserved = 0
         self.full = False
-        self.paused: set[Connection] = set()
+        self.paused: dict[Connection, None] = {}
+
+    def reserve(self, size: int) -> bool:
+        """Take room for a large frame if there is any; a single one is never too large."""
+        if self.reserved and self.reserved + size > self.limit:
+            return False
+        self.reserved += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        """Give back what :meth:`reserve` granted."""
+        self.reserved -= size
+        self._wake()
 
     def take(self, size: int) -> None:
         self.bytes += size
@@ -73,8 +92,11 @@ class Flow:
         self.bytes -= size
         if self.full and self.bytes <= self.limit // 2:
             self.full = False
-            for connection in list(self.paused):
-                connection.maybe_resume()
+            self._wake()
+
+    def _wake(self) -> None:
+        for connection in list(self.paused):
+            connection.maybe_resume()
 
 
 class Server:
@@ -128,7 +150,7 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        self.flow.paused.discard(connection)
+        self.flow.paused.pop(connection, None)
         if connection in self.connections:
             self.connections.remove(connection)
             self.observer.connection_closed()
@@ -179,11 +201,18 @@ class Server:
             await self._empty()
 
     def _sweep_later(self) -> None:
-        self._sweeper = self.loop.call_later(min(60.0, self.limits.idle_seconds / 4), self._sweep)
+        limits = self.limits
+        self._sweeper = self.loop.call_later(
+            min(60.0, limits.idle_seconds / 4, limits.receive_seconds / 4), self._sweep
+        )
 
     def _sweep(self) -> None:
-        """Close connections nobody used for long: one timer for all of them."""
-        oldest = self.loop.time() - self.limits.idle_seconds
-        for connection in [c for c in self.connections if c.last_active < oldest and c.idle]:
-            connection.shut()
+        """Close connections nobody used for long, and those that send too slowly: one timer for all of them."""
+        now = self.loop.time()
+        oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
+        for connection in list(self.connections):
+            if connection.receiving_since < slowest:
+                connection.close("a large request was not complete in time")
+            elif connection.last_active < oldest and connection.idle:
+                connection.shut()
         self._sweep_later()

@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 _LONE_WRITE = 16 * 1024
 #: Up to this many bytes, one joined write is cheaper than a vector of buffers.
 _JOINED_WRITE = 64 * 1024
+#: Later than any time: no large frame is under way.
+_NOT_RECEIVING = float("inf")
 #: asyncio sends a list of buffers without joining them from this version on.
 _VECTORED = sys.version_info >= (3, 12)
 
@@ -121,11 +123,12 @@ class Connection(asyncio.BufferedProtocol):
         self.principal = "ANONYMOUS"
         self.last_active = 0.0
         self.in_flight = 0
+        self.receiving_since = _NOT_RECEIVING
         self._advertised = advertised
         self._loop = server.loop
         self._flow = server.flow
         self._transport: asyncio.Transport | None = None
-        self._framer = Framer(server.receive_buffer, server.limits.frame_bytes)
+        self._framer = Framer(server.receive_buffer, server.limits.frame_bytes, server.flow.reserve)
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
         self._slots: deque[Context] = deque()
         self._only_produce = True
@@ -164,6 +167,14 @@ class Connection(asyncio.BufferedProtocol):
         except FrameError as error:
             self.close(f"{error}", client_id=None)
             return
+        framer = self._framer
+        if framer.reserved:
+            if framer.partial:
+                self.receiving_since = min(self.receiving_since, now)
+            else:
+                self._unreserve()
+        if framer.blocked and self._reading:
+            self._pause()
         if not frames:
             return
         size = 0
@@ -194,6 +205,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._transport = None
         self._reading = False
+        if self._framer.reserved:
+            self._unreserve()
         released = sum(len(frame) for frame, _ in self._waiting)
         self._waiting.clear()
         for slot in self._slots:
@@ -467,6 +480,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- back-pressure ---------------------------------------------------------------------------------------------
 
+    def _unreserve(self) -> None:
+        """The large frame is complete, or will never be."""
+        size, self._framer.reserved = self._framer.reserved, 0
+        self.receiving_since = _NOT_RECEIVING
+        self._flow.unreserve(size)
+
     def _must_pause(self) -> bool:
         return self._write_paused or self.in_flight > self.server.limits.connection_bytes or self._flow.full
 
@@ -474,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._closing:
             self._reading = False
             self._transport.pause_reading()
-            self._flow.paused.add(self)
+            self._flow.paused[self] = None
 
     def _release(self, size: int) -> None:
         if size:
@@ -489,8 +508,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._write_paused or self._flow.full or self.in_flight > self.server.limits.connection_bytes // 2:
             return
+        framer = self._framer
+        if framer.blocked:
+            framer.retry()
+            if framer.blocked:
+                return
+            self.receiving_since = self._loop.time()
         self._reading = True
-        self._flow.paused.discard(self)
+        self._flow.paused.pop(self, None)
         self._transport.resume_reading()
 
 

@@ -89,3 +89,25 @@ def test_a_length_alone_allocates_little() -> None:
     finally:
         tracemalloc.stop()
     assert framer.partial == 100
+
+
+def test_a_large_frame_waits_for_its_reservation() -> None:
+    granted = [False, False, True]
+    asked: list[int] = []
+
+    def reserve(size: int) -> bool:
+        asked.append(size)
+        return granted.pop(0)
+
+    framer = Framer(ReceiveBuffer(), LIMIT, reserve)
+    payload = bytes(range(250)) * 1000
+    data = framed(b"small frame", payload)
+    assert feed(framer, data[:5000], [5000]) == [b"small frame"]
+    assert framer.blocked
+    framer.retry()
+    assert framer.blocked
+    framer.retry()
+    assert not framer.blocked
+    assert framer.reserved == len(payload)
+    assert asked == [len(payload)] * 3
+    assert feed(framer, data[5000:], [70_000]) == [payload]

@@ -484,6 +484,52 @@ async def test_node_limit_pauses_all_and_wakes_all() -> None:
     await finish(front)
 
 
+async def test_memory_of_unfinished_requests_is_bounded() -> None:
+    front = Front()
+    await front.start(Limits(node_bytes=500_000))
+    flow = front.server.flow
+    first, second = await front.connect(), await front.connect()
+    whole = b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 400_000)))
+    other = b"".join(codec.encode_request(9, 2, "c", produce("two", b"y" * 300_000)))
+    first.sent[1], second.sent[2] = (0, 9), (0, 9)
+    first.writer.write(whole[:5000])
+    await turns(lambda: flow.reserved > 0)
+    second.writer.write(other)
+    await turns(lambda: len(flow.paused) == 1)
+    assert flow.reserved == len(whole) - 4
+    assert front.produces == []
+    third = await front.connect()
+    assert (await third.call(0, m.HeartbeatRequest())).error_code == 0  # small requests need no reservation
+    first.writer.write(whole[5000:])
+    await front.until(lambda: len(front.produces) == 2)
+    assert flow.reserved == 0
+    for ctx, request in front.produces:
+        ctx.respond(produced(request.topic_data[0].name))
+    assert topic_of((await first.receive())[1]) == "one"
+    assert topic_of((await second.receive())[1]) == "two"
+    first.writer.write(whole[:5000])
+    await turns(lambda: flow.reserved > 0)
+    first.writer.close()
+    await turns(lambda: flow.reserved == 0)
+    await finish(front)
+
+
+async def test_a_large_request_must_arrive_in_time() -> None:
+    front = Front()
+    await front.start(Limits(receive_seconds=0.05))
+    client = await front.connect()
+    client.writer.write(b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 400_000)))[:5000])
+    assert await client.closed()
+    assert front.server.flow.reserved == 0
+    await finish(front)
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something is so; the test's timeout bounds it."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
 async def test_a_client_that_does_not_read_is_not_served_further() -> None:
     front = Front()
     await front.start(Limits(write_buffer_bytes=64 * 1024))
@@ -496,9 +542,7 @@ async def test_a_client_that_does_not_read_is_not_served_further() -> None:
     await front.until(lambda: len(front.fetches) == 1)
     front.fetches[0][0].respond(m.FetchResponse(responses=[big]))
     connection = front.fetches[0][0].connection
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert connection._write_paused
+    await turns(lambda: connection._write_paused)
     assert len(front.fetches) == 1
     await client.receive()
     await front.until(lambda: len(front.fetches) == 2)
