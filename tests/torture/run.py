@@ -20,7 +20,6 @@ import random
 import shutil
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -271,7 +270,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=("node", "kafka"), default="node")
     parser.add_argument("--life", type=float, nargs=2, default=(0.3, 3.0), metavar=("MIN", "MAX"), help="seconds")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the server")
-    parser.add_argument("--directory", type=Path, default=None, help="kept working directory (default: temporary)")
+    parser.add_argument("--directory", type=Path, default=None, help="kept when promises were broken")
     parser.add_argument("--json", type=Path, default=None, help="write the report there")
     args = parser.parse_args()
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
@@ -281,7 +280,9 @@ def main() -> int:
     report = Report(seed)
     settings = dict(item.split("=", 1) for item in args.set)
     with contextlib.ExitStack() as stack:
-        directory = args.directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        directory = args.directory or ROOT / "build" / f"torture-{seed}"
+        if directory.exists():
+            shutil.rmtree(directory)
         server: AnabranchNode | KafkaBroker
         if args.broker == "node":
             # Small segments, so that a run crosses many of them.
@@ -300,6 +301,8 @@ def main() -> int:
         if isinstance(server, AnabranchNode):
             flip_bit(server, seed, report)
     show(report)
+    if not report.verdict.violations:
+        shutil.rmtree(directory)
     if args.json is not None:
         args.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
     return 1 if report.verdict.violations else 0

@@ -257,7 +257,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "compat", help="logs and result table")
     args = parser.parse_args()
     wanted = {number for number in args.only.split(",") if number}
-    logs = args.output / f"librdkafka-{args.broker.replace(':', '_')}-{args.protocol}"
+    output = args.output.resolve()
+    logs = output / f"librdkafka-{args.broker.replace(':', '_')}-{args.protocol}"
     logs.mkdir(parents=True, exist_ok=True)
     suite = Suite(args.protocol, logs, args.jobs, args.factor)
     extra = dict(item.split("=", 1) for item in args.set)
@@ -269,7 +270,7 @@ def main() -> int:
                 with serving(args.broker, scenario, extra, Path(scratch)) as bootstrap:
                     outcomes += suite.run_all(units, bootstrap)
     outcomes.sort(key=lambda outcome: outcome.name)
-    result = args.output / f"{logs.name}.md"
+    result = output / f"{logs.name}.md"
     result.write_text(table(outcomes, args.broker, args.protocol))
     print(f"table: {result}")
     if args.broker != "node":
