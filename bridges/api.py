@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.console.errors import errors_as_json
+from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
@@ -33,7 +33,7 @@ class Console:
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""
-        app = web.Application(middlewares=[self._measured, errors_as_json], client_max_size=_MAX_BODY)
+        app = web.Application(middlewares=[self._measured, errors_as_json, own_pages_only], client_max_size=_MAX_BODY)
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         self._records.add_to(app)

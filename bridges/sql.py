@@ -35,6 +35,12 @@ class DatabaseError(LogError):
     retriable = True
 
 
+class DatabaseDamaged(DatabaseError):
+    """The disk failed, or what is on it is no database any more: nothing can be relied on, the node must stop."""
+
+    retriable = False
+
+
 class DatabaseClosed(LogError):
     """The node is stopping: the request was not executed."""
 
@@ -56,7 +62,8 @@ class Database:
 
     ``application_id`` is written into the file's header and checked on opening, so that a foreign SQLite file is
     refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
-    ``synchronous`` may be lowered to ``"NORMAL"`` where the node promises to survive process death only.
+    ``synchronous`` may be lowered to ``"NORMAL"`` where the node promises to survive process death only. ``on_failed``
+    is called on the loop when the file or its disk is damaged.
     """
 
     def __init__(
@@ -66,7 +73,7 @@ class Database:
         *,
         application_id: int,
         synchronous: str = "FULL",
-        on_failed: Callable[[Exception], None] | None = None,
+        on_failed: Callable[[DatabaseDamaged], None] | None = None,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
@@ -181,7 +188,7 @@ class Database:
                     del result
                 except Exception as error:  # handed to the caller of run(), who awaits it
                     traceback.clear_frames(error.__traceback__)  # for the same reason
-                    job.error = _failure(error) if _is_full(error) else error
+                    job.error = _told(error)
                     if not connection.in_transaction:
                         raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
                     connection.execute("ROLLBACK TO job")
@@ -198,9 +205,10 @@ class Database:
 
     def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
         for job in group:
-            _resolve(job.future, job.result, failure or job.error)
-        if failure is not None and not isinstance(failure, StorageFull) and self._on_failed is not None:
-            self._on_failed(failure)
+            error = failure or job.error
+            _resolve(job.future, job.result, error)
+            if isinstance(error, DatabaseDamaged) and self._on_failed is not None:
+                self._on_failed(error)
 
     def _connect(self) -> sqlite3.Connection:
         fresh = not self.path.exists() or self.path.stat().st_size == 0
@@ -240,16 +248,30 @@ class Database:
         connection.execute("COMMIT")
 
 
-def _is_full(error: Exception) -> bool:
-    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+_DAMAGE = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN})
+
+
+def _told(error: Exception) -> Exception:
+    """What a caller is told: our own words where the trouble is the disk's and not the closure's."""
+    # Extended codes carry the primary one in their low byte.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF if isinstance(error, sqlite3.Error) else 0
+    told: Exception
+    if code == sqlite3.SQLITE_FULL:
+        told = StorageFull("there is no disk space left for the node's database")
+    elif code in _DAMAGE:
+        told = DatabaseDamaged(f"the node's database cannot be used any more: {error}")
+    else:
+        return error
+    told.__cause__ = error
+    return told
 
 
 def _failure(error: Exception) -> Exception:
-    if _is_full(error):
-        return StorageFull("there is no disk space left for the node's database")
-    failure = DatabaseError(f"the node's database could not commit: {error}")
-    failure.__cause__ = error
-    return failure
+    told = _told(error)
+    if told is error:
+        told = DatabaseError(f"the node's database could not commit: {error}")
+        told.__cause__ = error
+    return told
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

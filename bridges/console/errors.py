@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -80,3 +81,14 @@ async def errors_as_json(
     except Exception:  # noqa: BLE001 - logged, and answered with 500
         _log.exception("request failed", method=request.method, path=request.path)
         return web.json_response({"error": "unexpected failure; see the node's log", "kind": "Internal"}, status=500)
+
+
+@web.middleware
+async def own_pages_only(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse changes that a page of another site asks for: a browser inside the network must not be its tool."""
+    origin = request.headers.get("Origin")
+    if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
+        raise RequestError("pages of other sites may not change anything here", 403)
+    return await handler(request)

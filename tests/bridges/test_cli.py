@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -310,6 +311,20 @@ def test_wrong_requests(one: NodeProcess, method: str, path: str, body: bytes | 
         urllib.request.urlopen(request)
     assert caught.value.code == status
     assert "error" in json.load(caught.value)
+
+
+def test_pages_of_other_sites_change_nothing(one: NodeProcess) -> None:
+    body = json.dumps({"name": "foreign"}).encode()
+    for origin, allowed in (("http://evil.example", False), ("null", False), (one.console, True)):
+        request = urllib.request.Request(
+            f"{one.console}/api/topics", data=body, method="POST", headers={"Origin": origin}
+        )
+        if allowed:
+            assert urllib.request.urlopen(request).status == 201
+        else:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request)
+            assert caught.value.code == 403
 
 
 def test_validate_only_creates_nothing(one: NodeProcess) -> None:

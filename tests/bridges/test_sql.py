@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridges.errors import StorageFull
-from bridges.sql import Database, DatabaseClosed, DatabaseError
+from bridges.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 
 APP = 0x1234
@@ -171,13 +171,35 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     await db.close()
 
 
-async def test_a_commit_that_fails_is_told_to_all_and_to_the_node(tmp_path: Path) -> None:
+async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -> None:
     failures: list[Exception] = []
     db = await opened(tmp_path / "a.db", on_failed=failures.append)
+    good, bad = db.submit(insert(1)), db.submit(lambda c: c.execute("ROLLBACK"))
     with pytest.raises(DatabaseError):
-        await db.run(lambda c: c.execute("ROLLBACK"))
+        await bad
+    if not (shared := good.exception()):
+        assert await db.run(keys) == [1]  # they were not in one group
+    else:
+        assert isinstance(shared, DatabaseError)
+    assert await db.run(insert(2)) == 2
+    assert failures == []  # a defect of a closure says nothing about the disk
+    await db.close()
+
+
+async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    db = await opened(path)
+    await db.run(lambda c: c.executemany("INSERT INTO t VALUES (?, ?)", [(n, "x" * 1000) for n in range(500)]))
+    await db.close()
+    failures: list[Exception] = []
+    db = await opened(path, on_failed=failures.append)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(DatabaseDamaged):
+        await db.run(lambda c: c.execute("SELECT sum(length(v)) FROM t").fetchone())
     assert len(failures) == 1
-    assert await db.run(insert(1)) == 1
+    assert isinstance(failures[0], DatabaseDamaged)
     await db.close()
 
 
