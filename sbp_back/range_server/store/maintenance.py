@@ -37,6 +37,8 @@ class Maintenance:
         self._on_space = on_space
         self._saving = False
         self._deleting = False
+        self._doomed: list[Segment] = []
+        """Segments whose files are still to be removed."""
         self._evacuating: Segment | None = None
         self._trimming = False
         self._closed = False
@@ -126,14 +128,19 @@ class Maintenance:
             return
         log = self._log
         dead = [s for s in self._covered() if not s.live and not s.runs and s is not self._evacuating]
-        if not dead:
+        for segment in dead:
+            log.segments.remove(segment)
+            log.opened.forget(segment)
+        self._doomed += dead
+        if not self._doomed:
             return
+        doomed = list(self._doomed)
 
         def delete() -> int:
-            for segment in dead:
-                log.files.unlink(segment.path)
-                if segment.index_path.exists():
-                    log.files.unlink(segment.index_path)
+            for segment in doomed:
+                for path in (segment.path, segment.index_path):
+                    if path.exists():  # an attempt before may have got half way
+                        log.files.unlink(path)
             log.files.sync_directory(log.wal)
             return log.files.free_bytes(log.directory)
 
@@ -142,13 +149,11 @@ class Maintenance:
             if isinstance(result, OSError):
                 self._note(result)
                 return
-            log.stats.segments_deleted += len(dead)
+            del self._doomed[: len(doomed)]
+            log.stats.segments_deleted += len(doomed)
             self._on_space(result)
             self.look()
 
-        for segment in dead:
-            log.segments.remove(segment)
-            log.opened.forget(segment)
         self._deleting = True
         self._background(delete, deleted)
 
@@ -243,7 +248,8 @@ class Maintenance:
         limit = self._log.options.retention_bytes
         if limit is None or self._trimming:
             return
-        total = sum(segment.used for segment in self._log.segments)
+        # Dead segments are on their way out; counting them would trim more than is needed.
+        total = self._log.active.used + sum(s.used for s in self._log.segments[:-1] if s.runs)
         oldest = next((segment for segment in self._log.segments[:-1] if segment.runs), None)
         if total <= limit or oldest is None:
             return

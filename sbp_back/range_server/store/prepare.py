@@ -108,13 +108,6 @@ class Preparer:
             self._blocked = False
             self._changed.notify_all()
 
-    def release(self) -> None:
-        """Stop touching the current segment, whose descriptor is about to be closed."""
-        with self._changed:
-            while self._busy[1]:
-                self._changed.wait()
-            self._segment = None
-
     def claim(self, begin: int, end: int) -> None:
         """The writer is about to write ``[begin, end)``: returns when no zeros will land there any more."""
         with self._changed:
@@ -129,9 +122,13 @@ class Preparer:
                 self._changed.notify_all()
 
     def take_next(self, base: int) -> tuple[Segment, int] | None:
-        """The segment at ``base`` if it is ready, or will be in a moment."""
+        """The segment at ``base`` if it is ready, or will be in a moment.
+
+        Nothing is prepared, and no segment touched, until the next :meth:`follow`.
+        """
         with self._changed:
-            while self._creating:
+            self._segment = None
+            while self._creating or self._busy[1]:
                 self._changed.wait()
             prepared, self._next = self._next, None
         if prepared is not None and prepared[0].base != base:

@@ -119,15 +119,16 @@ class Recovery:
             except DecodeError as error:
                 rejected.append(f"checkpoint {path.name}: {error}")
                 continue
-            if any(s.base < checkpoint.lsn <= s.end for s in segments):
-                self._result.messages += rejected
-                return checkpoint
-            rejected.append(
-                f"checkpoint {path.name} needs segment file at log position {checkpoint.lsn}, which is missing"
-            )
-            if self._options.accept_data_loss:
-                self._result.messages += rejected
-                return checkpoint
+            self._result.messages += rejected
+            if not any(s.base < checkpoint.lsn <= s.end for s in segments):
+                # An older checkpoint would do, but then the end of the log would be missed without a word.
+                there = {segment.base for segment in segments}
+                missing = [f"{base:020d}.seg" for base in checkpoint.segments if base not in there]
+                self._damage(
+                    f"the segment with log position {checkpoint.lsn}, where checkpoint {path.name} was made, is "
+                    f"missing (missing since then: {', '.join(missing)})"
+                )
+            return checkpoint
         if (segments and segments[0].base != 0) or (not segments and files):
             rejected.append("the beginning of the log is not there either")
             self._damage("; ".join(rejected))
@@ -228,6 +229,7 @@ class Recovery:
             del segments[number + 1 :]
             if unused and found is None and unused[0].base == segment.end:
                 result.spare = unused.pop(0)
+                result.spare.used = BLOCK  # it has room but no groups: a checkpoint must not point behind it
             for other in unused:
                 if found is None:
                     self._files.unlink(other.path)

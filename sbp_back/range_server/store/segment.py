@@ -83,11 +83,11 @@ class OpenSegments:
         if segment.fd < 0:
             segment.fd = self._files.open(segment.path, os.O_RDONLY)
             self._open[segment] = None
-            if len(self._open) > self._limit:
-                self._shrink()
         else:
             self._open.move_to_end(segment)
         segment.pins += 1
+        if len(self._open) > self._limit:
+            self._shrink()
         return segment.fd
 
     def unpin(self, segment: Segment) -> None:

@@ -369,7 +369,8 @@ class WalWriter:
     def _add_control(self, item: Control) -> bool:
         error: StoreError | None = self.failure
         if error is None:
-            room = self._room(1, 0, 0)
+            # The reserve is for what lets space be freed.
+            room = self._room(1, 0, self._reserve if item.kind == RecordType.CREATE else 0)
             if not room:
                 return False
             error = room if room is not True else None
@@ -409,8 +410,11 @@ class WalWriter:
                 return StoreError(f"{name} has epoch {tail.epoch}, it cannot be sealed with {item.epoch}")
             if item.base < 0:
                 item.base = tail.end if tail.end >= 0 else tail.next
-            if tail.end >= 0:
-                return None if item.base == tail.end else StoreError(f"{name} is sealed at {tail.end}")
+            if item.base == tail.end:
+                return None
+            # The placement driver may decide on a lower end than the one this server sealed at, never on a higher.
+            if 0 <= tail.end < item.base:
+                return StoreError(f"{name} is sealed at {tail.end}")
             if not tail.start <= item.base <= tail.next:
                 return StoreError(f"{name} holds offsets {tail.start} to {tail.next}, it cannot end at {item.base}")
             tail.end = item.base
@@ -498,10 +502,10 @@ class WalWriter:
             prepared = self._preparer.take_next(base) or self._factory.create(base)
         except OSError as error:
             if is_disk_full(error):
+                self._preparer.follow(segment, self._fd, self._position)
                 return self._no_room()
             self.fail(error)
             return self.failure
-        self._preparer.release()
         self._files.close(self._fd)
         self._enter(*prepared, BLOCK)
         return None

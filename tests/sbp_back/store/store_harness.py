@@ -122,14 +122,18 @@ class Driver:
         return sorted((self.path / "wal").glob("*.seg"))
 
     def crash_copy(self, target: Path) -> Path:
-        """The files as a crash at this moment would leave them, except for what the page cache still holds back."""
+        """The files as the death of the process at this moment would leave them."""
+        # On the thread that creates and removes files, so that none comes or goes meanwhile.
+        self.store._background_thread.submit(self._copy, target).result()
+        return target
+
+    def _copy(self, target: Path) -> None:
         for name in ("wal", "ckpt"):
             (target / name).mkdir(parents=True)
             for path in (self.path / name).iterdir():
                 if path.is_file():
                     (target / name / path.name).write_bytes(path.read_bytes())
         (target / "LOCK").write_bytes((self.path / "LOCK").read_bytes())
-        return target
 
 
 class FaultyFiles(Files):
