@@ -13,7 +13,7 @@ from sbp_back.model import ListRangeRequest, ListRangeResponse, RangeInfo, Reque
 
 T = TypeVar("T", bound=Response)
 
-_TRANSIENT = frozenset(
+TRANSIENT_CODES = frozenset(
     {
         int(ErrorCode.TOO_MANY_REQUESTS),
         int(ErrorCode.PD_INTERNAL_SERVER_ERROR),
@@ -22,6 +22,7 @@ _TRANSIENT = frozenset(
         int(ErrorCode.RS_INTERNAL_SERVER_ERROR),
     }
 )
+"""Refusals that may be gone when the same is asked again."""
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ async def ask_repeatedly(
         except ConnectionLost:
             pass
         except SbpError as error:
-            if error.code not in _TRANSIENT or error.code in final:
+            if error.code not in TRANSIENT_CODES or error.code in final:
                 raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, options.delay_limit)

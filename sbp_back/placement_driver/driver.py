@@ -220,7 +220,12 @@ class PlacementDriver:
         if not stream_ids or server is None or self._connect is None or self._closed:
             self._deleting.discard(server_id)
             return
-        carrier = self._connect(server)
+        try:
+            carrier = self._connect(server)
+        except ValueError as error:
+            self._deleting.discard(server_id)
+            logger.warning("range server %d cannot be told of deleted streams: %s", server_id, error)
+            return
         open_calls = len(stream_ids)
 
         def answered(stream_id: int, response: Response | ConnectionLost) -> None:

@@ -1,0 +1,139 @@
+"""A placement driver that runs: its state, the driver, its listener, and its ways to the range servers."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbp_back.carrier import Carrier
+from sbp_back.errors import StoreError, StoreLocked
+from sbp_back.listener import Listener
+from sbp_back.model import RangeServerInfo
+from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.serving import ListenAt, advertised, listen, run_all
+
+STATE_FILE = "pd.sqlite"
+
+
+@dataclass(slots=True)
+class PlacementDriverSetup:
+    """``listen``: None for one that only its own process reaches."""
+
+    driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
+    listen: ListenAt | None = None
+
+
+class ServerCarriers:
+    """Carriers to range servers, one for each server and address, made when first asked for.
+
+    A server that moved leaves the carrier to its old address behind; it is closed when the next one is made.
+    """
+
+    def __init__(self, connect: Callable[[RangeServerInfo], Carrier]) -> None:
+        self._connect = connect
+        self._carriers: dict[int, tuple[str, Carrier]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __call__(self, server: RangeServerInfo) -> Carrier:
+        """Raises ``ValueError`` for an address that is none."""
+        known = self._carriers.get(server.server_id)
+        if known is not None:
+            address, carrier = known
+            if address == server.advertise_addr:
+                return carrier
+            task = asyncio.ensure_future(carrier.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        carrier = self._connect(server)
+        self._carriers[server.server_id] = (server.advertise_addr, carrier)
+        return carrier
+
+    async def close(self) -> None:
+        """Close all of them. Idempotent."""
+        carriers, self._carriers = self._carriers, {}
+        for _, carrier in carriers.values():
+            await carrier.close()
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+
+class PlacementDriverService:
+    """Made by :func:`start_placement_driver`."""
+
+    def __init__(self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers) -> None:
+        self.driver = driver
+        self.listener = listener
+        self._servers = servers
+        self._closed = False
+
+    async def drain(self) -> None:
+        """Take no more clients and finish what is under way, for a limited time."""
+        if self.listener is not None:
+            await self.listener.drain()
+
+    async def close(self) -> None:
+        """Drain, then stop. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await run_all([self.drain, self._servers.close, self.driver.close])
+
+
+async def start_placement_driver(
+    data_dir: Path, setup: PlacementDriverSetup, connect: Callable[[RangeServerInfo], Carrier]
+) -> PlacementDriverService:
+    """A placement driver with its state in ``data_dir``, which exists and is the caller's alone.
+
+    ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError`` (the state is
+    of another version, or damaged) and ``OSError`` (the address is taken); nothing is left running then.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)
+    except (StateError, StateVersionError) as error:
+        raise StoreError(str(error)) from error
+    async with AsyncExitStack() as undo:
+        servers = ServerCarriers(connect)
+        undo.push_async_callback(servers.close)
+        driver = PlacementDriver(state, setup.driver, connect=servers)
+        undo.push_async_callback(driver.close)
+        listener = None
+        if setup.listen is not None:
+            listener = await listen(driver, setup.listen)
+            driver.advertise_addr = advertised(listener, setup.listen.advertise)
+        undo.pop_all()
+        return PlacementDriverService(driver, listener, servers)
+
+
+class StateLock:
+    """Holds a placement driver's directory for this process, from construction to :meth:`release`.
+
+    Not for a directory that also holds a store: the store's own lock then guards both. Raises ``StoreLocked`` and
+    ``StoreError``.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / "pd.lock"
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
+
+    def release(self) -> None:
+        """Let others have it. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
