@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -208,7 +209,7 @@ class Server:
 
     def _sweep(self) -> None:
         """Close connections nobody used for long, and those that send too slowly: one timer for all of them."""
-        now = self.loop.time()
+        now = monotonic()
         oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
         for connection in list(self.connections):
             if connection.receiving_since < slowest:

@@ -11,6 +11,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import structlog
@@ -60,7 +61,7 @@ class Observer(Protocol):
 
 
 class Context:
-    """One request in progress. ``arrived`` is the loop's time in seconds when its last byte came in."""
+    """One request in progress. ``arrived`` is the monotonic clock in seconds when its last byte came in."""
 
     __slots__ = (
         "_done",
@@ -149,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
-        self.last_active = self._loop.time()
+        self.last_active = monotonic()
         self._transport.set_write_buffer_limits(high=self.server.limits.write_buffer_bytes)
         if not self.server.admit(self):
             self._closing = True
@@ -161,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing or self._draining:
             return
-        self.last_active = now = self._loop.time()
+        self.last_active = now = monotonic()
         try:
             frames = self._framer.received(nbytes)
         except FrameError as error:
@@ -340,14 +341,16 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_version(ctx, frame, header.body)
             return
         try:
-            request = codec.request_decoder(key, version)(frame, header.body)
+            request = codec.server_codec(key, version).decode(frame, header.body)
         except WireError as error:
             self._reject(frame, ctx, str(error))
             return
         ctx._request = request
         try:
             result = handler(ctx, request)
-            if asyncio.iscoroutine(result):
+            if isinstance(result, Message):
+                self.answer(ctx, result)
+            elif asyncio.iscoroutine(result):
                 self.server.spawn(self._await(ctx, result))
             elif result is not DEFERRED:
                 self._check(ctx, result)
@@ -411,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"request failed with {code}", client_id=ctx.client_id, api="Produce without acks")
             return
         response = failures.response(ctx.key, ctx.version, request, code, message)
-        if response is not None and not hasattr(response, "error_code"):
+        if response is not None and not codec.server_codec(ctx.key, ctx.version).has_error_code:
             self.server.observer.error_told(ctx.key, code)
         if response is None:
             self.answer(ctx, NO_RESPONSE)
@@ -430,16 +433,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         output: list[Buffer] = []
         if isinstance(response, Message):
-            code: int = getattr(response, "error_code", 0)
-            if code:
-                self.server.observer.error_told(ctx.key, code)
             output = self._encode(ctx, response)
             if self._closing:
                 self._release(size)
                 return
         ctx._output = output
         ctx._sent = sent = sum(map(len, output))
-        self.server.observer.request_done(ctx.key, ctx.version, self._loop.time() - ctx.arrived, size, sent)
+        self.server.observer.request_done(ctx.key, ctx.version, monotonic() - ctx.arrived, size, sent)
         slots = self._slots
         if slots[0] is ctx:
             while slots and slots[0]._output is not None:
@@ -453,14 +453,19 @@ class Connection(asyncio.BufferedProtocol):
         self._release(size)
 
     def _encode(self, ctx: Context, response: Message) -> list[Buffer]:
+        wire = codec.server_codec(ctx.key, ctx.version)
+        if wire.has_error_code:
+            code: int = getattr(response, "error_code", 0)
+            if code:
+                self.server.observer.error_told(ctx.key, code)
         try:
-            return codec.encode_response(ctx.key, ctx.version, ctx.correlation_id, response)
+            return wire.response(ctx.correlation_id, response)
         except WireError:
             log.exception("response cannot be written", api=APIS[ctx.key].name, version=ctx.version)
             self.server.observer.request_failed(ctx.key)
         failure = failures.response(ctx.key, ctx.version, ctx._request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
         if failure is not None and failure != response:
-            return codec.encode_response(ctx.key, ctx.version, ctx.correlation_id, failure)
+            return wire.response(ctx.correlation_id, failure)
         self.close("response cannot be written", client_id=ctx.client_id, api=APIS[ctx.key].name)
         return []
 
@@ -513,7 +518,7 @@ class Connection(asyncio.BufferedProtocol):
             framer.retry()
             if framer.blocked:
                 return
-            self.receiving_since = self._loop.time()
+            self.receiving_since = monotonic()
         self._reading = True
         self._flow.paused.pop(self, None)
         self._transport.resume_reading()

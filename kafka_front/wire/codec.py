@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka_front.wire import generate
-from kafka_front.wire.apis import APIS, ApiKey
+from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.generate import Decoder, Encoder
 from kafka_front.wire.primitives import Buffer, UnsupportedVersion, WireError, skip_tags
 from kafka_front.wire.schema import MessageType, load
@@ -24,17 +24,14 @@ _REQUEST_HEAD = struct.Struct(">ihhih")
 _CORRELATION = struct.Struct(">i")
 
 
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """Header of a request; ``body`` is the position of what follows it in the frame."""
 
-    __slots__ = ("body", "client_id", "correlation_id", "key", "version")
-
-    def __init__(self, key: int, version: int, correlation_id: int, client_id: str | None, body: int) -> None:
-        self.key = key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.body = body
+    key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
 
 
 @cache
@@ -63,6 +60,36 @@ def response_encoder(key: int, version: int) -> Encoder:
     return generate.encoder(message_type(key, version, False))
 
 
+class ServerCodec:
+    """What a server needs for one API and version, in one look-up: see :func:`server_codec`."""
+
+    __slots__ = ("_head", "_head_size", "decode", "encode", "flexible", "has_error_code", "key", "version")
+
+    def __init__(self, key: int, version: int) -> None:
+        self.key = key
+        self.version = version
+        self.flexible = is_flexible(key, version)
+        self.decode = request_decoder(key, version)
+        self.encode = response_encoder(key, version)
+        self.has_error_code = any(field.name == "error_code" for field in message_type(key, version, False).body.fields)
+        head = _FLEXIBLE_RESPONSE_HEAD if has_flexible_response_header(key, version) else _RESPONSE_HEAD
+        self._head = head.pack
+        self._head_size = head.size - 4
+
+    def response(self, correlation_id: int, message: Any) -> list[Buffer]:
+        """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError."""
+        out: list[Buffer] = [b""]
+        self.encode(message, out)
+        out[0] = self._head(sum(map(len, out)) + self._head_size, correlation_id)
+        return out
+
+
+@cache
+def server_codec(key: int, version: int) -> ServerCodec:
+    """The server's functions for an API and version; generated on first use. Raises UnsupportedVersion."""
+    return ServerCodec(key, version)
+
+
 def is_flexible(key: int, version: int) -> bool:
     """Whether the request's header carries tagged fields (header version 2). Raises UnsupportedVersion."""
     return message_type(key, version, True).header_version >= 2
@@ -80,7 +107,7 @@ def decode_header(frame: bytes | bytearray) -> RequestHeader:
     ApiVersions of any version the header is read, so that the client can be told what is supported.
     """
     try:
-        key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
+        key, version, correlation_id, length = _HEADER.unpack_from(frame)
         pos = 10
         client_id = None
         if length >= 0:
@@ -91,12 +118,13 @@ def decode_header(frame: bytes | bytearray) -> RequestHeader:
             pos = end
         elif length != -1:
             raise WireError("negative length of the client id")
-        api = APIS.get(key)
-        if api is None or not api.first <= version <= api.last:
-            if key == ApiKey.API_VERSIONS:
-                return RequestHeader(key, version, correlation_id, client_id, pos)
-            raise UnsupportedVersion(f"API {key} version {version} of client {client_id!r} is not supported")
-        if is_flexible(key, version):
+        try:
+            flexible = server_codec(key, version).flexible
+        except UnsupportedVersion:
+            if key != ApiKey.API_VERSIONS:
+                raise
+            flexible = False
+        if flexible:
             tags = frame[pos]
             pos += 1
             if tags:
@@ -129,14 +157,7 @@ def encode_request(version: int, correlation_id: int, client_id: str | None, mes
 
 def encode_response(key: int, version: int, correlation_id: int, message: Any) -> list[Buffer]:
     """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError."""
-    out: list[Buffer] = [b""]
-    response_encoder(key, version)(message, out)
-    size = sum(map(len, out))
-    if has_flexible_response_header(key, version):
-        out[0] = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, correlation_id)
-    else:
-        out[0] = _RESPONSE_HEAD.pack(size + 4, correlation_id)
-    return out
+    return server_codec(key, version).response(correlation_id, message)
 
 
 def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
@@ -159,5 +180,4 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
 def warm(served: Iterable[tuple[int, int]]) -> None:
     """Generate the server's functions for (key, version) pairs now, rather than while a client waits."""
     for key, version in served:
-        request_decoder(key, version)
-        response_encoder(key, version)
+        server_codec(key, version)
