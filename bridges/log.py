@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class _Patient:
+    """A stream whose failures are nobody's business: a full disk must not break what is being logged about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -15,7 +35,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). Meant to be called once, by
     the process's entry point.
     """
-    out = stream or sys.stderr
+    out = cast(TextIO, _Patient(stream or sys.stderr))
     number = getattr(logging, level.upper())
     if format == "auto":
         format = "console" if out.isatty() else "json"

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -54,10 +55,9 @@ def print_table(heads: list[str], rows: Iterable[Iterable[object]]) -> None:
 
 def fail(message: str, code: int = EXIT_FAILED, *, as_json: bool = False, **extra: object) -> NoReturn:
     """End the command with a sentence on standard error."""
-    if as_json:
-        click.echo(json.dumps({"error": message, **extra}, ensure_ascii=False), err=True)
-    else:
-        click.echo(f"anabranch: {message}", err=True)
+    text = json.dumps({"error": message, **extra}, ensure_ascii=False) if as_json else f"anabranch: {message}"
+    with suppress(OSError):  # the code must come through even when standard error goes to a disk that is full
+        click.echo(text, err=True)
     raise SystemExit(code)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -461,6 +462,21 @@ def feed(producer: subprocess.Popen[bytes]) -> None:
             producer.stdin.flush()
     except OSError:
         return  # the producer noticed that the node is gone
+
+
+def test_a_store_that_cannot_write_ends_the_node(node_factory: Callable[..., NodeProcess]) -> None:
+    node = node_factory(listen=LISTEN)
+    ok("topic", "create", "t", node=node)
+    ok("produce", "t", node=node, stdin=b"before")
+    process = node.process
+    assert process is not None
+    # From now on every write to a file fails, those to the log's included.
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    assert run("produce", "t", node=node, stdin=b"after").returncode != 0
+    assert process.wait(60) == 5
+    node.process = None
+    node.start()
+    assert ok("tail", "t", node=node) == b"before\n"
 
 
 def test_a_second_signal_does_not_wait_for_anybody(node_factory: Callable[..., NodeProcess]) -> None:
