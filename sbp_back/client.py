@@ -43,11 +43,15 @@ _START = attrgetter("start")
 
 @dataclass(slots=True)
 class ClientOptions:
-    """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data."""
+    """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data; ``open_timeout``: seconds
+    until the opening of a stream is given up. ``foreign``: the servers are elastic-stream's and have its known faults,
+    which are then worked around (reference/sbp.md, section 2.9)."""
 
     control: ControlOptions = field(default_factory=ControlOptions)
     writer: WriterOptions = field(default_factory=WriterOptions)
     fetch_timeout: float = 20.0
+    open_timeout: float = 60.0
+    foreign: bool = False
 
 
 class Client:
@@ -138,8 +142,16 @@ class Client:
         ``FencedError`` before anything is lost, and the stream has to be opened again with a later epoch.
 
         Raises ``FencedError`` when a later writer was there, ``SbpError`` 1404 for an unknown stream, 1498 for one
-        with more than one replica.
+        with more than one replica, ``ConnectionLost`` when it takes longer than it may.
         """
+        try:
+            async with asyncio.timeout(self._options.open_timeout):
+                return await self._open(stream_id, epoch)
+        except TimeoutError:
+            message = f"stream {stream_id} could not be opened in {self._options.open_timeout:g} s"
+            raise ConnectionLost(message) from None
+
+    async def _open(self, stream_id: int, epoch: int) -> StreamWriter:
         stream = await self.describe_stream(stream_id)
         if stream.replica > 1:
             message = f"stream {stream_id} has {stream.replica} replicas, this client writes one"

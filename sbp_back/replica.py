@@ -57,13 +57,16 @@ HOPELESS_CODES = frozenset(
 class RetryOptions:
     """``tries``: failures in a row, without any progress between, after which a replica is given up. ``pending_tries``:
     the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``: pause before a
-    repetition in seconds, doubled each time. ``append_timeout``: seconds."""
+    repetition in seconds, doubled each time. ``append_timeout``: seconds. ``patience``: seconds without any progress
+    after which a failure is final, however few tries there were: a server that answers nothing uses up a whole
+    ``append_timeout`` with each."""
 
     tries: int = 5
     pending_tries: int = 60
     delay_first: float = 0.01
     delay_limit: float = 0.5
     append_timeout: float = 20.0
+    patience: float = 30.0
 
 
 class ReplicaOwner(Protocol):
@@ -94,6 +97,10 @@ class Channel:
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
+
+    def now(self) -> float:
+        """The loop's clock."""
+        return self._loop.time()
 
     def push(self, replica: Replica, entry: Entry) -> None:
         """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
@@ -165,6 +172,7 @@ class Replica:
         "_failed_at",
         "_failure",
         "_known",
+        "_moved_at",
         "_options",
         "_owner",
         "_stalls",
@@ -185,6 +193,7 @@ class Replica:
         self.outstanding = 0
         self.uncertain = False
         self._known = info.start  # ``confirm`` when the owner last heard of it
+        self._moved_at = channel.now()  # when there was progress, or nothing to wait for
         self._failure: Status | None = None
         self._failed_at = 0
         self._attempts = 0
@@ -201,6 +210,8 @@ class Replica:
     def send(self, entry: Entry) -> None:
         """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
         if self._failure is None and self._timer is None and not self._closed:
+            if not self.outstanding:
+                self._moved_at = self.channel.now()
             self.outstanding += 1
             self.channel.push(self, entry)
 
@@ -223,6 +234,7 @@ class Replica:
             return
         if self.confirm > self._known:
             self._known = self.confirm
+            self._moved_at = self.channel.now()
             self._attempts = self._stalls = 0
             self._delay = self._options.delay_first
             self._owner.progressed()
@@ -246,12 +258,14 @@ class Replica:
             self._stalls += 1
         else:
             self._attempts += 1
-        if self._attempts >= self._options.tries or self._stalls >= self._options.pending_tries:
+        options = self._options
+        given_up = self._attempts >= options.tries or self._stalls >= options.pending_tries
+        if given_up or self.channel.now() - self._moved_at >= options.patience:
             self.close()
             self._owner.broken(self, failure)
             return
         self._timer = self.channel._loop.call_later(self._delay, self._repeat)
-        self._delay = min(2 * self._delay, self._options.delay_limit)
+        self._delay = min(2 * self._delay, options.delay_limit)
 
     def _repeat(self) -> None:
         failure = self._failure

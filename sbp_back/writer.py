@@ -36,9 +36,11 @@ AppendDone = Callable[[SbpError | None], None]
 
 @dataclass(slots=True)
 class WriterOptions:
-    """``range_tries``: ranges tried in a row without any progress before the writer gives up."""
+    """``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress, after which pending
+    batches are refused. The writer lives on if it can make sure that none of them is stored."""
 
-    range_tries: int = 3
+    range_tries: int = 8
+    patience: float = 30.0
     retry: RetryOptions = field(default_factory=RetryOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
 
@@ -84,6 +86,8 @@ class StreamWriter:
         self._replica: Replica | None = None
         self._unsealed: RangeInfo | None = None  # a range of ours that was given up and not sealed yet
         self._rounds = 0
+        self._trouble: SbpError | None = None  # why the last range was given up
+        self._since = 0.0  # when there was progress, or nothing to wait for
         self._task: asyncio.Task[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
 
@@ -107,6 +111,8 @@ class StreamWriter:
             raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"a batch of {len(payload)} bytes exceeds {MAX_ENTRY_PAYLOAD}")
         base = self.next_offset
         entry = pack_entry(self.stream_id, self._index, flags, base, count, timestamp, payload)
+        if not self._pending:
+            self._since = self._loop.time()
         self._pending.append((entry, done))
         self.next_offset = base + count
         replica = self._replica
@@ -143,6 +149,8 @@ class StreamWriter:
             return
         confirm = self.confirm_offset = replica.confirm
         self._rounds = 0
+        self._trouble = None
+        self._since = self._loop.time()
         pending = self._pending
         while pending and pending[0][0].base_offset < confirm:
             pending.popleft()[1](None)
@@ -165,9 +173,8 @@ class StreamWriter:
         self._replica = None
         self._unsealed = replica.info
         self._rounds += 1
-        if self._rounds >= self._options.range_tries:
-            self.fail(SbpError(status.code, status.message))
-        elif self._task is None:
+        self._trouble = SbpError(status.code, status.message)
+        if self._task is None:
             self._task = self._loop.create_task(self._establish())
 
     # --- fates ------------------------------------------------------------------------------------------------------
@@ -202,38 +209,64 @@ class StreamWriter:
 
     async def _establish(self) -> None:
         """Finds the pending batches a range that takes them. A task of its own, at most one at a time."""
+        control = self._options.control
+        # A range that used up all patience by itself still has to be sealed.
+        deadline = max(self._since + self._options.patience, self._loop.time() + control.timeout)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._try_to_establish()
+        except TimeoutError:
+            self._give_up(self._trouble or ConnectionLost(f"no range for stream {self.stream_id} in time"))
+        finally:
+            self._task = None
+        # A range that broke at once found this task still there.
+        if self._replica is None and self._pending and self.failed is None:
+            self._task = self._loop.create_task(self._establish())
+
+    async def _try_to_establish(self) -> None:
         tries = 0
         control = self._options.control
         delay = control.delay_first
-        try:
-            while self.failed is None and self._pending:
-                try:
-                    if self._unsealed is not None:
-                        await self._seal(self._unsealed)
-                    info = await self._create()
-                    channel = self._home.channel(info.servers[0])
-                except FencedError as error:
+        if self._rounds > 1:
+            await asyncio.sleep(min(control.delay_first * 2 ** min(self._rounds, 16), control.delay_limit))
+        while self.failed is None and self._pending:
+            try:
+                if self._unsealed is not None:
+                    await self._seal(self._unsealed)
+                if self._trouble is not None and self._is_enough():
+                    self._give_up(self._trouble)
+                    return
+                info = await self._create()
+                channel = self._home.channel(info.servers[0])
+            except FencedError as error:
+                self.fail(error)
+                return
+            except SbpError as error:
+                tries += 1
+                if error.code in HOPELESS_CODES:
                     self.fail(error)
                     return
-                except SbpError as error:
-                    tries += 1
-                    if error.code in HOPELESS_CODES:
-                        self.fail(error)
-                        return
-                    if tries >= control.tries:
-                        # In a range that is not sealed a batch may still become durable behind our back.
-                        if self._unsealed is not None:
-                            self.fail(error)
-                        else:
-                            self._refuse_all(error)
-                        return
-                    await asyncio.sleep(delay)
-                    delay = min(2 * delay, control.delay_limit)
-                    continue
-                await self._start(info, channel)
-                return
-        finally:
-            self._task = None
+                if tries >= control.tries:
+                    self._give_up(error)
+                    return
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, control.delay_limit)
+                continue
+            await self._start(info, channel)
+            return
+
+    def _is_enough(self) -> bool:
+        options = self._options
+        return self._rounds >= options.range_tries or self._loop.time() - self._since >= options.patience
+
+    def _give_up(self, error: SbpError) -> None:
+        self._rounds = 0
+        self._trouble = None
+        # In a range that is not sealed a batch may still become durable behind our back.
+        if self._unsealed is not None:
+            self.fail(error)
+        else:
+            self._refuse_all(error)
 
     async def _start(self, info: RangeInfo, channel: Channel) -> None:
         # Whatever goes wrong here, the first append will meet it again, and a replica knows how to deal with it.

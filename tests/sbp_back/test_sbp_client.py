@@ -610,7 +610,7 @@ async def test_a_server_that_stays_away_is_replaced() -> None:
     assert await read_all(world.client(), writer.stream_id) == expected
 
 
-async def test_with_no_server_left_the_writer_gives_up() -> None:
+async def test_with_no_server_left_batches_are_refused_and_the_writer_lives_on() -> None:
     world = World()
     _, writer, book = await opened(world)
     book.append(b"0")
@@ -620,11 +620,65 @@ async def test_with_no_server_left_the_writer_gives_up() -> None:
     book.append(b"2")
     await book.settled(3)
     assert [base for base, error in book.answers if isinstance(error, SbpError)] == [1, 2]
+    # The placement driver has sealed what they went to: they are not stored and their offsets are free.
+    assert writer.failed is None
+    assert writer.next_offset == 1
+    world.wires[0].before = lambda request: False
+    assert book.append(b"one") == 1
+    await book.settled(4)
+    assert await read_all(world.client(), writer.stream_id) == {0: b"0", 1: b"one"}
+    successor = await world.client().open(writer.stream_id, 2)
+    assert successor.next_offset == 2
+
+
+async def test_a_writer_that_cannot_settle_what_became_of_its_batches_fails() -> None:
+    world = World()
+    _, writer, book = await opened(world)
+    book.append(b"0")
+    await book.settled(1)
+    # Stored, unanswered, and nobody there to end the range: the batch may or may not be found later.
+    world.wires[0].after = lambda request: isinstance(request, AppendRequest)
+    world.pd_wire.before = lambda request: isinstance(request, SealRangeRequest)
+    book.append(b"1")
+    await book.settled(2)
+    assert isinstance(book.answers[1][1], SbpError)
     assert writer.failed is not None
     assert not isinstance(writer.failed, FencedError)
-    world.wires[0].before = lambda request: False
+    world.wires[0].after = world.pd_wire.before = lambda request: False
     successor = await world.client().open(writer.stream_id, 2)
-    assert successor.next_offset == 1
+    assert successor.next_offset == 2
+
+
+async def test_patience_bounds_the_time_without_progress() -> None:
+    world = World()
+    silent = ControlOptions(timeout=0.05, tries=4, delay_first=0.001, delay_limit=0.002)
+    retry = RetryOptions(tries=1000, append_timeout=0.02, patience=0.05)
+    options = ClientOptions(silent, WriterOptions(range_tries=1000, patience=0.2, retry=retry, control=silent))
+    client = Client(world.pd_wire, lambda info: world.wires[info.server_id], options)
+    stream = await client.create_stream()
+    writer = await client.open(stream.stream_id, 1)
+    book = Book(writer)
+    world.wires[0].before = lambda request: isinstance(request, AppendRequest)
+    book.append(b"0")
+    await book.settled(1)
+    assert isinstance(book.answers[0][1], SbpError)
+    assert writer.failed is None
+    world.wires[0].before = lambda request: False
+    assert book.append(b"0") == 0
+    await book.settled(2)
+    assert book.answers[1] == (0, None)
+
+
+async def test_opening_is_given_up_in_time() -> None:
+    world = World()
+    _, writer, book = await opened(world)
+    book.append(b"0")
+    await book.settled(1)
+    world.wires[0].before = lambda request: True
+    control = ControlOptions(tries=1_000_000, delay_first=0.001, delay_limit=0.001)
+    hasty = Client(world.pd_wire, lambda info: world.wires[0], ClientOptions(control, open_timeout=0.05))
+    with pytest.raises(ConnectionLost, match="could not be opened"):
+        await hasty.open(writer.stream_id, 2)
 
 
 async def test_no_server_available_refuses_and_lives_on() -> None:
