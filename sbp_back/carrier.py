@@ -15,10 +15,11 @@ from typing import Protocol
 
 from sbp_back.dialects import DIALECTS, Dialect
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
-from sbp_back.frame import FRAME_OVERHEAD, MAX_FRAME_LENGTH, FrameReader, encode_frame
+from sbp_back.frame import FLAG_END, FLAG_SYSTEM_ERROR, FRAME_OVERHEAD, MAX_FRAME_LENGTH, FrameReader, encode_frame
 from sbp_back.handler import Handler
 from sbp_back.model import (
     Buffer,
+    DocumentResponse,
     GoAway,
     HeartbeatRequest,
     Opcode,
@@ -41,7 +42,9 @@ class Carrier(Protocol):
 
         ``reply`` is called exactly once on the event loop, possibly before this returns, with the response or with
         ``ConnectionLost``: the peer is gone, or ``timeout`` seconds have passed (None: the carrier's own default), and
-        whether the request took effect is unknown. A ``GoAway`` is not replied to.
+        whether the request took effect is unknown. A ``GoAway`` is not replied to. An answer of
+        the document's dialect that comes in several parts is the exception to "once": ``reply`` is called for each,
+        and all but the final one are a ``DocumentResponse`` with ``last`` False.
         """
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
@@ -146,7 +149,8 @@ class InProcessCarrier:
             calls[number] = _Timed(reply, deadline)
 
         def answered(response: Response) -> None:
-            call = calls.pop(number, None)
+            partial = isinstance(response, DocumentResponse) and not response.last
+            call = calls.get(number) if partial else calls.pop(number, None)
             if call is not None:
                 call.reply(response)
 
@@ -265,18 +269,22 @@ class _Connection(asyncio.BufferedProtocol):
             if frame.opcode == Opcode.GOAWAY:
                 self.retire()
                 continue
-            call = self.calls.pop(frame.stream_id, None)
+            call = self.calls.get(frame.stream_id)
             if call is None:
                 continue  # its caller has stopped waiting
-            self.inflight_bytes -= call.size
+            if not self._dialect.manners.several_frames or frame.flags & (FLAG_END | FLAG_SYSTEM_ERROR):
+                del self.calls[frame.stream_id]
+                self.inflight_bytes -= call.size
             try:
                 response = self._dialect.decode_response(
                     call.opcode, frame.flags, frame.header, frame.payload, frame.crc
                 )
             except DecodeError as error:
                 reason = f"malformed response: {error}"
+                unanswered = self.calls.get(frame.stream_id) is call
                 self.drop(reason)
-                call.reply(ConnectionLost(reason))
+                if not unanswered:  # else dropping the connection has told it
+                    call.reply(ConnectionLost(reason))
                 return
             call.reply(response)
         if self.retired and not self.calls:

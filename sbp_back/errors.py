@@ -1,7 +1,7 @@
 """The error vocabulary of the backend.
 
 Codes are those of SBP dialect 0.2 (reference/sbp.md, section 1.5, "Error codes"); the v0.1 dialect maps them onto
-its own small set when it encodes a response.
+its own small set when it encodes a response (sbp_back/document/codes.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ class ErrorCode(IntEnum):
     UNSPECIFIED = 0
     ENCODE = 1
     DECODE = 2
+    UNSUPPORTED_VERSION = 3  # of sbp-v0.1 alone: the bytes are of another dialect
     OK = 1200
     NO_NEW_RECORD = 1204
     BAD_REQUEST = 1400

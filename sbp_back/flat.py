@@ -290,6 +290,29 @@ class Tables(_Offset):
             self.table.write_at(writer, first + 4 * k, item)
 
 
+class Longs(_Offset):
+    """A vector of int64, as a list."""
+
+    __slots__ = ()
+
+    def absent(self, values: dict[str, Any]) -> None:
+        values[self.name] = []
+
+    def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
+        start = reader.follow(at)
+        count = int(_U32.unpack_from(reader.data, start)[0])
+        if count > (reader.size - start - 4) // 8:
+            raise DecodeError(f"vector {self.name} is longer than the buffer")
+        reader.spend(8 * count)
+        values[self.name] = list(Struct(f"<{count}q").unpack_from(reader.data, start + 4))
+
+    def write(self, writer: Writer, at: int, owner: Any) -> None:
+        items: Sequence[int] = getattr(owner, self.name)
+        writer.align(8, 4)
+        writer.point(at)
+        writer.out += Struct(f"<I{len(items)}q").pack(len(items), *items)
+
+
 class Unused:
     """A slot we know of and have no use for: skipped when read; written, if at all, as an empty vector."""
 
@@ -358,6 +381,7 @@ def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, va
     if table_size < 4 or at + table_size > size:
         raise DecodeError(f"{name} has an impossible size")
     slot = 4
+    used = 4
     for item in fields:
         position = int(_U16.unpack_from(data, vtable + slot)[0]) if slot < vtable_size else 0
         slot += 2
@@ -368,6 +392,10 @@ def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, va
         elif position < 4 or position + item.width > table_size:
             raise DecodeError(f"{item.name} lies outside its {name}")
         else:
+            # Fields do not share bytes: if they would have to, the table is of another schema.
+            used += item.width
+            if used > table_size:
+                raise DecodeError(f"{name} has no room for its fields")
             item.read(reader, at + position, values)
 
 

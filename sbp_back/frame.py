@@ -151,13 +151,16 @@ class FrameReader:
     buffer. A long frame gets a buffer of its own, into which the rest of it is received directly. That buffer grows
     with the bytes that arrive: a peer that only announces a long frame gets no memory for it.
 
-    ``limit`` is the largest acceptable length field, in bytes.
+    ``limit`` is the largest acceptable length field, in bytes. With ``skip_foreign`` a frame of another magic number is
+    discarded by its length, as the specification document wants it; otherwise it is an error like any other.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_head", "_lent", "_limit", "_long", "_view")
+    __slots__ = ("_buffer", "_end", "_filled", "_head", "_lent", "_limit", "_long", "_skip", "_skip_foreign", "_view")
 
-    def __init__(self, limit: int = MAX_FRAME_LENGTH) -> None:
+    def __init__(self, limit: int = MAX_FRAME_LENGTH, *, skip_foreign: bool = False) -> None:
         self._limit = limit
+        self._skip_foreign = skip_foreign
+        self._skip = 0  # bytes still to come of a frame that is discarded
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0  # bytes of the shared buffer that wait for the rest of their frame
@@ -215,9 +218,15 @@ class FrameReader:
     def _cut(self, filled: int) -> list[Frame]:
         frames: list[Frame] = []
         view = self._view
-        at = 0
+        at = min(self._skip, filled)
+        self._skip -= at
         while filled - at >= _HEAD_BYTES:
             head = _HEAD.unpack_from(view, at)
+            if head[1] != _MAGIC and self._skip_foreign and _MIN_LENGTH <= head[0] <= self._limit:
+                end = at + 4 + head[0]
+                self._skip = max(0, end - filled)
+                at = min(end, filled)
+                continue
             _check_head(head, self._limit)
             end = at + 4 + head[0]
             if end > filled:

@@ -14,7 +14,8 @@ class Handler(Protocol):
     """Serves requests of any carrier.
 
     ``handle`` is called on the event loop and never raises. ``reply`` is called exactly once, on the loop, before
-    ``handle`` returns or at any later time; a :class:`~sbp_back.model.GoAway` is never replied to.
+    ``handle`` returns or at any later time; a :class:`~sbp_back.model.GoAway` is never replied to. Only a
+    :class:`~sbp_back.model.DocumentRequest` may be replied to in several parts, all but the last with ``last`` False.
     """
 
     def handle(self, request: Request, reply: Reply) -> None: ...

@@ -1,6 +1,7 @@
 """Serves a handler to TCP clients in one dialect.
 
-A connection's requests are handed over in the order they arrived and answered in the order they are finished.
+A connection's requests are handed over in the order they arrived and answered in the order they are finished, in the
+document's dialect also bit by bit, in several frames.
 Nothing a client does makes it hold more than a bounded amount of memory here: reading stops while too much of it is
 unanswered or its answers are not taken. Frames, GOAWAY and idle times: reference/sbp.md, sections 1.1, 2.3, 2.4.
 """
@@ -28,7 +29,17 @@ from sbp_back.frame import (
     encode_frame,
 )
 from sbp_back.handler import Handler
-from sbp_back.model import Buffer, FetchRequest, Opcode, Request, Response, Status, SystemErrorResponse
+from sbp_back.model import (
+    Buffer,
+    DocumentRequest,
+    DocumentResponse,
+    FetchRequest,
+    Opcode,
+    Request,
+    Response,
+    Status,
+    SystemErrorResponse,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +47,7 @@ logger = logging.getLogger(__name__)
 _FLUSH_BYTES = 256 * 1024
 _DEFAULT_FETCH_BYTES = 1024 * 1024
 _MAX_FETCH_BYTES = 16 * 1024 * 1024
+_FIRST_NEGATIVE_ID = 1 << 31
 
 
 class GoAwayForm(Enum):
@@ -178,7 +190,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._handler = handler
         self._dialect = dialect
         self._options = options
-        self._reader = FrameReader()
+        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
         self._transport: asyncio.Transport | None = None
         self._active = loop.time()
         # Frames received but not handed over, because of the limits; reading is paused while there are any.
@@ -280,22 +292,32 @@ class _Connection(asyncio.BufferedProtocol):
         if stream_id >= self._next_stream_id:
             self._next_stream_id = stream_id + 1
         weight = FRAME_OVERHEAD + len(frame.header) + len(frame.payload)
+        manners = self._dialect.manners
         self._unanswered.add(stream_id)
+        if stream_id >= _FIRST_NEGATIVE_ID and manners.signed_stream_ids:
+            status = Status(ErrorCode.BAD_REQUEST, f"stream id {stream_id - (1 << 32)} is negative")
+            self._answer(stream_id, opcode, 0, SystemErrorResponse(status))
+            return
         try:
             request = self._dialect.decode_request(
                 opcode, frame.header, frame.payload, frame.crc if len(frame.payload) else -1
             )
         except DecodeError as error:
             message = f"this listener speaks {self._dialect.name}: {error}"
-            self._answer(stream_id, opcode, 0, SystemErrorResponse(Status(ErrorCode.BAD_REQUEST, message)))
+            self._answer(stream_id, opcode, 0, SystemErrorResponse(Status(manners.malformed, message)))
             return
         except SbpError as error:
+            if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
+                self._unanswered.discard(stream_id)
+                return
             self._answer(stream_id, opcode, 0, SystemErrorResponse(Status(error.code, error.message)))
             return
         if type(request) is FetchRequest and request.max_wait_ms <= 0:
             # Its answer will be much longer than itself. One that may wait long for data reserves nothing, or idle
             # readers would lock the connection.
             weight += min(request.max_bytes, _MAX_FETCH_BYTES) if request.max_bytes > 0 else _DEFAULT_FETCH_BYTES
+        elif isinstance(request, DocumentRequest):
+            weight += request.answer_bytes
         self._unanswered_bytes += weight
         self._hand_over(request, stream_id, opcode, weight)
 
@@ -317,8 +339,9 @@ class _Connection(asyncio.BufferedProtocol):
             logger.error("request %d of opcode %#06x was answered twice", stream_id, opcode)
             return
         was_blocked = self._read_paused
-        self._unanswered.discard(stream_id)
-        self._unanswered_bytes -= weight
+        if not isinstance(response, DocumentResponse) or response.last:
+            self._unanswered.discard(stream_id)
+            self._unanswered_bytes -= weight
         try:
             parts = self._encode(stream_id, opcode, response)
         except SbpError as error:

@@ -293,6 +293,16 @@ class DescribePdRequest:
     timeout_ms: int = 0
 
 
+@dataclass(slots=True)
+class DocumentRequest:
+    """Base of the requests that only dialect sbp-v0.1 has, mostly batches (sbp_back/document/messages.py)."""
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much longer than the request its answer will be, in bytes, if that comes at once."""
+        return 0
+
+
 Request = (
     PingRequest
     | GoAway
@@ -310,6 +320,7 @@ Request = (
     | TrimStreamRequest
     | ReportMetricsRequest
     | DescribePdRequest
+    | DocumentRequest
 )
 
 
@@ -404,6 +415,15 @@ class DescribePdResponse:
     nodes: list[PdNode] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class DocumentResponse:
+    """Base of the answers of sbp-v0.1. One request may get several; all but the final one have ``last`` False."""
+
+    status: Status = field(default_factory=Status)
+    throttle_ms: int = 0
+    last: bool = True
+
+
 Response = (
     SystemErrorResponse
     | PingResponse
@@ -416,4 +436,5 @@ Response = (
     | StreamResponse
     | ReportMetricsResponse
     | DescribePdResponse
+    | DocumentResponse
 )

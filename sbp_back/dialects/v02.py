@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
 
+from sbp_back.dialects.base import Manners
 from sbp_back.entry import entry_crc, parse_entries
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.flat import Blob, Inner, Sub, Table, Tables, Text, Unused, flag, i8, i16, i32, i64
@@ -199,13 +200,16 @@ class DialectV02:
     """The codec; satisfies :class:`sbp_back.dialects.Dialect`, which documents the functions."""
 
     name = "sbp-0.2"
+    manners = Manners()
 
     def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
         if type(request) is AppendRequest:
             return Opcode.APPEND, pack_append_request(request.timeout_ms), _entry_parts(request.entries)
         if type(request) is FetchRequest:
             return Opcode.FETCH, pack_fetch_request(request), ()
-        opcode = OPCODES[type(request)]
+        opcode = OPCODES.get(type(request))
+        if opcode is None:
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is unknown to {self.name}")
         if isinstance(request, PingRequest):
             return opcode, request.header, (request.payload,) if request.payload else ()
         if opcode == Opcode.GOAWAY:

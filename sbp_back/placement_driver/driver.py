@@ -6,6 +6,7 @@ stay in memory. Behaviour: reference/sbp.md, sections 2.4 and 2.8.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sbp_back.errors import ConnectionLost, ErrorCode
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.handler import Reply
 from sbp_back.model import (
     AllocateIdRequest,
@@ -27,6 +28,7 @@ from sbp_back.model import (
     DescribePdRequest,
     DescribePdResponse,
     DescribeStreamRequest,
+    DocumentRequest,
     FetchRequest,
     GoAway,
     HeartbeatRequest,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Response)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -137,15 +140,30 @@ class PlacementDriver:
                 reply(PingResponse(request.header, request.payload))
             case GoAway():
                 pass
-            case AppendRequest() | FetchRequest():
+            case AppendRequest() | FetchRequest() | DocumentRequest():
                 reply(
                     SystemErrorResponse(
                         Status(
                             ErrorCode.UNSUPPORTED_OPERATION,
-                            f"{type(request).__name__} is served by range servers, this is a placement driver",
+                            f"{type(request).__name__} is not for a placement driver",
                         )
                     )
                 )
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        """The result of a transaction, for rules that no request stands for. Raises ``SbpError`` 1500."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def failed(error: StateError) -> None:
+            if not future.done():
+                future.set_exception(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
+
+        self._state.submit(work, done, failed)
+        return await future
 
     async def close(self) -> None:
         """Answer what was received, then close the state. Idempotent."""

@@ -150,6 +150,10 @@ def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[
     if stream is None or stream.deleted:
         return RangeResponse(_not_found(wanted.stream_id, stream))
     last = tx.last_range(wanted.stream_id)
+    if last is not None and last.is_open and last.document:
+        # A writer may take a range that is open already for what its own lost request has made: not this one.
+        message = f"range {last.index} of stream {last.stream_id} is open and written through sbp-v0.1: seal it first"
+        return RangeResponse(Status(ErrorCode.EXPIRED_RANGE_EPOCH, message))
     if last is not None and last.is_open:
         return RangeResponse(
             Status(ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {last.index} of stream {last.stream_id} is still open"),

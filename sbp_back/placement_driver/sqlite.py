@@ -23,7 +23,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+# Format 1 knew no ranges of the document's dialect.
+_UPGRADE_1 = "ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"
 
 # Bounds how long the first of several queued requests waits for the commit it shares with the others.
 GROUP_LIMIT = 512
@@ -46,6 +49,7 @@ CREATE TABLE ranges (
     end_offset INTEGER NOT NULL,
     replica_count INTEGER NOT NULL,
     ack_count INTEGER NOT NULL,
+    document INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (stream_id, range_index)
 ) WITHOUT ROWID;
 CREATE TABLE replicas (
@@ -64,7 +68,9 @@ CREATE TABLE deletions (
 ) WITHOUT ROWID;
 """
 
-_RANGE_COLUMNS = "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count"
+_RANGE_COLUMNS = (
+    "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document"
+)
 
 
 class _SqliteTransaction(Transaction):
@@ -122,9 +128,9 @@ class _SqliteTransaction(Transaction):
             servers = self._db.execute(
                 "SELECT server_id FROM replicas WHERE stream_id = ? AND range_index = ? ORDER BY position", row[:2]
             )
-            stream_id, index, epoch, start, end, replica_count, ack_count = row
+            stream_id, index, epoch, start, end, replica_count, ack_count, document = row
             ids = [server_id for (server_id,) in servers]
-            ranges.append(RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids))
+            ranges.append(RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids, bool(document)))
         return ranges
 
     def last_range(self, stream_id: int) -> RangeRow | None:
@@ -144,8 +150,8 @@ class _SqliteTransaction(Transaction):
             "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
         ).fetchone()
         self._db.execute(
-            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (row.stream_id, row.index, row.epoch, row.start, row.end, row.replica_count, row.ack_count),
+            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (row.stream_id, row.index, row.epoch, row.start, row.end, row.replica_count, row.ack_count, row.document),
         )
         if known is None:
             self._db.executemany(
@@ -241,6 +247,11 @@ class SqliteState:
             self._db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            self._db.execute("COMMIT")
+        elif version == 1:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(_UPGRADE_1)
             self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
             self._db.execute("COMMIT")
         elif version != FORMAT_VERSION:

@@ -39,7 +39,8 @@ class StreamRow:
 
 @dataclass(slots=True)
 class RangeRow:
-    """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open."""
+    """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open. ``document``: it is written
+    by the server itself for clients of sbp-v0.1, and no writer of another dialect may take it for its own."""
 
     stream_id: int
     index: int
@@ -49,6 +50,7 @@ class RangeRow:
     replica_count: int
     ack_count: int
     server_ids: list[int] = field(default_factory=list)
+    document: bool = False
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,1 @@
+"""The specification document's own dialect, sbp-v0.1: its messages, record batches, server and client."""

@@ -1,0 +1,101 @@
+"""Status codes of the document and the codes of sbp-0.2 that we work with inside (reference/sbp.md, section 1.4).
+
+The document has five codes. What has no code there travels as UNKNOWN, with the number and name of the other dialect at
+the head of the message: ``1460 RANGE_ALREADY_SEALED: ...``. So nothing is lost between two of ours, and a foreign
+client has a text that can be looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import OK, Status
+
+
+class DocumentCode(IntEnum):
+    """The document's error codes; none of them is retriable."""
+
+    NONE = 0
+    UNKNOWN = 1
+    INVALID_REQUEST = 2
+    UNSUPPORTED_VERSION = 3
+    PD_NOT_LEADER = 5
+
+
+_INVALID = frozenset(
+    {
+        int(ErrorCode.DECODE),
+        int(ErrorCode.BAD_REQUEST),
+        int(ErrorCode.PAYLOAD_TOO_LARGE),
+        int(ErrorCode.HEADER_FIELDS_TOO_LARGE),
+    }
+)
+
+# What a bare document code stands for inside, when its message names no other.
+_PLAIN: dict[int, int] = {
+    DocumentCode.NONE: OK,
+    DocumentCode.UNKNOWN: ErrorCode.RS_INTERNAL_SERVER_ERROR,
+    DocumentCode.INVALID_REQUEST: ErrorCode.BAD_REQUEST,
+    DocumentCode.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
+    DocumentCode.PD_NOT_LEADER: ErrorCode.PD_NOT_LEADER,
+}
+
+_NAMED = re.compile(r"(\d{1,5}) ([A-Z_]+)(?:: |$)")
+
+
+def document_code(code: int) -> int:
+    """The document's code for one of ours."""
+    if code in (OK, ErrorCode.NO_NEW_RECORD):
+        return DocumentCode.NONE
+    if code in _INVALID:
+        return DocumentCode.INVALID_REQUEST
+    if code == ErrorCode.PD_NOT_LEADER:
+        return DocumentCode.PD_NOT_LEADER
+    if code == ErrorCode.UNSUPPORTED_VERSION:
+        return DocumentCode.UNSUPPORTED_VERSION
+    return DocumentCode.UNKNOWN
+
+
+def to_wire(status: Status) -> Status:
+    """``status`` with the document's code; an empty fetch (1204) is no error in it."""
+    code = document_code(status.code)
+    if code == DocumentCode.NONE:
+        return Status(code, status.message if status.code == OK else "", status.detail)
+    if _PLAIN[code] == status.code and code != DocumentCode.UNKNOWN and not _NAMED.match(status.message):
+        return Status(code, status.message, status.detail)
+    try:
+        name = ErrorCode(status.code).name
+    except ValueError:
+        name = "CODE"
+    return Status(code, f"{status.code} {name}: {status.message}", status.detail)
+
+
+def from_wire(status: Status) -> Status:
+    """The reverse; a code that is none of the document's is kept, it comes from a peer of another dialect."""
+    plain = _PLAIN.get(status.code)
+    if plain is None:
+        return status
+    if plain != OK:
+        named = _NAMED.match(status.message)
+        if named is not None and _is_named(named[1], named[2], status.code):
+            return Status(int(named[1]), status.message[named.end() :], status.detail)
+    return Status(plain, status.message, status.detail)
+
+
+def _is_named(number: str, name: str, code: int) -> bool:
+    try:
+        return ErrorCode(int(number)).name == name and document_code(int(number)) == code
+    except ValueError:
+        return False
+
+
+class DocumentError(SbpError):
+    """A request, or one element of it, was refused. ``document_code`` is what the document calls it, ``code`` the
+    finer one of :class:`~sbp_back.errors.ErrorCode` that the server had in mind, ``detail`` what it added."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.code, status.message)
+        self.document_code = document_code(status.code)
+        self.detail = status.detail

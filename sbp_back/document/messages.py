@@ -1,0 +1,303 @@
+"""Messages that only sbp-v0.1 has: the document batches what sbp-0.2 asks one by one.
+
+Names of elements follow the document (reference/sbp.md, section 1.3). Every element of an answer has a status of its
+own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, translated where they meet the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sbp_back.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
+
+_DEFAULT_FETCH_BYTES = 1024 * 1024
+_MAX_FETCH_BYTES = 8 * 1024 * 1024
+
+
+def fetch_bytes(asked: int) -> int:
+    """Bytes one fetch of a batch is served with at most, unless its first record batch alone is longer."""
+    return min(asked, _MAX_FETCH_BYTES) if asked > 0 else _DEFAULT_FETCH_BYTES
+
+
+@dataclass(slots=True)
+class Replica:
+    """A server that hosts a range."""
+
+    server: RangeServerInfo | None = None
+    is_primary: bool = False
+
+
+@dataclass(slots=True)
+class DocumentRange:
+    """A range; ``end`` is -1 while it is open, ``next`` the offset its next record gets."""
+
+    stream_id: int = -1
+    index: int = -1
+    start: int = 0
+    end: int = -1
+    next: int = 0
+    servers: list[Replica] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        return self.end < 0
+
+
+@dataclass(slots=True)
+class RangeId:
+    stream_id: int = -1
+    index: int = -1
+
+
+@dataclass(slots=True)
+class DocumentStream:
+    """A stream. The document has no count of acknowledgements: every replica has to have a record."""
+
+    stream_id: int = -1
+    replica_nums: int = 0
+    retention_period_ms: int = 0
+
+
+@dataclass(slots=True)
+class AppendItem:
+    """One record batch for one stream; see :mod:`sbp_back.document.batch`."""
+
+    stream_id: int = -1
+    request_index: int = 0
+    batch: Buffer = b""
+
+
+@dataclass(slots=True)
+class AppendItemResult:
+    stream_id: int = -1
+    request_index: int = 0
+    base_offset: int = 0
+    append_time_ms: int = 0
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class FetchItem:
+    stream_id: int = -1
+    request_index: int = 0
+    offset: int = 0
+    max_bytes: int = 0
+
+
+@dataclass(slots=True)
+class FetchItemResult:
+    """``parts`` are the bytes of ``batch_count`` whole record batches, the first of which contains the offset asked
+    for. A decoded result of the document's own shape has no count (0): the bytes tell."""
+
+    stream_id: int = -1
+    request_index: int = 0
+    status: Status = field(default_factory=Status)
+    parts: list[Buffer] = field(default_factory=list)
+    batch_count: int = 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+
+@dataclass(slots=True)
+class RangeOwner:
+    """Whose ranges are listed: a range server's, or a stream's."""
+
+    range_server: RangeServerInfo | None = None
+    stream_id: int = -1
+
+
+@dataclass(slots=True)
+class ListItemResult:
+    owner: RangeOwner | None = None
+    ranges: list[DocumentRange] = field(default_factory=list)
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class RangeItemResult:
+    """Of SEAL_RANGES and DESCRIBE_RANGES."""
+
+    stream_id: int = -1
+    range: DocumentRange | None = None
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class StreamRanges:
+    stream_id: int = -1
+    ranges: list[DocumentRange] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SyncItemResult:
+    stream_id: int = -1
+    ranges: list[DocumentRange] = field(default_factory=list)
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class StreamItemResult:
+    """Of CREATE, DELETE, UPDATE, DESCRIBE and TRIM_STREAMS. ``range``: the first one of a stream that was created, the
+    smallest one that is left of a trimmed one."""
+
+    stream: DocumentStream | None = None
+    status: Status = field(default_factory=Status)
+    range: DocumentRange | None = None
+
+
+@dataclass(slots=True)
+class TrimItem:
+    stream_id: int = -1
+    offset: int = 0
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class AppendBatchRequest(DocumentRequest):
+    timeout_ms: int = 0
+    items: list[AppendItem] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FetchBatchRequest(DocumentRequest):
+    """``min_bytes`` holds for each item by itself: its answer waits until there are so many, or the time is up."""
+
+    max_wait_ms: int = 0
+    min_bytes: int = 0
+    items: list[FetchItem] = field(default_factory=list)
+
+    @property
+    def answer_bytes(self) -> int:
+        # One that may wait long reserves nothing, or idle readers would lock their connection.
+        return sum(fetch_bytes(item.max_bytes) for item in self.items) if self.max_wait_ms <= 0 else 0
+
+
+@dataclass(slots=True)
+class ListRangesRequest(DocumentRequest):
+    timeout_ms: int = 0
+    owners: list[RangeOwner] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SealRangesRequest(DocumentRequest):
+    timeout_ms: int = 0
+    ranges: list[RangeId] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SyncRangesRequest(DocumentRequest):
+    timeout_ms: int = 0
+    items: list[StreamRanges] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeRangesRequest(DocumentRequest):
+    timeout_ms: int = 0
+    ranges: list[RangeId] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NextRangeRequest(DocumentRequest):
+    """CREATE_RANGE; of ``range`` only the stream must be named, what else is must fit what the range will be."""
+
+    range: DocumentRange
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class CreateStreamsRequest(DocumentRequest):
+    timeout_ms: int = 0
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeleteStreamsRequest(DocumentRequest):
+    """Only the ids of the streams are looked at."""
+
+    timeout_ms: int = 0
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class UpdateStreamsRequest(DocumentRequest):
+    timeout_ms: int = 0
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeStreamsRequest(DocumentRequest):
+    timeout_ms: int = 0
+    stream_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TrimStreamsRequest(DocumentRequest):
+    timeout_ms: int = 0
+    items: list[TrimItem] = field(default_factory=list)
+
+
+# --- responses ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class AppendBatchResponse(DocumentResponse):
+    results: list[AppendItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FetchBatchResponse(DocumentResponse):
+    results: list[FetchItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ListRangesResponse(DocumentResponse):
+    results: list[ListItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SealRangesResponse(DocumentResponse):
+    results: list[RangeItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SyncRangesResponse(DocumentResponse):
+    results: list[SyncItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeRangesResponse(DocumentResponse):
+    results: list[RangeItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NextRangeResponse(DocumentResponse):
+    range: DocumentRange | None = None
+
+
+@dataclass(slots=True)
+class CreateStreamsResponse(DocumentResponse):
+    results: list[StreamItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeleteStreamsResponse(DocumentResponse):
+    results: list[StreamItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class UpdateStreamsResponse(DocumentResponse):
+    results: list[StreamItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DescribeStreamsResponse(DocumentResponse):
+    results: list[StreamItemResult] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TrimStreamsResponse(DocumentResponse):
+    results: list[StreamItemResult] = field(default_factory=list)
