@@ -21,7 +21,7 @@ from sbp_back.range_server.store.segment import Segment, segment_path
 ZERO_STEP = 512 * KIB
 """Bytes of zeros in one write: bounds memory, and how long the writer may have to wait for such a write."""
 
-SMALL_GROUP = 128 * KIB
+SMALL_GROUP = 1024 * KIB
 """Zeroing pays while groups are smaller than this on average."""
 
 
@@ -202,7 +202,10 @@ class Preparer:
                 self._busy = (begin, begin + step)
                 fd = self._fd
             try:
-                self._files.write(fd, [self._zeros], begin, self._options.durable)
+                self._files.write(fd, [self._zeros], begin, False)
+                if self._options.durable and begin + 2 * step > limit:
+                    # One flush for the whole stretch: each costs a journal commit the writer may have to wait for.
+                    self._files.sync(fd)
             except OSError as error:
                 self._failed(error)
                 return

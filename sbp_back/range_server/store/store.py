@@ -62,6 +62,7 @@ class Store:
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = Maintenance(log, self._background, self._submit, self._space_is)
         self._timer: asyncio.TimerHandle | None = None
+        self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
         self._closed = False
         self._spare = recovered.spare
 
@@ -200,17 +201,11 @@ class Store:
             if entry.crc < 0:
                 entry_crc(entry)
             size += len(entry.prefix) + len(entry.payload)
-        if self._largest_append < group_size(len(entries), size) and len(entries) > 1:
+        if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
             self._append_parts(entries, done)
             return
-        item = Append(entries, done)
-        item.bytes = size
         self._log.stats.pending_bytes += size
-        self._submit(item)
-
-    @property
-    def _largest_append(self) -> int:
-        return self._options.segment_bytes - BLOCK - self._options.control_reserve
+        self._submit(Append(entries, size, done))
 
     def _append_parts(self, entries: list[Entry], done: Done) -> None:
         parts: list[list[Entry]] = []
@@ -296,9 +291,10 @@ class Store:
         stats = log.stats
         position = group.body_at
         freed = False
+        finished = stored_bytes = stored_entries = 0
         for item in group.items:
-            if isinstance(item, Append):
-                stats.pending_bytes -= item.bytes
+            if type(item) is Append:
+                finished += item.bytes
                 if item.error is not None:
                     stats.refused_appends += 1
                     continue
@@ -307,9 +303,8 @@ class Store:
                     base = entry.base_offset
                     stored.append(segment, base, base + entry.count, position, length, entry.crc)
                     position += length
-                segment.live += item.bytes
-                stats.appends += len(item.entries)
-                stats.append_bytes += item.bytes
+                    stored_entries += 1
+                stored_bytes += item.bytes
             elif isinstance(item, Control):
                 if item.error is None and item.written:
                     self._apply_control(item)
@@ -322,6 +317,10 @@ class Store:
                         stored.relocate(segment, base, base + entry.count, position, length, entry.crc)
                     position += length
                 stats.evacuated_bytes += item.bytes
+        segment.live += stored_bytes
+        stats.pending_bytes -= finished
+        stats.append_bytes += stored_bytes
+        stats.appends += stored_entries
         if group.records and group.seq:
             segment.used = group.end
             log.next_seq = group.seq + 1
@@ -330,17 +329,14 @@ class Store:
             stats.flush_seconds += group.flush_seconds
             stats.flush_seconds_max = max(stats.flush_seconds_max, group.flush_seconds)
         for item in group.items:
-            self._tell(item)
+            try:
+                item.done(item.error)
+            except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
+                self._require_loop().call_exception_handler(
+                    {"message": "a callback of the store failed", "exception": error}
+                )
         if freed:
             self._freed()
-
-    def _tell(self, item: Item) -> None:
-        try:
-            item.done(item.error)
-        except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
-            self._require_loop().call_exception_handler(
-                {"message": "a callback of the store failed", "exception": error}
-            )
 
     def _apply_control(self, item: Control) -> None:
         state = self._log.state

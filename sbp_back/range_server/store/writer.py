@@ -49,10 +49,10 @@ class Append:
 
     __slots__ = ("bytes", "done", "entries", "error", "owners")
 
-    def __init__(self, entries: list[Entry], done: Done) -> None:
+    def __init__(self, entries: list[Entry], size: int, done: Done) -> None:
         self.entries = entries
         self.done = done
-        self.bytes = 0
+        self.bytes = size
         self.owners: list[StoredRange] = []
         self.error: StoreError | None = None
 
@@ -164,6 +164,7 @@ class WalWriter:
         self._flags = 0 if options.durable else FLAG_NOT_FLUSHED
         self._reserve = options.control_reserve
         self._segment: Segment | None = None
+        self._segment_size = 0
         self._fd = -1
         self._position = 0
         self._allocated = 0
@@ -174,6 +175,7 @@ class WalWriter:
         self._records: list[bytes] = []
         self._bodies: list[Buffer] = []
         self._body_bytes = 0
+        self._room_bytes = 0
 
     # --- called by the store
 
@@ -238,8 +240,11 @@ class WalWriter:
             self._records = []
             self._bodies = []
             self._body_bytes = 0
+            self._measure_room()
             while True:
-                if not self._add(item):
+                if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
+                    pass
+                elif not self._add(item):
                     carried = item
                     break
                 if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
@@ -266,6 +271,48 @@ class WalWriter:
             return self._add_copies(item)
         assert type(item) is Roll
         return self._add_roll(item)
+
+    def _measure_room(self) -> None:
+        """How much a group may hold without rolling or allocating: what the short way below is good for."""
+        limit = min(self._segment_size, self._allocated) - self._reserve - self._position
+        self._room_bytes = limit - GROUP_HEADER_BYTES
+
+    def _add_one(self, item: Append, entry: Entry) -> bool:
+        """The short way for the usual case, one entry that fits and is in its place; False for all others."""
+        size = item.bytes
+        base = entry.base_offset
+        count = entry.count
+        tail = self._tails.get((entry.stream_id, entry.range_index))
+        records = self._records
+        if (
+            tail is None
+            or tail.next != base
+            or tail.end >= 0
+            or count < 1
+            or self.refuse_appends is not None
+            or self.failure is not None
+            or self._body_bytes + size + RECORD_BYTES * (len(records) + 1) > self._room_bytes
+        ):
+            return False
+        tail.next = base + count
+        item.owners.append(tail.stored)
+        records.append(
+            RECORD.pack(
+                _APPEND,
+                entry.crc,
+                entry.stream_id,
+                tail.epoch,
+                base,
+                entry.timestamp,
+                entry.range_index,
+                count,
+                size,
+            )
+        )
+        self._bodies += (entry.prefix, entry.payload)
+        self._body_bytes += size
+        self._group.items.append(item)
+        return True
 
     def _add_append(self, item: Append) -> bool:
         error: StoreError | None = self.failure or self.refuse_appends
@@ -447,6 +494,7 @@ class WalWriter:
         if item.error is None and item.segment is self._segment:
             item.error = self._roll()
         self._group.segment = self.segment
+        self._measure_room()
         self._group.items.append(item)
         return True
 
@@ -467,6 +515,7 @@ class WalWriter:
             if error is not None:
                 return error
             self._group.segment = self.segment
+            self._measure_room()
         end = self._position + need
         if end + reserve > self._allocated:
             return self._allocate(end, reserve)
@@ -487,6 +536,7 @@ class WalWriter:
                 return True
             return self._no_room()
         self._allocated = target
+        self._measure_room()
         return True
 
     def _no_room(self) -> DiskFull:
@@ -512,6 +562,7 @@ class WalWriter:
 
     def _enter(self, segment: Segment, fd: int, position: int) -> None:
         self._segment = segment
+        self._segment_size = segment.size
         self._fd = fd
         self._position = self._allocated = position
         self._preparer.follow(segment, fd, position)

@@ -17,6 +17,16 @@ async def outcomes(*futures: asyncio.Future[None]) -> list[BaseException | None]
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
+async def append_until(driver: Driver, error: type[StoreError], size: int) -> int:
+    """Append to stream 1 from offset 0 until it is refused with ``error``; how many were accepted."""
+    for base in range(1000):
+        try:
+            await driver.append(make_entry(1, base, size=size))
+        except error:
+            return base
+    raise AssertionError("never refused")
+
+
 @pytest.mark.parametrize("fault", ["write", "flush", "short"])
 async def test_a_failing_disk_fails_everything_from_there_on(tmp_path: Path, fault: str) -> None:
     files = FaultyFiles()
@@ -65,11 +75,7 @@ async def test_a_failure_to_create_a_segment_is_final(tmp_path: Path) -> None:
     driver = Driver(tmp_path, small_options(files=files))
     await driver.create(1)
     files.open_error = errno.EIO
-    base = 0
-    with pytest.raises(StoreFailed):
-        while True:
-            await driver.append(make_entry(1, base, size=9000))
-            base += 1
+    base = await append_until(driver, StoreFailed, 9000)
     files.open_error = None
     assert len(await driver.read_all(1)) == base
     driver.close()
@@ -85,11 +91,7 @@ async def test_no_room_for_another_segment_refuses_appends_and_nothing_else(tmp_
         await driver.create(2)
         await driver.append(make_entry(2, 0))
         files.allocate_error = number
-        base = 0
-        with pytest.raises(DiskFull):
-            while True:
-                await driver.append(make_entry(1, base, size=5000))
-                base += 1
+        base = await append_until(driver, DiskFull, 5000)
         assert base > 0
         # Appends that were submitted while their predecessor was being refused must not slip in.
         got = await outcomes(*(driver.append(make_entry(1, base + n, size=5000)) for n in range(5)))
@@ -119,11 +121,7 @@ async def test_control_records_have_a_reserve_when_a_segment_is_full(tmp_path: P
     async with Driver(tmp_path, small_options(files=files, zero_ahead_bytes=0)) as driver:
         await driver.create(1)
         files.allocate_error = files.open_error = errno.ENOSPC
-        base = 0
-        with pytest.raises(DiskFull):
-            while True:
-                await driver.append(make_entry(1, base, size=3000))
-                base += 1
+        base = await append_until(driver, DiskFull, 3000)
         await driver.trim(1, 1)  # one block each: at least one always fits
         assert driver.store.ranges[1, 0].min_offset == 1
         crashed = driver.crash_copy(tmp_path / "crashed")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,5 +52,5 @@ async def test_kill_9_at_full_speed(tmp_path: Path) -> None:
                 for entry in entries:
                     base = entry.base_offset
                     assert entry_bytes(entry) == entry_bytes(make_entry(stream, base, 1 + base % 3, 50 + base % 1500))
-                assert all(a.end_offset == b.base_offset for a, b in zip(entries, entries[1:], strict=False))
+                assert all(a.end_offset == b.base_offset for a, b in pairwise(entries))
     assert sum(acknowledged.values()) > 5000
