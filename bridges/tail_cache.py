@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from itertools import islice
 
 from bridges.records import StoredBatch
 
@@ -83,7 +82,8 @@ class Tail:
         first = batches[position]
         found = [first]
         room = max_bytes - len(first.payload)
-        for batch in islice(batches, position + 1, None):
+        for index in range(position + 1, len(batches)):  # not islice: it walks there from the first batch
+            batch = batches[index]
             room -= len(batch.payload)
             if room < 0:
                 break
