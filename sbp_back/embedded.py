@@ -16,6 +16,7 @@ from pathlib import Path
 from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
 from sbp_back.client import Client, ClientOptions
 from sbp_back.dialects import DIALECTS
+from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
@@ -38,9 +39,10 @@ RANGE_SERVER_LISTENER = "sbp-range-server"
 
 @dataclass(slots=True)
 class EmbeddedOptions:
-    """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``); port 0 lets
-    the system choose. ``advertise``: by the same names, the "host:port" that clients are told, where it is not the
-    one listened at. ``dialect``: what the listeners speak."""
+    """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
+    document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
+    ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
+    ``dialect``: what the first two speak."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -61,6 +63,7 @@ class Embedded:
     _pd: PlacementDriverService
     _server: RangeServerService
     _to_pd: Carrier
+    document: DocumentService
     _closed: bool = False
 
     @property
@@ -79,7 +82,7 @@ class Embedded:
     def listeners(self) -> dict[str, Listener]:
         """By name, those that were asked for."""
         named = ((PD_LISTENER, self._pd.listener), (RANGE_SERVER_LISTENER, self._server.listener))
-        return {name: listener for name, listener in named if listener is not None}
+        return {name: listener for name, listener in named if listener is not None} | self.document.listeners
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
@@ -95,9 +98,12 @@ class Embedded:
         self._closed = True
 
         async def drained() -> None:
-            await asyncio.gather(self._server.drain(), self._pd.drain())
+            # Its waiting readers wait for the range server: they have to go first.
+            await asyncio.gather(self.document.drain(), self._server.drain(), self._pd.drain())
 
-        await run_all([drained, self.client.close, self._server.close, self._to_pd.close, self._pd.close])
+        await run_all(
+            [drained, self.document.close, self.client.close, self._server.close, self._to_pd.close, self._pd.close]
+        )
 
 
 async def start_embedded(
@@ -138,5 +144,11 @@ async def start_embedded(
             listen_at(RANGE_SERVER_LISTENER, options.range_server_listener),
         )
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
+        undo.push_async_callback(server.close)
+        client = Client(InProcessCarrier(pd.driver), connect, options.client)
+        wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in DIALECT_OF}
+        document = await start_document(
+            client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}
+        )
         undo.pop_all()
-        return Embedded(Client(InProcessCarrier(pd.driver), connect, options.client), pd, server, to_pd)
+        return Embedded(client, pd, server, to_pd, document)

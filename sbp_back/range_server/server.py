@@ -157,6 +157,15 @@ class RangeServer:
             return []
         return [state for stream_id in self._table.stream_ids() for state in self._table.of_stream(stream_id)]
 
+    def next_offset(self, stream_id: int, index: int) -> int:
+        """The base of the only entry an open range lets in now; -1 when the range takes none or is not here."""
+        state = self._table.by_key.get((stream_id, index))
+        return state.window.next if state is not None and state.writable else -1
+
+    def state_of(self, stream_id: int, index: int) -> RangeState | None:
+        """What is known here of a range, to be looked at only."""
+        return self._table.by_key.get((stream_id, index))
+
     @property
     def waiting_fetches(self) -> int:
         """Long polls that wait for data right now."""

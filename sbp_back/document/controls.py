@@ -1,0 +1,256 @@
+"""What sbp-v0.1 asks about streams and ranges, element by element of its batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from sbp_back.control import ControlOptions, ask_repeatedly
+from sbp_back.document import messages as m
+from sbp_back.document.lanes import Lanes
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import (
+    CreateRangeRequest,
+    DocumentRequest,
+    DocumentResponse,
+    ListRangeRequest,
+    ListRangeResponse,
+    RangeInfo,
+    RangeResponse,
+    RangeServerInfo,
+    SealRangeRequest,
+    Status,
+    StreamInfo,
+    StreamResponse,
+    UpdateStreamRequest,
+)
+from sbp_back.placement_driver import document as rules
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Carrier
+    from sbp_back.client import Client
+    from sbp_back.placement_driver.driver import PlacementDriver
+    from sbp_back.range_server.server import RangeServer
+
+I = TypeVar("I")  # noqa: E741 - an item, as O is its outcome
+O = TypeVar("O")  # noqa: E741
+
+_OPTIONS = ControlOptions()
+
+
+async def each(items: Iterable[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, Status], O]) -> list[O]:
+    """``work`` for all items side by side; one that raises ``SbpError`` becomes what ``failed`` makes of it."""
+
+    async def one(item: I) -> O:
+        try:
+            return await work(item)
+        except SbpError as error:
+            return failed(item, Status(error.code, error.message))
+
+    return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+class Controls:
+    """Serves one listener: ``address`` is what its clients are told of the range server, so that they come back to a
+    listener of the same dialect (reference/sbp.md, section 1.2)."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        client: Client,
+        pd: PlacementDriver,
+        range_server: RangeServer,
+        to_range_server: Carrier,
+        address: Callable[[], str],
+    ) -> None:
+        self._lanes = lanes
+        self._client = client
+        self._pd = pd
+        self._range_server = range_server
+        self._carrier = to_range_server
+        self._address = address
+
+    async def handle(self, request: DocumentRequest) -> DocumentResponse:
+        """Raises ``SbpError`` when the request as a whole is refused."""
+        match request:
+            case m.CreateStreamsRequest():
+                created = await each(request.streams, self._create_stream, _stream_failed)
+                return m.CreateStreamsResponse(results=created)
+            case m.DeleteStreamsRequest():
+                ids = [stream.stream_id for stream in request.streams]
+                return m.DeleteStreamsResponse(results=await each(ids, self._delete_stream, _stream_failed))
+            case m.UpdateStreamsRequest():
+                updated = await each(request.streams, self._update_stream, _stream_failed)
+                return m.UpdateStreamsResponse(results=updated)
+            case m.DescribeStreamsRequest():
+                described = await each(request.stream_ids, self._describe_stream, _stream_failed)
+                return m.DescribeStreamsResponse(results=described)
+            case m.TrimStreamsRequest():
+                return m.TrimStreamsResponse(results=await each(request.items, self._trim_stream, _stream_failed))
+            case m.ListRangesRequest():
+                listed = await each(
+                    request.owners, self._list_ranges, lambda owner, status: m.ListItemResult(owner, [], status)
+                )
+                return m.ListRangesResponse(results=listed)
+            case m.DescribeRangesRequest():
+                return m.DescribeRangesResponse(results=await each(request.ranges, self._describe_range, _range_failed))
+            case m.SealRangesRequest():
+                return m.SealRangesResponse(results=await each(request.ranges, self._seal_range, _range_failed))
+            case m.SyncRangesRequest():
+                synced = await each(
+                    request.items,
+                    self._sync_ranges,
+                    lambda item, status: m.SyncItemResult(item.stream_id, [], status),
+                )
+                return m.SyncRangesResponse(results=synced)
+            case m.NextRangeRequest():
+                return await self._next_range(request)
+            case _:
+                raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is not served")
+
+    async def seal_on_server(self, request: m.SealRangesRequest) -> m.SealRangesResponse:
+        """SEAL_RANGES as a range server without a placement driver serves it: it answers with the sealed range."""
+
+        async def seal(wanted: m.RangeId) -> m.RangeItemResult:
+            sealed = await self._lanes.seal_on_server(wanted.stream_id, wanted.index)
+            sealed.servers = [self._range_server.info]
+            return m.RangeItemResult(wanted.stream_id, self._told(sealed))
+
+        return m.SealRangesResponse(results=await each(request.ranges, seal, _range_failed))
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    async def _create_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
+        self._check_replicas(wanted)
+        info = _info(wanted)
+        server_id = self._lanes.server_id
+        response, row = await self._pd.run(lambda tx: rules.create_stream(tx, info, server_id))
+        if response.stream is None or row is None:
+            return m.StreamItemResult(status=response.status)
+        await self._lanes.started(row)
+        first = await self._range(row.stream_id, row.index)
+        return m.StreamItemResult(_stream(response.stream), range=first)
+
+    def _check_replicas(self, wanted: m.DocumentStream) -> None:
+        if wanted.replica_nums > 1:
+            message = f"{wanted.replica_nums} range servers are needed, this is one"
+            raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, message)
+
+    async def _delete_stream(self, stream_id: int) -> m.StreamItemResult:
+        deleted = await self._client.describe_stream(stream_id)
+        await self._client.delete_stream(stream_id)
+        self._lanes.forget(stream_id)
+        return m.StreamItemResult(_stream(deleted))
+
+    async def _update_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
+        self._check_replicas(wanted)
+        request = UpdateStreamRequest(_info(wanted))
+        response = await ask_repeatedly(self._client.pd, request, StreamResponse, _OPTIONS)
+        return m.StreamItemResult(None if response.stream is None else _stream(response.stream))
+
+    async def _describe_stream(self, stream_id: int) -> m.StreamItemResult:
+        return m.StreamItemResult(_stream(await self._client.describe_stream(stream_id)))
+
+    async def _trim_stream(self, item: m.TrimItem) -> m.StreamItemResult:
+        trimmed = await self._client.describe_stream(item.stream_id)
+        await self._client.trim(item.stream_id, item.offset)
+        left = await self._ranges(item.stream_id)
+        return m.StreamItemResult(_stream(trimmed), range=left[0] if left else None)
+
+    # --- ranges -----------------------------------------------------------------------------------------------------
+
+    async def _list_ranges(self, owner: m.RangeOwner) -> m.ListItemResult:
+        server = owner.range_server
+        if owner.stream_id < 0 and (server is None or server.server_id < 0):
+            raise SbpError(ErrorCode.BAD_REQUEST, "whose ranges are to be listed: a stream's or a range server's?")
+        if owner.stream_id >= 0:
+            ranges = await self._ranges(owner.stream_id)
+            if not ranges:
+                await self._client.describe_stream(owner.stream_id)  # 1404 if that is why
+            if server is not None and server.server_id >= 0:
+                ranges = [one for one in ranges if server.server_id in _server_ids(one)]
+            return m.ListItemResult(owner, ranges)
+        assert server is not None
+        request = ListRangeRequest(server_id=server.server_id)
+        response = await ask_repeatedly(self._client.pd, request, ListRangeResponse, _OPTIONS)
+        return m.ListItemResult(owner, [self._told(known) for known in response.ranges])
+
+    async def _describe_range(self, wanted: m.RangeId) -> m.RangeItemResult:
+        return m.RangeItemResult(wanted.stream_id, await self._range(wanted.stream_id, wanted.index))
+
+    async def _seal_range(self, wanted: m.RangeId) -> m.RangeItemResult:
+        index = await self._lanes.seal(wanted.stream_id, wanted.index)
+        return m.RangeItemResult(wanted.stream_id, await self._range(wanted.stream_id, index))
+
+    async def _next_range(self, request: m.NextRangeRequest) -> m.NextRangeResponse:
+        wanted = request.range
+        index = await self._lanes.next_range(wanted.stream_id, wanted.index, wanted.start)
+        return m.NextRangeResponse(range=await self._range(wanted.stream_id, index))
+
+    async def _sync_ranges(self, item: m.StreamRanges) -> m.SyncItemResult:
+        """The placement driver says what the ranges are; the request only which of them are worth knowing early."""
+        known = {info.index: info for info in await self._client.list_ranges(item.stream_id)}
+        if not known:
+            await self._client.describe_stream(item.stream_id)
+        for wanted in item.ranges:
+            info = known.get(wanted.index)
+            if info is None:
+                raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {item.stream_id} has no range {wanted.index}")
+            if all(server.server_id != self._lanes.server_id for server in info.servers):
+                raise SbpError(ErrorCode.PRECONDITION_FAILED, f"range {info.index} is not placed on this server")
+            if self._range_server.state_of(item.stream_id, info.index) is None:
+                await self._create_here(info)
+        return m.SyncItemResult(item.stream_id, [self._told(known[wanted.index]) for wanted in item.ranges])
+
+    async def _create_here(self, info: RangeInfo) -> None:
+        opened = RangeInfo(info.stream_id, info.epoch, info.index, info.start)
+        await ask_repeatedly(self._carrier, CreateRangeRequest(opened), RangeResponse, _OPTIONS)
+        if info.end >= 0:
+            await ask_repeatedly(self._carrier, SealRangeRequest(info), RangeResponse, _OPTIONS)
+
+    async def _ranges(self, stream_id: int) -> list[m.DocumentRange]:
+        return [self._told(known) for known in await self._client.list_ranges(stream_id)]
+
+    async def _range(self, stream_id: int, index: int) -> m.DocumentRange:
+        for known in await self._client.list_ranges(stream_id):
+            if known.index == index:
+                return self._told(known)
+        raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
+
+    def _told(self, known: RangeInfo) -> m.DocumentRange:
+        """A range as clients of this listener are told of it."""
+        following = known.end
+        if following < 0:
+            state = self._range_server.state_of(known.stream_id, known.index)
+            following = known.start if state is None else max(known.start, state.confirm_offset)
+        own = self._lanes.server_id
+        servers = [
+            m.Replica(
+                RangeServerInfo(server.server_id, self._address()) if server.server_id == own else server,
+                position == 0,
+            )
+            for position, server in enumerate(known.servers)
+        ]
+        return m.DocumentRange(known.stream_id, known.index, known.start, known.end, following, servers)
+
+
+def _server_ids(told: m.DocumentRange) -> set[int]:
+    return {replica.server.server_id for replica in told.servers if replica.server is not None}
+
+
+def _info(stream: m.DocumentStream) -> StreamInfo:
+    # The document knows no count of acknowledgements: all replicas must have a record (reference/sbp.md, section 2.8).
+    return StreamInfo(stream.stream_id, stream.replica_nums, stream.replica_nums, stream.retention_period_ms)
+
+
+def _stream(info: StreamInfo) -> m.DocumentStream:
+    return m.DocumentStream(info.stream_id, info.replica, info.retention_ms)
+
+
+def _stream_failed(_item: object, status: Status) -> m.StreamItemResult:
+    return m.StreamItemResult(status=status)
+
+
+def _range_failed(item: m.RangeId, status: Status) -> m.RangeItemResult:
+    return m.RangeItemResult(item.stream_id, None, status)

@@ -1,0 +1,144 @@
+"""FETCH of sbp-v0.1: several streams in one frame, each answered as soon as there is something to say of it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sbp_back.document.batch import as_batch
+from sbp_back.document.messages import (
+    FetchBatchRequest,
+    FetchBatchResponse,
+    FetchItem,
+    FetchItemResult,
+    fetch_bytes,
+)
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.handler import Reply
+from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Answer
+    from sbp_back.client import Client
+
+_MAX_WAIT_MS = 5 * 60 * 1000
+_FRAME_BYTES = 15 * 1024 * 1024
+"""Results share a frame up to so many bytes of record batches; what remains of 16 MiB is for its header."""
+
+
+class Fetches:
+    """Takes FETCH requests of the document. ``client`` finds the range of an offset and waits for data."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: set[_Call] = set()
+        self._stopping = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not answered in full."""
+        return len(self._waiting)
+
+    def handle(self, request: FetchBatchRequest, reply: Reply) -> None:
+        call = _Call(self, request, reply)
+        if request.items:
+            self._waiting.add(call)
+        wait = 0 if self._stopping else max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
+        for position, item in enumerate(request.items):
+            self._start(call, position, item, max(1, request.min_bytes), wait)
+        if not request.items:
+            call.flush()
+
+    def _start(self, call: _Call, position: int, item: FetchItem, min_bytes: int, wait: int) -> None:
+        def fetch() -> None:
+            self._client.fetch(
+                item.stream_id,
+                item.offset,
+                fetch_bytes(item.max_bytes),
+                partial(call.fetched, position),
+                min_bytes=min_bytes,
+                max_wait_ms=wait,
+            )
+
+        if self._client.known_ranges(item.stream_id):
+            fetch()
+            return
+
+        # Of a stream that does not exist the client would wait for a first range until the time is up.
+        def described(answer: Answer) -> None:
+            if isinstance(answer, SbpError):
+                call.fetched(position, answer)
+            elif not answer.status.ok:
+                call.fetched(position, SbpError(answer.status.code, answer.status.message))
+            else:
+                fetch()
+
+        self._client.pd.submit(DescribeStreamRequest(item.stream_id), described)
+
+    def finished(self, call: _Call) -> None:
+        self._waiting.discard(call)
+
+    def stop_waiting(self) -> None:
+        """Answer everything that waits with nothing, and let no request wait any more: the server shuts down."""
+        self._stopping = True
+        for call in list(self._waiting):
+            call.give_up()
+
+
+class _Call:
+    """One request: results that come in one turn of the event loop share a frame."""
+
+    __slots__ = ("_fetches", "_missing", "_reply", "_request", "_results", "_scheduled", "_size")
+
+    def __init__(self, fetches: Fetches, request: FetchBatchRequest, reply: Reply) -> None:
+        self._fetches = fetches
+        self._request = request
+        self._reply = reply
+        self._missing = set(range(len(request.items)))
+        self._results: list[FetchItemResult] = []
+        self._size = 0
+        self._scheduled = False
+
+    def fetched(self, position: int, answer: list[Entry] | SbpError) -> None:
+        if position not in self._missing:
+            return  # given up
+        item = self._request.items[position]
+        result = FetchItemResult(item.stream_id, item.request_index)
+        if isinstance(answer, SbpError):
+            result.status = Status(answer.code, answer.message)
+        elif not answer:
+            result.status = Status(ErrorCode.NO_NEW_RECORD)
+        else:
+            parts: list[Buffer] = []
+            for entry in answer:
+                parts += as_batch(entry)
+            result.parts = parts
+            result.batch_count = len(answer)
+        size = result.size
+        if self._results and self._size + size > _FRAME_BYTES:
+            self.flush()
+        self._missing.discard(position)
+        self._results.append(result)
+        self._size += size
+        if not self._missing:
+            self.flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def give_up(self) -> None:
+        for position in sorted(self._missing):
+            self.fetched(position, [])
+
+    def _tick(self) -> None:
+        self._scheduled = False
+        if self._results:
+            self.flush()
+
+    def flush(self) -> None:
+        results, self._results = self._results, []
+        self._size = 0
+        if not self._missing:
+            self._fetches.finished(self)
+        self._reply(FetchBatchResponse(last=not self._missing, results=results))

@@ -1,0 +1,257 @@
+"""Which range of a stream takes appends of sbp-v0.1, and how it comes to.
+
+Offsets are given by the server here, so all clients of the document share one writer per stream: the server. Its ranges
+are marked as such at the placement driver (``placement_driver/document.py``), and the mark decides:
+
+* the stream's last range is open and marked: appends go there, also after a restart;
+* it is sealed, or there is none: the next one is made, marked;
+* it is open and not marked, so a writer of sbp-0.2 has it: appends are refused until SEAL_RANGES takes the range away
+  from that writer. Never by an append: whoever sends one may not know that there is another writer.
+
+A stream may also have an owner in this process (``Lanes.owner_of``): its appends then go through that one, and no
+range is taken from anybody.
+
+A writer of sbp-0.2 that opens the stream seals our range like any other; what we have acknowledged lies below its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
+from sbp_back.placement_driver import document as rules
+from sbp_back.placement_driver.state import RangeRow
+
+if TYPE_CHECKING:
+    from sbp_back.carrier import Carrier
+    from sbp_back.placement_driver.driver import PlacementDriver
+    from sbp_back.range_server.server import RangeServer
+
+Ready = Callable[[SbpError | None], None]
+
+_TRIES = 5
+
+
+def error_of(status: Status) -> SbpError:
+    return SbpError(status.code, status.message)
+
+
+class StreamOwner(Protocol):
+    """Somebody in this process who is the writer of a stream already, for instance a node's partition."""
+
+    def append(self, batch: bytearray, count: int, flags: int, done: Callable[[int, SbpError | None], None]) -> None:
+        """Append a record batch of ``count`` records as one entry; the owner writes its base offset into it
+        (:func:`~sbp_back.document.batch.set_base_offset`). ``done`` gets that offset, or -1 and the reason, once."""
+
+
+OwnerOf = Callable[[int], StreamOwner | None]
+"""Who owns a stream in this process; None: nobody, it is the lanes' affair."""
+
+
+def _nobody(stream_id: int) -> StreamOwner | None:
+    return None
+
+
+class Lanes:
+    """The ranges that take appends, by stream. Shared by all listeners of the document's dialect.
+
+    ``to_range_server`` leads to ``range_server``, which is in this process: an offset is read from its window and the
+    entry handed over in one step of the event loop, so nobody else can take the offset between.
+    """
+
+    def __init__(self, pd: PlacementDriver, range_server: RangeServer, to_range_server: Carrier) -> None:
+        self._pd = pd
+        self._range_server = range_server
+        self._carrier = to_range_server
+        self.owner_of: OwnerOf = _nobody
+        self._open: dict[int, int] = {}
+        self._waiting: dict[int, list[Ready]] = {}
+        self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def server_id(self) -> int:
+        return self._range_server.info.server_id
+
+    def position(self, stream_id: int) -> tuple[int, int]:
+        """(range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first."""
+        index = self._open.get(stream_id, -1)
+        if index < 0:
+            return -1, -1
+        offset = self._range_server.next_offset(stream_id, index)
+        if offset < 0:
+            del self._open[stream_id]
+            return -1, -1
+        return index, offset
+
+    def forget(self, stream_id: int) -> None:
+        """Something is wrong with the range; the next append looks again."""
+        self._open.pop(stream_id, None)
+
+    def when_ready(self, stream_id: int, ready: Ready) -> None:
+        """Have ``ready`` called once there is a position, or with the reason why there is none."""
+        waiting = self._waiting.get(stream_id)
+        if waiting is not None:
+            waiting.append(ready)
+            return
+        self._waiting[stream_id] = [ready]
+        task = asyncio.get_running_loop().create_task(self._find(stream_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _find(self, stream_id: int) -> None:
+        error: SbpError | None = None
+        try:
+            async with self._lock(stream_id):
+                await self._acquire(stream_id)
+        except SbpError as refused:
+            error = refused
+        finally:
+            # Also when the server stops meanwhile: nobody may be left without an answer.
+            stopped = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
+            for ready in self._waiting.pop(stream_id):
+                ready(error if error is not None or stream_id in self._open else stopped)
+
+    async def _acquire(self, stream_id: int) -> None:
+        if self.position(stream_id)[0] >= 0:
+            return
+        for _ in range(_TRIES):
+            last = await self._last(stream_id)
+            if last is None or not last.is_open:
+                made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+                if isinstance(made, Status):
+                    if made.code == ErrorCode.CREATE_RANGE_BEFORE_SEAL:
+                        continue  # somebody was faster: look who
+                    raise error_of(made)
+                last = made
+            elif not last.document:
+                raise SbpError(
+                    ErrorCode.PRECONDITION_FAILED,
+                    f"range {last.index} of stream {stream_id} is written by a writer of sbp-0.2 in epoch {last.epoch}:"
+                    " SEAL_RANGES takes the stream from it",
+                )
+            await self._adopt(last)
+            return
+        raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
+
+    async def _last(self, stream_id: int) -> RangeRow | None:
+        """The last range of a stream we may write. Raises ``SbpError`` 1404, 1498."""
+        found = await self._pd.run(lambda tx: rules.tail(tx, stream_id))
+        if found.stream is None:
+            raise SbpError(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
+        if found.stream.replica > 1:
+            message = f"stream {stream_id} has {found.stream.replica} replicas, this server writes one"
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, message)
+        return found.last
+
+    async def _adopt(self, row: RangeRow) -> None:
+        """Make the open range of ``row`` the lane; the range server learns of it if it has not yet."""
+        if self.server_id not in row.server_ids:
+            raise SbpError(
+                ErrorCode.UNSUPPORTED_OPERATION, f"range {row.index} of stream {row.stream_id} is on another server"
+            )
+        known = self._range_server.state_of(row.stream_id, row.index)
+        if known is None:
+            await self._ask(CreateRangeRequest(RangeInfo(row.stream_id, row.epoch, row.index, row.start)))
+        if self._range_server.next_offset(row.stream_id, row.index) < 0:
+            raise SbpError(
+                ErrorCode.RANGE_ALREADY_SEALED,
+                f"range {row.index} of stream {row.stream_id} is sealed on its server: SEAL_RANGES opens the next one",
+            )
+        self._open[row.stream_id] = row.index
+
+    async def _ask(self, request: CreateRangeRequest | SealRangeRequest) -> RangeInfo:
+        response = await self._carrier.call(request)
+        if not response.status.ok:
+            raise error_of(response.status)
+        if not isinstance(response, RangeResponse) or response.range is None:
+            raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server named no range")
+        return response.range
+
+    # --- changes of ranges ------------------------------------------------------------------------------------------
+
+    async def started(self, row: RangeRow) -> None:
+        """A stream was created with its first range. Raises ``SbpError``."""
+        async with self._lock(row.stream_id):
+            await self._adopt(row)
+
+    async def next_range(self, stream_id: int, index: int, start: int) -> int:
+        """Opens the range after the last one, which must be sealed, and returns its index. ``index`` and ``start``
+        are what the caller expects it to be, -1 if it does not mind. Raises ``SbpError`` 1470, 1400."""
+        async with self._lock(stream_id):
+            last = await self._last(stream_id)
+            will_be = (0, 0) if last is None else (last.index + 1, last.end)
+            if index not in (-1, will_be[0]) or (start >= 0 and last is not None and start not in (0, will_be[1])):
+                message = f"the next range of stream {stream_id} is {will_be[0]} from offset {will_be[1]}"
+                raise SbpError(ErrorCode.BAD_REQUEST, message)
+            made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+            if isinstance(made, Status):
+                raise error_of(made)
+            await self._adopt(made)
+            return made.index
+
+    async def seal(self, stream_id: int, index: int) -> int:
+        """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
+        (reference/sbp.md, section 2.4: repeatable). Raises ``SbpError`` 1462 for a range that does not exist."""
+        async with self._lock(stream_id):
+            for _ in range(_TRIES):
+                last = await self._last(stream_id)
+                if last is None or not 0 <= index <= last.index:
+                    raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
+                if last.is_open and index < last.index:
+                    return last.index
+                made: RangeRow | Status
+                if last.is_open:
+                    sealed = await self.seal_here(last)
+                    made = await self._pd.run(lambda tx, info=sealed: rules.seal_and_next(tx, info, self.server_id))  # type: ignore[misc]
+                else:
+                    made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+                if isinstance(made, RangeRow):
+                    await self._adopt(made)
+                    return made.index
+                if made.code not in (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.CREATE_RANGE_BEFORE_SEAL):
+                    raise error_of(made)
+            raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
+
+    async def seal_here(self, row: RangeRow) -> RangeInfo:
+        """Seals a range on the range server alone, where it ends at what is durable; returns it as sealed."""
+        self.forget(row.stream_id)
+        known = self._range_server.state_of(row.stream_id, row.index)
+        # A writer that is about to take the stream may have raised the epoch on the server already.
+        epoch = row.epoch if known is None else max(row.epoch, known.stored.epoch)
+        sealed = await self._ask(SealRangeRequest(RangeInfo(row.stream_id, epoch, row.index, row.start)))
+        # Where the range began, not what a trim has left of it, is what the placement driver compares with.
+        return RangeInfo(row.stream_id, epoch, row.index, row.start, sealed.end)
+
+    async def seal_on_server(self, stream_id: int, index: int) -> RangeInfo:
+        """What a range server of its own does with SEAL_RANGES: end the range, open nothing."""
+        async with self._lock(stream_id):
+            found = await self._pd.run(lambda tx: tx.get_range(stream_id, index))
+            if found is None:
+                raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
+            return await self.seal_here(found)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    @asynccontextmanager
+    async def _lock(self, stream_id: int) -> AsyncIterator[None]:
+        """One change of a stream's ranges at a time; a lock lives as long as somebody wants it."""
+        lock, users = self._locks.get(stream_id, (asyncio.Lock(), 0))
+        self._locks[stream_id] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[stream_id]
+            if users > 1:
+                self._locks[stream_id] = (lock, users - 1)
+            else:
+                del self._locks[stream_id]
