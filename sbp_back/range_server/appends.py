@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import ErrorCode, StoreError, StoreFailed
+from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
 from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
 from sbp_back.range_server.ranges import RangeState
@@ -37,8 +37,8 @@ _MESSAGES = {
 }
 
 
-def refusal(code: int, message: str = "") -> AppendResult:
-    return AppendResult(Status(code, message or _MESSAGES.get(ErrorCode(code), "")))
+def refusal(code: int, message: str = "", detail: bytes = b"") -> AppendResult:
+    return AppendResult(Status(code, message or _MESSAGES.get(ErrorCode(code), ""), detail))
 
 
 class Appends:
@@ -194,6 +194,8 @@ class AppendCall:
         if isinstance(error, StoreFailed):
             self._appends.on_error(error)
         self._appends.failed += 1
+        # A writer gives up after a failure, but not for want of room: it must be able to tell them apart.
+        detail = NO_SPACE_DETAIL if isinstance(error, DiskFull) else b""
         released: list[tuple[ParkedAppend, int]] = []
         for index, (state, entry) in enumerate(zip(self._states, self._entries, strict=True)):
             # A request larger than a segment is stored in parts, and the error may concern the later ones only.
@@ -206,7 +208,7 @@ class AppendCall:
                     self._refuse(self._position(index), refusal(code))
             else:
                 state.window.fail(entry.base_offset)
-                self._refuse(self._position(index), refusal(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error)))
+                self._refuse(self._position(index), refusal(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error), detail))
             released += state.window.take_released()
         if self._pending == 0:
             self.answer()
