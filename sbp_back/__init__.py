@@ -6,31 +6,49 @@ What other packages use is named here; servers and their stores are in the packa
 from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier, TcpOptions, parse_address, tcp_connector
 from sbp_back.client import Client, ClientOptions, StreamWriter
 from sbp_back.dialects import DIALECTS, Dialect
+from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch
+from sbp_back.document.client import Appended, Created, DocumentClient, Fetched, Trimmed, Wanted
+from sbp_back.document.codes import DocumentCode
+from sbp_back.document.errors import DocumentError
+from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.handler import Handler
 from sbp_back.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = [
     "DIALECTS",
+    "Appended",
     "Carrier",
     "Client",
     "ClientOptions",
     "ConnectionLost",
+    "Created",
     "DecodeError",
     "Dialect",
+    "DocumentClient",
+    "DocumentCode",
+    "DocumentError",
+    "DocumentRange",
+    "DocumentRecord",
+    "DocumentStream",
     "Entry",
     "ErrorCode",
     "FencedError",
+    "Fetched",
     "Handler",
     "InProcessCarrier",
     "NoSpace",
     "RangeInfo",
     "RangeServerInfo",
+    "RecordBatch",
     "SbpError",
     "StreamInfo",
     "StreamWriter",
     "TcpCarrier",
     "TcpOptions",
+    "Trimmed",
+    "Wanted",
+    "encode_batch",
     "parse_address",
     "tcp_connector",
 ]

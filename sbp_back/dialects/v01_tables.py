@@ -52,8 +52,6 @@ OWNER = Table(m.RangeOwner, Sub("range_server", RANGE_SERVER), i64("stream_id", 
 STREAM_RANGES = Table(m.StreamRanges, i64("stream_id", -1), Tables("ranges", RANGE))
 TRIM_ITEM = Table(m.TrimItem, i64("stream_id", -1), i64("offset"))
 PD_NODE = Table(PdNode, Text("name"), Text("advertise_addr"), flag("is_leader"))
-CLUSTER = Table(SimpleNamespace, Tables("nodes", PD_NODE, always=True))
-"""Also what the detail of a PD_NOT_LEADER status holds."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.errors import ErrorCode
 from sbp_back.model import OK, Status
 
 
@@ -89,13 +89,3 @@ def _is_named(number: str, name: str, code: int) -> bool:
         return ErrorCode(int(number)).name == name and document_code(int(number)) == code
     except ValueError:
         return False
-
-
-class DocumentError(SbpError):
-    """A request, or one element of it, was refused. ``document_code`` is what the document calls it, ``code`` the
-    finer one of :class:`~sbp_back.errors.ErrorCode` that the server had in mind, ``detail`` what it added."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__(status.code, status.message)
-        self.document_code = document_code(status.code)
-        self.detail = status.detail

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbp_back.carrier import Carrier, ConnectionLost, InProcessCarrier, TcpCarrier
+from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier
 from sbp_back.dialects import DIALECTS, Dialect
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
-from sbp_back.errors import SbpError
+from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.frame import Frame, FrameReader, encode_frame
 from sbp_back.model import Buffer, Request, Response, Status
 from sbp_back.range_server.store import StoreOptions

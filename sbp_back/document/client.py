@@ -1,0 +1,368 @@
+"""Client of the document's dialect, sbp-v0.1: batches of requests out, answers as they come in.
+
+Unlike :class:`sbp_back.client.Client` it keeps no state of streams: the server gives offsets and finds ranges, and any
+number of clients may append to one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sbp_back.carrier import Answer, Carrier, TcpCarrier, TcpOptions
+from sbp_back.dialects import DIALECTS
+from sbp_back.document import messages as m
+from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
+from sbp_back.document.errors import DocumentError
+from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
+from sbp_back.model import (
+    AllocateIdRequest,
+    AllocateIdResponse,
+    Buffer,
+    ClientRole,
+    DescribePdRequest,
+    DescribePdResponse,
+    DocumentRequest,
+    DocumentResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    PdNode,
+    PingRequest,
+    PingResponse,
+    RangeServerInfo,
+    Request,
+    Response,
+    Status,
+)
+
+T = TypeVar("T", bound=Response)
+D = TypeVar("D", bound=DocumentResponse)
+
+
+@dataclass(slots=True)
+class Created:
+    """A new stream and the range that takes its first record."""
+
+    stream: m.DocumentStream
+    range: m.DocumentRange
+
+
+@dataclass(slots=True)
+class Appended:
+    """Offset of the batch's first record; ``append_time_ms``: when the server stored it, ms since the epoch."""
+
+    stream_id: int
+    base_offset: int
+    append_time_ms: int
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Records of ``stream_id`` from ``offset`` on, about ``max_bytes`` bytes; 0 leaves that to the server."""
+
+    stream_id: int
+    offset: int
+    max_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Whole batches, the first of which contains the offset asked for; none when there was nothing new in time."""
+
+    wanted: Wanted
+    batches: list[RecordBatch]
+
+    @property
+    def records(self) -> list[DocumentRecord]:
+        """The records from the wanted offset on."""
+        return [one for batch in self.batches for one in batch.records if one.offset >= self.wanted.offset]
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on."""
+        return self.batches[-1].end_offset if self.batches else self.wanted.offset
+
+
+@dataclass(slots=True)
+class Trimmed:
+    """``first``: the smallest range that is left, starting where the stream now starts."""
+
+    stream: m.DocumentStream
+    first: m.DocumentRange | None
+
+
+class DocumentClient:
+    """Speaks through ``carrier``, which it closes. Requests may overlap; ``timeout`` is in seconds, for each.
+
+    Errors: :class:`~sbp_back.document.codes.DocumentError` for what the server refused, ``ConnectionLost`` when it did
+    not answer and the outcome is unknown. Nothing is repeated: the document has no way to recognise a repetition.
+    """
+
+    def __init__(self, carrier: Carrier, timeout: float = 30.0) -> None:
+        self._carrier = carrier
+        self._timeout = timeout
+
+    @classmethod
+    def connect(
+        cls, host: str, port: int, options: TcpOptions | None = None, *, dialect: str = "sbp-v0.1"
+    ) -> DocumentClient:
+        """A client of the server at ``host``:``port``; the connection is made with the first request."""
+        return cls(TcpCarrier(host, port, DIALECTS[dialect], options))
+
+    async def close(self) -> None:
+        await self._carrier.close()
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, replica_nums: int = 1, retention_period_ms: int = 0) -> Created:
+        """After ``ConnectionLost`` there may be a stream that nobody knows of."""
+        wanted = m.DocumentStream(-1, replica_nums, retention_period_ms)
+        result = _only(await self._batch(m.CreateStreamsRequest(streams=[wanted]), m.CreateStreamsResponse))
+        if result.stream is None or result.range is None:
+            raise _nonsense("the answer names no stream with a range")
+        return Created(result.stream, result.range)
+
+    async def create_streams(self, streams: Sequence[m.DocumentStream]) -> list[m.StreamItemResult]:
+        """Many at once; each result has a status of its own."""
+        return (await self._batch(m.CreateStreamsRequest(streams=list(streams)), m.CreateStreamsResponse)).results
+
+    async def describe_stream(self, stream_id: int) -> m.DocumentStream:
+        answer = await self._batch(m.DescribeStreamsRequest(stream_ids=[stream_id]), m.DescribeStreamsResponse)
+        return _stream(_only(answer))
+
+    async def describe_streams(self, stream_ids: Sequence[int]) -> list[m.StreamItemResult]:
+        request = m.DescribeStreamsRequest(stream_ids=list(stream_ids))
+        return (await self._batch(request, m.DescribeStreamsResponse)).results
+
+    async def update_stream(self, stream: m.DocumentStream) -> m.DocumentStream:
+        """Gives a stream other properties; returns them as they are now."""
+        return _stream(_only(await self._batch(m.UpdateStreamsRequest(streams=[stream]), m.UpdateStreamsResponse)))
+
+    async def delete_stream(self, stream_id: int) -> m.DocumentStream:
+        """Deletes a stream and its records; returns what it was."""
+        request = m.DeleteStreamsRequest(streams=[m.DocumentStream(stream_id)])
+        return _stream(_only(await self._batch(request, m.DeleteStreamsResponse)))
+
+    async def trim_stream(self, stream_id: int, offset: int) -> Trimmed:
+        """Gives up everything below ``offset``."""
+        request = m.TrimStreamsRequest(items=[m.TrimItem(stream_id, offset)])
+        result = _only(await self._batch(request, m.TrimStreamsResponse))
+        return Trimmed(_stream(result), result.range)
+
+    # --- ranges -----------------------------------------------------------------------------------------------------
+
+    async def list_ranges(self, stream_id: int) -> list[m.DocumentRange]:
+        """Ranges of a stream, in order."""
+        return await self._list(m.RangeOwner(None, stream_id))
+
+    async def list_server_ranges(self, server_id: int) -> list[m.DocumentRange]:
+        """Ranges of all streams on a range server."""
+        return await self._list(m.RangeOwner(RangeServerInfo(server_id), -1))
+
+    async def _list(self, owner: m.RangeOwner) -> list[m.DocumentRange]:
+        answer = await self._batch(m.ListRangesRequest(owners=[owner]), m.ListRangesResponse)
+        if len(answer.results) != 1:
+            raise _nonsense(f"{len(answer.results)} results for one request")
+        (result,) = answer.results
+        _check(result.status)
+        return result.ranges
+
+    async def describe_range(self, stream_id: int, index: int) -> m.DocumentRange:
+        """A range; ``next`` is where its confirmed records end."""
+        request = m.DescribeRangesRequest(ranges=[m.RangeId(stream_id, index)])
+        return _range(await self._batch(request, m.DescribeRangesResponse))
+
+    async def seal_range(self, stream_id: int, index: int) -> m.DocumentRange:
+        """Ends a range, takes it from whoever writes it, and returns the range that is open instead. Repeatable. (Asked
+        of a range server by itself: returns the sealed range.)"""
+        request = m.SealRangesRequest(ranges=[m.RangeId(stream_id, index)])
+        return _range(await self._batch(request, m.SealRangesResponse))
+
+    async def create_range(self, stream_id: int) -> m.DocumentRange:
+        """Opens the next range of a stream whose last one is sealed."""
+        answer = await self._batch(m.NextRangeRequest(m.DocumentRange(stream_id)), m.NextRangeResponse)
+        if answer.range is None:
+            raise _nonsense("the answer names no range")
+        return answer.range
+
+    async def sync_ranges(self, stream_id: int, ranges: Sequence[m.DocumentRange]) -> list[m.DocumentRange]:
+        """Makes ranges known to the range server early; returns them as they are."""
+        request = m.SyncRangesRequest(items=[m.StreamRanges(stream_id, list(ranges))])
+        answer = await self._batch(request, m.SyncRangesResponse)
+        if len(answer.results) != 1:
+            raise _nonsense(f"{len(answer.results)} results for one request")
+        _check(answer.results[0].status)
+        return answer.results[0].ranges
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
+        """Appends records, or the bytes of a record batch, and returns once they are durable."""
+        (outcome,) = await self.append_many([(stream_id, records)])
+        if isinstance(outcome, DocumentError):
+            raise outcome
+        return outcome
+
+    async def append_many(
+        self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | Buffer]]
+    ) -> list[Appended | DocumentError]:
+        """Appends to any number of streams in one frame; outcomes in the order of ``batches``."""
+        items = [
+            m.AppendItem(stream_id, index, _batch_of(stream_id, records))
+            for index, (stream_id, records) in enumerate(batches)
+        ]
+        outcomes: dict[int, Appended | DocumentError] = {}
+        async for part in self._parts(m.AppendBatchRequest(int(self._timeout * 1000), items), self._timeout):
+            if not isinstance(part, m.AppendBatchResponse):
+                raise _nonsense(f"{type(part).__name__} is no answer to an append")
+            _check(part.status)
+            for result in part.results:
+                outcomes[result.request_index] = (
+                    Appended(result.stream_id, result.base_offset, result.append_time_ms)
+                    if result.status.ok
+                    else DocumentError(result.status)
+                )
+        missing = _nonsense("the answer says nothing of this batch")
+        return [outcomes.get(index, missing) for index in range(len(items))]
+
+    async def fetch(
+        self, stream_id: int, offset: int, max_bytes: int = 0, *, max_wait_ms: int = 0, min_bytes: int = 0
+    ) -> Fetched:
+        """Records from ``offset`` on; waits up to ``max_wait_ms`` for ``min_bytes`` bytes (at least one) of them."""
+        wanted = Wanted(stream_id, offset, max_bytes)
+        found: Fetched | None = None
+        async for _, outcome in self.fetch_many([wanted], max_wait_ms=max_wait_ms, min_bytes=min_bytes):
+            if isinstance(outcome, DocumentError):
+                raise outcome
+            found = outcome
+        if found is None:
+            raise _nonsense("the answer says nothing of the fetch")
+        return found
+
+    async def fetch_many(
+        self, wanted: Sequence[Wanted], *, max_wait_ms: int = 0, min_bytes: int = 0
+    ) -> AsyncIterator[tuple[Wanted, Fetched | DocumentError]]:
+        """Several streams in one frame; yields each outcome as it arrives, those with data first."""
+        items = [m.FetchItem(one.stream_id, index, one.offset, one.max_bytes) for index, one in enumerate(wanted)]
+        request = m.FetchBatchRequest(max_wait_ms, min_bytes, items)
+        async for part in self._parts(request, self._timeout + max_wait_ms / 1000):
+            if not isinstance(part, m.FetchBatchResponse):
+                raise _nonsense(f"{type(part).__name__} is no answer to a fetch")
+            _check(part.status)
+            for result in part.results:
+                if not 0 <= result.request_index < len(wanted):
+                    raise _nonsense(f"nobody asked with request index {result.request_index}")
+                one = wanted[result.request_index]
+                yield one, _fetched(one, result)
+
+    # --- the server itself ------------------------------------------------------------------------------------------
+
+    async def ping(self, payload: bytes = b"") -> None:
+        """Returns when the server has sent the same bytes back."""
+        answer = await self._ask(PingRequest(b"", payload), PingResponse)
+        if bytes(answer.payload) != payload:
+            raise _nonsense("another payload came back")
+
+    async def heartbeat(self, client_id: str) -> None:
+        await self._ask(HeartbeatRequest(client_id, ClientRole.FRONTEND), HeartbeatResponse)
+
+    async def allocate_id(self, host: str) -> int:
+        """A number the placement driver gives to nobody else."""
+        return (await self._ask(AllocateIdRequest(0, host), AllocateIdResponse)).id
+
+    async def describe_cluster(self) -> list[PdNode]:
+        """The placement driver's nodes."""
+        return (await self._ask(DescribePdRequest(), DescribePdResponse)).nodes
+
+    # --- exchange ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, kind: type[T]) -> T:
+        answer = await self._carrier.call(request, self._timeout)
+        _check(answer.status)
+        if not isinstance(answer, kind):
+            raise _nonsense(f"{type(answer).__name__} is no answer to {type(request).__name__}")
+        return answer
+
+    async def _batch(self, request: DocumentRequest, kind: type[D]) -> D:
+        """One answer of parts put together."""
+        whole: D | None = None
+        async for part in self._parts(request, self._timeout):
+            _check(part.status)
+            if not isinstance(part, kind):
+                raise _nonsense(f"{type(part).__name__} is no answer to {type(request).__name__}")
+            if whole is None:
+                whole = part
+            elif hasattr(whole, "results"):
+                whole.results.extend(part.results)  # type: ignore[attr-defined]
+        if whole is None:
+            raise _nonsense("an answer without parts")
+        return whole
+
+    async def _parts(self, request: DocumentRequest, timeout: float) -> AsyncIterator[Response]:
+        parts: asyncio.Queue[Answer] = asyncio.Queue()
+        self._carrier.submit(request, parts.put_nowait, timeout)
+        while True:
+            part = await parts.get()
+            if isinstance(part, ConnectionLost):
+                raise part
+            yield part
+            if not isinstance(part, DocumentResponse) or part.last:
+                return
+
+
+def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Buffer:
+    if isinstance(records, bytes | bytearray | memoryview):
+        return records
+    named = [DocumentRecord(one) if isinstance(one, bytes) else one for one in records]
+    return encode_batch(named, stream_id=stream_id)
+
+
+def _fetched(wanted: Wanted, result: m.FetchItemResult) -> Fetched | DocumentError:
+    if not result.status.ok and result.status.code != ErrorCode.NO_NEW_RECORD:
+        return DocumentError(result.status)
+    data = result.parts[0] if len(result.parts) == 1 else b"".join(result.parts)
+    with suppress(DecodeError):
+        return Fetched(wanted, parse_batches(data))
+    return DocumentError(Status(ErrorCode.RS_DATA_CORRUPTED, f"stream {wanted.stream_id} holds malformed batches"))
+
+
+def _check(status: Status) -> None:
+    if not status.ok:
+        raise DocumentError(status)
+
+
+def _nonsense(message: str) -> DocumentError:
+    return DocumentError(Status(ErrorCode.DECODE, message))
+
+
+def _only(
+    answer: m.CreateStreamsResponse
+    | m.DescribeStreamsResponse
+    | m.UpdateStreamsResponse
+    | m.DeleteStreamsResponse
+    | m.TrimStreamsResponse,
+) -> m.StreamItemResult:
+    if len(answer.results) != 1:
+        raise _nonsense(f"{len(answer.results)} results for one request")
+    (result,) = answer.results
+    _check(result.status)
+    return result
+
+
+def _stream(result: m.StreamItemResult) -> m.DocumentStream:
+    if result.stream is None:
+        raise _nonsense("the answer names no stream")
+    return result.stream
+
+
+def _range(answer: m.DescribeRangesResponse | m.SealRangesResponse) -> m.DocumentRange:
+    if len(answer.results) != 1:
+        raise _nonsense(f"{len(answer.results)} results for one request")
+    (result,) = answer.results
+    _check(result.status)
+    if result.range is None:
+        raise _nonsense("the answer names no range")
+    return result.range
