@@ -1,50 +1,125 @@
-"""The backend a node uses, started from its settings."""
+"""The backend a node uses, started from its settings: inside the node, or somewhere else over TCP."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridges.config import Settings
+import structlog
+
+from bridges.config import SbpSettings, Settings
 from bridges.front import Address
 
 if TYPE_CHECKING:
+    from sbp_back.client import Client, ClientOptions
     from sbp_back.embedded import Embedded
+    from sbp_back.range_server.store.options import StoreOptions
 
 PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
 LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
-"""Listeners of the embedded backend and their usual ports."""
+"""Listeners of placement driver and range server, and their usual ports."""
+
+_log = structlog.get_logger("anabranch.backend")
 
 
-async def start_backend(
-    settings: Settings, directory: Path, listen: Mapping[str, Address], on_failed: Callable[[str], None]
-) -> Embedded:
-    """Start range server and placement driver inside the node and return them with their client.
+@dataclass(slots=True)
+class Backend:
+    """``embedded`` is None when range servers and placement driver are elsewhere."""
 
-    ``listen`` has the addresses on which other programs reach them, if any. ``on_failed`` is called once, with a
-    sentence, when the store can no longer promise durability. Raises StoreError or OSError.
-    """
-    from sbp_back.embedded import EmbeddedOptions, start_embedded
+    client: Client
+    embedded: Embedded | None = None
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where the backend's listeners really listen."""
+        if self.embedded is None:
+            return {}
+        return {name: Address(host, port) for name, (host, port) in self.embedded.addresses.items()}
+
+    async def close(self) -> None:
+        """Let go of everything; idempotent."""
+        await (self.client.close() if self.embedded is None else self.embedded.close())
+
+
+def listeners(settings: Settings) -> Mapping[str, int]:
+    """The listeners that a node with these settings can open for its backend."""
+    return LISTENERS if settings.sbp.mode == "embedded" else {}
+
+
+def store_options(sbp: SbpSettings) -> StoreOptions:
+    """How a store in this process is to be kept."""
     from sbp_back.range_server.store.options import StoreOptions
 
-    sbp = settings.sbp
-    store = StoreOptions(
+    return StoreOptions(
         segment_bytes=sbp.segment_bytes,
         durability=sbp.durability,
         group_max_bytes=sbp.group_max_bytes,
         retention_bytes=None if sbp.retention_bytes < 0 else sbp.retention_bytes,
         low_water_bytes=None if sbp.low_water_bytes < 0 else sbp.low_water_bytes,
     )
+
+
+async def start_backend(
+    settings: Settings, directory: Path, listen: Mapping[str, Address], on_failed: Callable[[str], None]
+) -> Backend:
+    """The backend that ``settings`` ask for.
+
+    Embedded: started in ``directory``, reachable for other programs at ``listen``; ``on_failed`` is called once, with
+    a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
+    started, and that it does not answer now is only said in the log, because it may answer later.
+    """
+    if settings.sbp.mode == "external":
+        return await _external(settings)
+    from sbp_back.embedded import EmbeddedOptions, start_embedded
+
     options = EmbeddedOptions(
-        store=store,
+        store=store_options(settings.sbp),
         listen={name: (address.host, address.port) for name, address in listen.items()},
         advertise={name: told for name, told in settings.advertise.items() if name in LISTENERS},
+        heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
     )
-    return await start_embedded(directory, options, on_failed)
+    embedded = await start_embedded(directory, options, on_failed)
+    return Backend(embedded.client, embedded)
 
 
-def addresses(embedded: Embedded) -> dict[str, Address]:
-    """Where the backend's listeners really listen."""
-    return {name: Address(host, port) for name, (host, port) in embedded.addresses.items()}
+def client_options(sbp: SbpSettings) -> ClientOptions:
+    """Times of a client of an external backend: nothing may take longer than the clients of the node wait."""
+    from sbp_back.client import ClientOptions
+    from sbp_back.control import ControlOptions
+    from sbp_back.replica import RetryOptions
+    from sbp_back.writer import WriterOptions
+
+    seconds = sbp.timeout_ms / 1000
+    control = ControlOptions(timeout=seconds / 3)
+    retry = RetryOptions(append_timeout=seconds / 2, patience=seconds / 2)
+    return ClientOptions(
+        control,
+        WriterOptions(patience=seconds, retry=retry, control=control),
+        fetch_timeout=seconds / 2,
+        open_timeout=seconds,
+        foreign=sbp.flavor == "elastic-stream",
+    )
+
+
+async def _external(settings: Settings) -> Backend:
+    from sbp_back.carrier import TcpOptions, tcp_connector
+    from sbp_back.client import Client
+    from sbp_back.errors import SbpError
+    from sbp_back.leader import pd_carrier
+    from sbp_back.model import DescribePdRequest
+
+    sbp = settings.sbp
+    # A server that comes back should be found soon: what waits for it are clients of the node.
+    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000)
+    client = Client(pd_carrier(sbp.pd, options=tcp), tcp_connector(options=tcp), client_options(sbp))
+    try:
+        described = await client.pd.call(DescribePdRequest(), timeout=min(2.0, sbp.timeout_ms / 3000))
+        problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
+    except SbpError as error:
+        problem = error.message
+    if problem is not None:
+        _log.warning("the placement driver does not answer: partitions are unavailable until it does", error=problem)
+    return Backend(client)

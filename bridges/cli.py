@@ -18,6 +18,8 @@ EXIT_NODE_FAILED = 5
 
 _COMMANDS = {
     "serve": "Run a node.",
+    "pd": "Run a placement driver of its own.",
+    "range-server": "Run a range server of its own.",
     "config": "Show every setting, its value and where it comes from.",
     "topic": "List, create, describe, alter and delete topics.",
     "group": "Show consumer groups and their lag.",
@@ -25,7 +27,7 @@ _COMMANDS = {
     "tail": "Print records of a topic.",
     "version": "Print the version.",
 }
-"""Command names, each the name of a module in bridges/commands with a click command called ``command``."""
+"""Command names, each (with ``_`` for ``-``) a module in bridges/commands with a click command called ``command``."""
 
 
 class _Lazy(click.Group):
@@ -37,7 +39,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"bridges.commands.{cmd_name}").command
+        command: click.Command = import_module(f"bridges.commands.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,12 +12,13 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from bridges.config_types import InvalidConfig
+from bridges.front import Address
 from bridges.quantities import format_duration, format_size, parse_duration, parse_size
 from bridges.topic_config import validate
 
@@ -42,6 +43,16 @@ Duration = Annotated[
 """Milliseconds; written as a number or like 30s, 5m, 7d."""
 
 
+def _pd_addresses(value: object) -> object:
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        for part in parts:
+            if Address.parse(part).port == 0:
+                raise ValueError(f"{part!r} has no port to connect to")
+        return ",".join(parts)
+    return value
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -59,9 +70,32 @@ class NodeSettings(_Section):
 
 
 class SbpSettings(_Section):
-    mode: Literal["embedded"] = Field(
+    mode: Literal["embedded", "external"] = Field(
         default="embedded",
-        description="Where data is kept: embedded runs range server and placement driver in the node.",
+        description="Where data is kept: embedded runs range server and placement driver in the node, external uses "
+        "those that sbp.pd leads to.",
+    )
+    pd: Annotated[str, BeforeValidator(_pd_addresses)] = Field(
+        default="",
+        description="Placement driver of an external backend, HOST:PORT; several nodes of one are separated by commas.",
+    )
+    flavor: Literal["anabranch", "elastic-stream"] = Field(
+        default="anabranch",
+        description="What an external backend runs; known faults of elastic-stream's servers are worked around.",
+    )
+    timeout_ms: Duration = Field(
+        default=15_000,
+        ge=100,
+        description="How long an external backend may leave an append, a read or the opening of a partition without "
+        "progress before clients are told to try again.",
+    )
+    heartbeat_ms: Duration = Field(
+        default=3_000, ge=10, description="How often a range server reports to the placement driver."
+    )
+    alive_ms: Duration = Field(
+        default=10_000,
+        ge=10,
+        description="Silence after which a placement driver gives a range server no new ranges.",
     )
     durability: Literal["fsync", "os"] = Field(
         default="fsync",
@@ -218,6 +252,12 @@ class Settings(_Section):
     limits: LimitSettings = LimitSettings()
     logging: LoggingSettings = LoggingSettings()
 
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.sbp.mode == "external" and not self.sbp.pd:
+            raise ValueError("sbp.mode = external needs sbp.pd, the address of the placement driver")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -361,6 +401,9 @@ def _explain(error: ValidationError, given: Mapping[str, tuple[Any, str]]) -> It
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
+        if not key:  # about several settings together
+            yield message
+            continue
         value, where = given.get(key, (problem["input"], "settings"))
         if key in _MAPS:
             places = sorted({origin for name, (_, origin) in given.items() if name.startswith(f"{key}.")})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bridges import backend, node_metrics
+from bridges import backend, node_metrics, promises
 from bridges.catalog import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.config import Settings, SettingsError
 from bridges.data_dir import DataDirectory, write_ready_file
@@ -93,7 +93,7 @@ class Node:
         self.static_config: dict[str, str] = {}
         """Node-level configuration that the settings give (bridges/node_config.py), by key."""
         self.started_ms = 0
-        self.embedded: Embedded | None = None
+        self._backend: backend.Backend | None = None
         self._factories = fronts
         self._on_failed = on_failed
         self._directory: DataDirectory | None = None
@@ -101,6 +101,11 @@ class Node:
         self._chores: list[asyncio.Task[None]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
+
+    @property
+    def embedded(self) -> Embedded | None:
+        """The backend inside this node; None while there is none, and when the backend is elsewhere."""
+        return None if self._backend is None else self._backend.embedded
 
     @property
     def cluster_id(self) -> str:
@@ -154,8 +159,7 @@ class Node:
         listen = self._listen_addresses()
 
         durable = settings.sbp.durability == "fsync"
-        if not durable:
-            _log.warning("durability is 'os': acknowledged data survives the end of the process, but not power loss")
+        promises.tell(promises.of_node(settings.sbp), _log)
         self.db = Database(
             self._directory.database,
             MIGRATIONS,
@@ -164,11 +168,11 @@ class Node:
             on_failed=lambda error: self.fail(str(error)),
         )
         await self.db.open()
-        self.embedded = await backend.start_backend(
-            settings, self._directory.backend, _only(listen, backend.LISTENERS), self.fail
+        self._backend = await backend.start_backend(
+            settings, self._directory.backend, _only(listen, backend.listeners(settings)), self.fail
         )
-        self.client = self.embedded.client
-        self.addresses.update(backend.addresses(self.embedded))
+        self.client = self._backend.client
+        self.addresses.update(self._backend.addresses)
 
         self.progress = Progress(self.db)
         await self.progress.load()
@@ -176,6 +180,7 @@ class Node:
             max_partitions=settings.limits.max_partitions,
             max_partitions_per_topic=settings.limits.max_partitions_per_topic,
             static=self.static_config,
+            owns_streams=settings.sbp.mode == "embedded",
         )
         self.catalog = Catalog(self.db, self.client, options, (erase_topic,))
         await self.catalog.load()
@@ -207,7 +212,7 @@ class Node:
         return [point.load() for point in found if self.settings.listen.get(point.name) != OFF]
 
     def _listen_addresses(self) -> dict[str, Address]:
-        ports = {**backend.LISTENERS, CONSOLE: CONSOLE_PORT}
+        ports = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT}
         for front in self.fronts:
             ports.update(front.listeners)
         given = {name: text for name, text in self.settings.listen.items() if text != OFF}
@@ -272,8 +277,8 @@ class Node:
             await self._step("closing the catalog", self.catalog.close())
         if hasattr(self, "db"):
             await self._step("closing the database", self.db.close())
-        if self.embedded is not None:
-            await self._step("closing the backend", self.embedded.close())
+        if self._backend is not None:
+            await self._step("closing the backend", self._backend.close())
         if self._directory is not None:
             self._directory.release()
         self.phase = Phase.STOPPED

@@ -12,6 +12,7 @@ from bridges.metrics import counter, gauge
 
 if TYPE_CHECKING:
     from bridges.node import Node
+    from sbp_back.range_server.store import StoreStats
 
 
 def install(node: Node) -> None:
@@ -19,7 +20,7 @@ def install(node: Node) -> None:
     node.metrics.add_source(lambda: _about(node))
     node.metrics.add_source(lambda: _partitions(node))
     node.metrics.add_source(lambda: _lag(node))
-    node.metrics.add_source(lambda: _store(node))
+    node.metrics.add_source(lambda: () if node.embedded is None else store_metrics(node.embedded.store.stats))
 
 
 def _about(node: Node) -> Iterator[Metric]:
@@ -34,11 +35,16 @@ def _about(node: Node) -> Iterator[Metric]:
     )
     yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
     yield _value("anabranch_groups", "Consumer groups with committed positions.", len(node.progress.groups()))
+    yield from process_metrics()
+    yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
+    yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def process_metrics() -> Iterator[Metric]:
+    """What any process tells of itself."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
     yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
-    yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
-    yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
 
 
 def _partitions(node: Node) -> Iterator[Metric]:
@@ -93,10 +99,8 @@ _STORE_VALUES = {
 }
 
 
-def _store(node: Node) -> Iterator[Metric]:
-    if node.embedded is None:
-        return
-    stats = node.embedded.store.stats
+def store_metrics(stats: StoreStats) -> Iterator[Metric]:
+    """What a store tells, inside a node or in a range server of its own."""
     for name, text in _STORE_TOTALS.items():
         yield _total(f"anabranch_store_{name}", text, getattr(stats, name))
     for name, text in _STORE_VALUES.items():

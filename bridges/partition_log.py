@@ -271,14 +271,18 @@ class PartitionLog:
             self._moved()
 
     def _append_failed(self, base: int, batch: Batch, done: AppendDone, error: SbpError) -> None:
-        if isinstance(error, NoSpace):
-            # Whatever was handed over after this batch is refused with it: take all of it back, the latest first.
+        if self._writer is not None and self._writer.failed is None:
+            # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
+            # latest first. The log stays open.
             for later_base, later, _ in reversed(self._pending):
                 if later.producer is not None:
                     self.state.ledger.forget(later.producer, later_base)
             if batch.producer is not None:
                 self.state.ledger.forget(batch.producer, base)
-            refusal: LogError = StorageFull(str(error))
+            place = f"{self.topic}-{self.partition}"
+            refusal: LogError = (
+                StorageFull(str(error)) if isinstance(error, NoSpace) else LogUnavailable(f"{place}: {error}")
+            )
             done(-1, refusal)
             for waiting in self._duplicates.pop(base, ()):
                 waiting(-1, refusal)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -37,6 +38,26 @@ def node_option(function: F) -> F:
         metavar="URL",
         help="Console address of a node (or ANABRANCH_NODE).",
     )(function)
+
+
+def service_options(function: F) -> F:
+    """Options of every command that runs a server: ``--set``, ``--config`` and ``--ready-file``."""
+    for option in (
+        click.option(
+            "--ready-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Written once everything listens: JSON with the addresses; removed when the process stops.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar="ANABRANCH_CONFIG",
+            help="Settings file.",
+        ),
+        click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any setting; see 'anabranch config'."),
+    ):
+        function = option(function)
+    return function
 
 
 def print_json(value: object) -> None:

@@ -20,6 +20,7 @@ from sbp_back.placement_driver.state import StateError, StateVersionError
 from sbp_back.serving import ListenAt, advertised, listen, run_all
 
 STATE_FILE = "pd.sqlite"
+LOCK_FILE = "pd.lock"
 
 
 @dataclass(slots=True)
@@ -28,6 +29,32 @@ class PlacementDriverSetup:
 
     driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
     listen: ListenAt | None = None
+
+
+class StateLock:
+    """Holds a placement driver's state for this process, from construction to :meth:`release`.
+
+    Raises ``StoreLocked`` and ``StoreError``. A store may lie in the same directory; it has a lock of its own.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / LOCK_FILE
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
+
+    def release(self) -> None:
+        """Let others have it. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class ServerCarriers:
@@ -67,10 +94,13 @@ class ServerCarriers:
 class PlacementDriverService:
     """Made by :func:`start_placement_driver`."""
 
-    def __init__(self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers) -> None:
+    def __init__(
+        self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers, lock: StateLock
+    ) -> None:
         self.driver = driver
         self.listener = listener
         self._servers = servers
+        self._lock = lock
         self._closed = False
 
     async def drain(self) -> None:
@@ -83,23 +113,29 @@ class PlacementDriverService:
         if self._closed:
             return
         self._closed = True
-        await run_all([self.drain, self._servers.close, self.driver.close])
+        try:
+            await run_all([self.drain, self._servers.close, self.driver.close])
+        finally:
+            self._lock.release()
 
 
 async def start_placement_driver(
     data_dir: Path, setup: PlacementDriverSetup, connect: Callable[[RangeServerInfo], Carrier]
 ) -> PlacementDriverService:
-    """A placement driver with its state in ``data_dir``, which exists and is the caller's alone.
+    """A placement driver with its state in ``data_dir`` (created when absent).
 
-    ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError`` (the state is
-    of another version, or damaged) and ``OSError`` (the address is taken); nothing is left running then.
+    ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError``
+    (``StoreLocked``: another process has the directory; the state is of another version, or damaged) and ``OSError``
+    (the address is taken); nothing is left running then.
     """
     loop = asyncio.get_running_loop()
-    try:
-        state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)
-    except (StateError, StateVersionError) as error:
-        raise StoreError(str(error)) from error
     async with AsyncExitStack() as undo:
+        lock = await asyncio.to_thread(StateLock, data_dir)
+        undo.callback(lock.release)
+        try:
+            state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)
+        except (StateError, StateVersionError) as error:
+            raise StoreError(str(error)) from error
         servers = ServerCarriers(connect)
         undo.push_async_callback(servers.close)
         driver = PlacementDriver(state, setup.driver, connect=servers)
@@ -109,31 +145,4 @@ async def start_placement_driver(
             listener = await listen(driver, setup.listen)
             driver.advertise_addr = advertised(listener, setup.listen.advertise)
         undo.pop_all()
-        return PlacementDriverService(driver, listener, servers)
-
-
-class StateLock:
-    """Holds a placement driver's directory for this process, from construction to :meth:`release`.
-
-    Not for a directory that also holds a store: the store's own lock then guards both. Raises ``StoreLocked`` and
-    ``StoreError``.
-    """
-
-    def __init__(self, data_dir: Path) -> None:
-        path = data_dir / "pd.lock"
-        try:
-            data_dir.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
-
-    def release(self) -> None:
-        """Let others have it. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        return PlacementDriverService(driver, listener, servers, lock)

@@ -39,6 +39,7 @@ class Writer:
         self.next_offset = self.confirm_offset = backend.end
         self.flying: list[tuple[Entry, Done]] = []
         self.closed = False
+        self.failed: SbpError | None = None
 
     def append(self, payload: Any, count: int, flags: int, timestamp: int, done: Done) -> int:
         base = self.next_offset
@@ -59,6 +60,11 @@ class Writer:
         self.next_offset = self.confirm_offset
         for _, done in flying:
             done(error)
+
+    def fail(self, error: SbpError) -> None:
+        """Fail everything in flight and be of no further use."""
+        self.failed = error
+        self.refuse(error)
 
     async def close(self) -> None:
         self.closed = True
@@ -199,7 +205,11 @@ async def test_a_duplicate_in_flight_waits_for_its_original() -> None:
     assert isinstance(world.answers[-1], OutOfOrderSequence)
 
 
-async def test_a_full_disk_takes_back_what_it_refused_and_the_producer_may_retry() -> None:
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [(NoSpace(), StorageFull), (SbpError(ErrorCode.PD_NO_AVAILABLE_RS, "none left"), LogUnavailable)],
+)
+async def test_a_writer_that_lives_on_takes_back_what_it_refused(error: SbpError, refusal: type[LogError]) -> None:
     world = World()
     log = await world.boot()
     log.append(batch(sequence=0), world.done)
@@ -207,9 +217,9 @@ async def test_a_full_disk_takes_back_what_it_refused_and_the_producer_may_retry
     log.append(batch(sequence=1), world.done)
     log.append(batch(sequence=2), world.done)
     log.append(batch(sequence=2), world.done)
-    world.writer.refuse(NoSpace())
+    world.writer.refuse(error)
     assert world.answers[0] == 0
-    assert [type(answer) for answer in world.answers[1:]] == [StorageFull] * 3
+    assert [type(answer) for answer in world.answers[1:]] == [refusal] * 3
     assert log.is_open
     log.append(batch(sequence=1), world.done)
     log.append(batch(sequence=2), world.done)
@@ -225,7 +235,7 @@ async def test_a_lost_backend_fails_what_is_in_flight_and_the_next_use_takes_a_n
     world.writer.acknowledge(1)
     log.append(batch(sequence=1), world.done)
     log.append(batch(sequence=1), world.done)
-    world.writer.refuse(error)
+    world.writer.fail(error)
     assert [type(answer) for answer in world.answers[1:]] == [LogUnavailable] * 2
     first_epoch = log.epoch
     log.append(batch(sequence=1), world.done)

@@ -1,0 +1,54 @@
+"""``anabranch pd``: a placement driver in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bridges import process
+from bridges.commands.common import key_values, service_options
+
+if TYPE_CHECKING:
+    from bridges.backend_process import PdProcess
+    from bridges.config import Settings
+
+
+@click.command("pd")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the placement driver's state.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where clients connect to (default 127.0.0.1:12378); port 0 picks one."
+)
+@click.option("--metrics", metavar="HOST:PORT", help="Where health and metrics are served over HTTP, if anywhere.")
+@service_options
+def command(
+    data: Path,
+    listen: str | None,
+    metrics: str | None,
+    sets: tuple[str, ...],
+    config: Path | None,
+    ready_file: Path | None,
+) -> None:
+    """Run a placement driver: it knows which range servers keep which streams.
+
+    Range servers ('anabranch range-server') report to it, nodes with sbp.mode=external ask it.
+    """
+    flags = {**key_values(sets, "--set"), "data_dir": str(data)}
+    if listen is not None:
+        flags["listen.sbp-pd"] = listen
+    if metrics is not None:
+        flags["listen.metrics"] = metrics
+
+    def make(settings: Settings, give_up: Callable[[str], None]) -> PdProcess:
+        from bridges.backend_process import PdProcess
+
+        return PdProcess(settings)
+
+    process.run(flags, config, make, ready=ready_file)

@@ -1,0 +1,55 @@
+"""``anabranch range-server``: a range server in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bridges import process
+from bridges.commands.common import key_values, service_options
+
+if TYPE_CHECKING:
+    from bridges.backend_process import RangeServerProcess
+    from bridges.config import Settings
+
+
+@click.command("range-server")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the range server's store.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where clients connect to (default 127.0.0.1:10911); port 0 picks one."
+)
+@click.option("--pd", metavar="HOST:PORT", help="The placement driver (setting sbp.pd).")
+@click.option("--metrics", metavar="HOST:PORT", help="Where health and metrics are served over HTTP, if anywhere.")
+@service_options
+def command(
+    data: Path,
+    listen: str | None,
+    pd: str | None,
+    metrics: str | None,
+    sets: tuple[str, ...],
+    config: Path | None,
+    ready_file: Path | None,
+) -> None:
+    """Run a range server: it keeps ranges of streams on its disk.
+
+    At its first start it gets a number from the placement driver, and waits for it if it must.
+    """
+    flags = {**key_values(sets, "--set"), "data_dir": str(data)}
+    for key, value in (("listen.sbp-range-server", listen), ("sbp.pd", pd), ("listen.metrics", metrics)):
+        if value is not None:
+            flags[key] = value
+
+    def make(settings: Settings, give_up: Callable[[str], None]) -> RangeServerProcess:
+        from bridges.backend_process import RangeServerProcess
+
+        return RangeServerProcess(settings, give_up)
+
+    process.run(flags, config, make, ready=ready_file)

@@ -1,0 +1,109 @@
+"""A server in a process of its own: signals, draining, exit codes. What every such command shares."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bridges.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
+from bridges.commands.common import fail
+
+if TYPE_CHECKING:
+    from bridges.config import Settings
+
+
+class Service(Protocol):
+    """What runs in the process. ``failure``: why it cannot go on, if so."""
+
+    @property
+    def failure(self) -> str | None: ...
+
+    async def start(self, ready_file: Path | None = None) -> None:
+        """Serve, and write the ready file. Cancelled when the process is told to stop meanwhile."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish what is under way, and stop."""
+        ...
+
+    def hurry(self) -> None:
+        """Have a stop that is under way give up waiting."""
+        ...
+
+
+def run(
+    flags: Mapping[str, str],
+    file: Path | None,
+    make: Callable[[Settings, Callable[[str], None]], Service],
+    *,
+    ready: Path | None,
+) -> None:
+    """Run what ``make`` makes of the settings until SIGTERM or SIGINT; ends the process with an exit code if that is
+    not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on."""
+    # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
+    gc.disable()
+    from bridges.config import SettingsError, load
+
+    try:
+        settings = load(flags, environ=os.environ, file=file).settings
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+
+    from bridges import log
+    from sbp_back.errors import StoreError
+
+    log.configure(settings.logging.level, settings.logging.format)
+    try:
+        failure = asyncio.run(_until_stopped(lambda give_up: make(settings, give_up), ready))
+    except (StoreError, OSError) as error:
+        fail(str(error), EXIT_CANNOT_START)
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+    if failure is not None:
+        fail(failure, EXIT_NODE_FAILED)
+
+
+async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready: Path | None) -> str | None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    urgent = asyncio.Event()
+    failed: list[str] = []
+
+    def asked() -> None:
+        # A second signal says that waiting for requests in flight takes too long.
+        (urgent if stop.is_set() else stop).set()
+
+    def give_up(reason: str) -> None:
+        failed.append(reason)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    service = make(give_up)
+    starting = asyncio.ensure_future(service.start(ready))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()  # it stops again what it has started
+        await asyncio.wait({starting})
+        return failed[0] if failed else None
+    starting.result()
+    # What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
+    # (reference/kafka.md, section 6 rule 8).
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()
+    await stopping
+    draining = asyncio.ensure_future(service.stop())
+    hurrying = asyncio.ensure_future(urgent.wait())
+    await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    if not draining.done():
+        service.hurry()
+    await draining
+    hurrying.cancel()
+    return failed[0] if failed else service.failure
