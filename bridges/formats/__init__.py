@@ -6,13 +6,14 @@ from collections import OrderedDict
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import FORMAT_MASK, BatchInfo, FormatId, StoredFormat
+from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.raw import RawFormat
 from bridges.records import Buffer, Record, StoredBatch
 
 __all__ = ["FORMATS", "FORMAT_MASK", "BatchInfo", "FormatId", "StoredFormat", "Translator", "decode", "format_of"]
 
-FORMATS: dict[int, StoredFormat] = {int(plug.id): plug for plug in (RawFormat(), KafkaFormat())}
+FORMATS: dict[int, StoredFormat] = {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat())}
 
 
 def format_of(flags: int) -> StoredFormat:

@@ -20,6 +20,7 @@ class FormatId(IntEnum):
     KAFKA = 1
     PRAVEGA = 2
     YDB = 3
+    SBP_V01 = 4
 
 
 class BatchInfo(NamedTuple):

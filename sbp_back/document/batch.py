@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
+from typing import Any
 
 from sbp_back.errors import DecodeError
 from sbp_back.flat import Table, Tables, Text, i16, i32, i64
@@ -147,7 +148,19 @@ def count_records(batch: Buffer) -> int:
     return count
 
 
-def set_base_offset(batch: bytearray, base_offset: int) -> None:
+def _read_meta(table: Table, data: memoryview, lenient: bool) -> Any:
+    """An empty meta is one of defaults."""
+    if not len(data):
+        return table.make()
+    try:
+        return table.read(bytes(data))
+    except DecodeError:
+        if lenient:
+            return table.make()
+        raise
+
+
+def set_base_offset(batch: Buffer, base_offset: int) -> None:
     """Writes the offset the server has assigned; the meta, a copy of the client's, stays as it is."""
     _BASE.pack_into(batch, 1, base_offset)
 
@@ -176,13 +189,14 @@ def parse_batches(data: Buffer) -> list[RecordBatch]:
     return [parse_batch(batch) for batch in split_batches(data)]
 
 
-def parse_batch(batch: Buffer) -> RecordBatch:
+def parse_batch(batch: Buffer, *, lenient: bool = False) -> RecordBatch:
     """Exactly one batch. Its records are numbered from the base offset; their deltas are the writer's claim and count
-    only in batches the server made. Raises ``DecodeError``."""
+    only in batches the server made. Raises ``DecodeError``; with ``lenient`` not for a meta that is no table, which the
+    server stores unseen: it then says nothing."""
     data = memoryview(batch)
     at = _first_record(data, 0)
     base = int(_BASE.unpack_from(data, 1)[0])
-    meta: BatchMeta = BATCH_META.read(bytes(data[_HEAD_BYTES:at])) if at > _HEAD_BYTES else BatchMeta()
+    meta: BatchMeta = _read_meta(BATCH_META, data[_HEAD_BYTES:at], lenient)
     wrapped = -1
     for pair in meta.properties:
         if pair.key == WRAPPED and pair.value.isdecimal():
@@ -191,8 +205,7 @@ def parse_batch(batch: Buffer) -> RecordBatch:
     end = base
     while at < len(data):
         body, after = _next_record(data, at)
-        meta_bytes = bytes(data[at + 8 : body])
-        of_record: RecordMeta = RECORD_META.read(meta_bytes) if meta_bytes else RecordMeta()
+        of_record: RecordMeta = _read_meta(RECORD_META, data[at + 8 : body], lenient)
         end = max(end, base + of_record.offset_delta if wrapped >= 0 else end)
         records.append(
             DocumentRecord(
