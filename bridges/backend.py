@@ -21,6 +21,8 @@ PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
 LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
 """Listeners of placement driver and range server, and their usual ports."""
+DOCUMENT_LISTENERS: Mapping[str, int] = {"sbp-v0.1": 12379, "sbp-v0.1-range-server": 10912, "sbp-v0.1-april": 12380}
+"""Listeners of the specification document's dialect (docs/sbp.md): closed unless they are given an address."""
 
 _log = structlog.get_logger("anabranch.backend")
 
@@ -46,7 +48,10 @@ class Backend:
 
 def listeners(settings: Settings) -> Mapping[str, int]:
     """The listeners that a node with these settings can open for its backend."""
-    return LISTENERS if settings.sbp.mode == "embedded" else {}
+    if settings.sbp.mode != "embedded":
+        return {}
+    wanted = {name: port for name, port in DOCUMENT_LISTENERS.items() if name in settings.listen}
+    return {**LISTENERS, **wanted}
 
 
 def store_options(sbp: SbpSettings) -> StoreOptions:
@@ -78,7 +83,7 @@ async def start_backend(
     options = EmbeddedOptions(
         store=store_options(settings.sbp),
         listen={name: (address.host, address.port) for name, address in listen.items()},
-        advertise={name: told for name, told in settings.advertise.items() if name in LISTENERS},
+        advertise={name: told for name, told in settings.advertise.items() if name in listen},
         heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
     )
     embedded = await start_embedded(directory, options, on_failed)

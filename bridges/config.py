@@ -212,7 +212,8 @@ def _listen(value: object) -> object:
 
 
 def _listener(name: str) -> str:
-    return name.replace("_", "-").replace(".", "-")
+    # The dot of a version is the only one in a name.
+    return name.replace("_", "-").replace(".", "-").replace("-v0-", "-v0.")
 
 
 def _topic_defaults(value: object) -> object:
@@ -232,7 +233,8 @@ class Settings(_Section):
     data_dir: Path = Field(default=Path("anabranch-data"), description="Directory of everything the node keeps.")
     listen: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
         default_factory=dict,
-        description="Address HOST:PORT of a listener (kafka, console, sbp-pd, sbp-range-server); port 0: any free one.",
+        description="Address HOST:PORT of a listener (kafka, console, sbp-pd, sbp-range-server, sbp-v0.1); port 0: any "
+        "free one.",
     )
     advertise: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
         default_factory=dict,

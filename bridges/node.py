@@ -24,6 +24,7 @@ from bridges import backend, node_metrics, promises
 from bridges.catalog import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.config import Settings, SettingsError
 from bridges.data_dir import DataDirectory, write_ready_file
+from bridges.document_owner import PartitionOwners
 from bridges.errors import LogError
 from bridges.front import ENTRY_POINTS, Address, Front
 from bridges.logs import LogOptions, Logs
@@ -188,6 +189,8 @@ class Node:
             self.client, self.catalog.stream_of, Snapshots(self.db), self.catalog.next_epoch, _log_options(settings)
         )
         await self.logs.start()
+        if self.embedded is not None:
+            self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)
         self.static_config.update(static_config(settings, listen, self._advertised_of(listen)))
         node_metrics.install(self)
@@ -271,6 +274,9 @@ class Node:
             await self._step(f"stopping {front.name}", front.stop())
         if self._console is not None:
             await self._step("stopping the console", self._console.stop())
+        if self.embedded is not None:
+            # Clients of the document's dialect append through the partition logs.
+            await self._step("draining sbp-v0.1", self.embedded.document.drain())
         if hasattr(self, "logs"):
             await self._step("closing partition logs", self.logs.close())
         if hasattr(self, "catalog"):
