@@ -47,6 +47,7 @@ class _Server:
     info: RangeServerInfo
     heard: float
     metrics: RangeServerMetrics | None = None
+    given: int = 0  # ranges since the metrics were told
 
 
 class Servers:
@@ -71,6 +72,7 @@ class Servers:
         known.heard = self._clock()
         if metrics is not None:
             known.metrics = metrics
+            known.given = 0
         if info.advertise_addr in ("", known.info.advertise_addr):
             return False
         known.info = info
@@ -94,7 +96,8 @@ class Servers:
         """``count`` different living servers, or None when there are not so many.
 
         Each is the better of two drawn at random: close to the best choice, without sending every new range to the
-        one server that looks best until its next report.
+        one server that looks best until its next report. The first one counts as given a range until that report, or
+        many ranges made at once would all avoid the server that looks worst by a trifle.
         """
         pool = self.alive()
         if len(pool) < count:
@@ -105,10 +108,14 @@ class Servers:
             best = max(pair, key=self._score_of)
             pool.remove(best)
             chosen.append(best)
+        if chosen:
+            self._servers[chosen[0]].given += 1
         return chosen
 
     def _score_of(self, server_id: int) -> float:
-        return score(self._servers[server_id].metrics)
+        server = self._servers[server_id]
+        # As much as it will cost the server once it reports the range as active.
+        return score(server.metrics) - server.given
 
 
 def addressed(server_ids: Iterable[int], known: dict[int, RangeServerInfo]) -> list[RangeServerInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -464,3 +465,12 @@ async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StateError):
         SqliteState(path, asyncio.get_running_loop())
+
+
+def test_many_ranges_at_once_leave_no_server_out() -> None:
+    servers = Servers(10.0, lambda: 0.0, random.Random(4))
+    for server_id in range(3):
+        # The last one looks worst, by very little: of two drawn it would never be the better.
+        servers.heard(RangeServerInfo(server_id, ""), RangeServerMetrics(disk_free_space=1, memory_used=server_id))
+    given = Counter(chosen[0] for _ in range(300) if (chosen := servers.choose(3)) is not None)
+    assert all(80 <= given[server_id] <= 120 for server_id in range(3)), given
