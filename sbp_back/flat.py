@@ -338,13 +338,15 @@ class Unused:
 
 
 class Table:
-    """A declared table: the class of its objects and its fields, one for each slot from 0."""
+    """A declared table: the class of its objects and its fields, one for each slot from 0. ``closed``: one with more
+    slots is not a later version of it but something else, and malformed."""
 
-    __slots__ = ("fields", "make")
+    __slots__ = ("closed", "fields", "make")
 
-    def __init__(self, make: Callable[..., Any], *fields: Field) -> None:
+    def __init__(self, make: Callable[..., Any], *fields: Field, closed: bool = False) -> None:
         self.make = make
         self.fields = fields
+        self.closed = closed
 
     def read(self, data: bytes) -> Any:
         """The root table of ``data`` as an object. Raises ``DecodeError``."""
@@ -361,7 +363,10 @@ class Table:
 
     def read_at(self, reader: Reader, at: int) -> Any:
         values: dict[str, Any] = {}
-        _read_fields(getattr(self.make, "__name__", "table"), self.fields, reader, at, values)
+        name = getattr(self.make, "__name__", "table")
+        _read_fields(name, self.fields, reader, at, values)
+        if self.closed and _vtable_size(reader, at) > 4 + 2 * len(self.fields):
+            raise DecodeError(f"{name} has fields it cannot have")
         return self.make(**values)
 
     def write_at(self, writer: Writer, at: int, value: Any) -> None:
@@ -397,6 +402,12 @@ def _read_fields(name: str, fields: Sequence[Field], reader: Reader, at: int, va
             if used > table_size:
                 raise DecodeError(f"{name} has no room for its fields")
             item.read(reader, at + position, values)
+
+
+def _vtable_size(reader: Reader, at: int) -> int:
+    """Of a table that was read already."""
+    vtable = at - int(_I32.unpack_from(reader.data, at)[0])
+    return int(_U16.unpack_from(reader.data, vtable)[0])
 
 
 def _write_fields(fields: Sequence[Field], writer: Writer, at: int, owner: Any) -> None:

@@ -91,8 +91,7 @@ class DialectV01:
             return opcode, header, [item.batch for item in request.items]
         if isinstance(request, ReportMetricsRequest):
             return opcode, self.shapes.requests[Opcode.REPORT_METRICS].write(flat_report(request)), ()
-        table = opcode if not isinstance(request, m.DescribeRangesRequest) else Opcode.DESCRIBE_RANGE
-        return opcode, self.shapes.requests[table].write(request), ()
+        return opcode, self.shapes.requests[opcode].write(request), ()
 
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
         if opcode == Opcode.PING:
@@ -104,9 +103,9 @@ class DialectV01:
         if len(header) > MAX_REQUEST_HEADER:
             raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
         data = bytes(header)
-        if opcode == Opcode.CREATE_RANGE and _is_batch(data):
+        if opcode == Opcode.CREATE_RANGE and not self._april and _is_batch(data):
             opcode = Opcode.DESCRIBE_RANGE  # the section of the document against its table (section 1.4, row 1)
-        if opcode in _BATCHES:
+        if opcode in _BATCHES or (self._april and opcode == Opcode.CREATE_RANGE):
             _check_batch(data)
         elif opcode == Opcode.CREATE_RANGE:
             _check_disjoint(data, _slot(data, _root(data), 1), (8, 4, 8, 8, 8, 4))
@@ -149,7 +148,7 @@ class DialectV01:
             return failure
         if opcode == Opcode.PING:
             return PingResponse(data, bytes(payload))
-        if opcode == Opcode.CREATE_RANGE and _is_batch(data):
+        if opcode == Opcode.CREATE_RANGE and not self._april and _is_batch(data):
             opcode = Opcode.DESCRIBE_RANGE
         table = self.shapes.responses.get(opcode)
         if table is None:

@@ -207,6 +207,9 @@ class Shapes:
                 DescribePdResponse, status, Inner("cluster", Tables("nodes", PD_NODE, always=True), always=True)
             ),
         }
+        if april:  # 0x2004 was DESCRIBE_RANGES then, and there was no CREATE_RANGE
+            for tables in (self.requests, self.responses):
+                tables[Opcode.CREATE_RANGE] = tables.pop(Opcode.DESCRIBE_RANGE)
         self.system_error = Table(SystemErrorResponse, status)
         self.opcodes: dict[type[Request], int] = {
             HeartbeatRequest: Opcode.HEARTBEAT,
@@ -218,8 +221,6 @@ class Shapes:
         for opcode, table in self.requests.items():
             if isinstance(table.make, type) and issubclass(table.make, DocumentRequest):
                 self.opcodes[table.make] = opcode
-        if april:
-            self.opcodes[m.DescribeRangesRequest] = Opcode.CREATE_RANGE  # 0x2004 was DESCRIBE_RANGES then
         self.writes: dict[type[Response], Table] = {
             table.make: table for table in self.responses.values() if isinstance(table.make, type)
         }

@@ -136,6 +136,7 @@ REQUESTS: dict[int, Table] = {
         ReportMetricsRequest,
         Sub("range_server", RANGE_SERVER, always=True, default=RangeServerInfo),
         Sub("metrics", METRICS, always=True, default=RangeServerMetrics),
+        closed=True,  # in sbp-v0.1 the figures are slots of this very table
     ),
     Opcode.DESCRIBE_PD: Table(DescribePdRequest, Sub("range_server", RANGE_SERVER, required=True), _TIMEOUT),
 }

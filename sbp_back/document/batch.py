@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 
@@ -168,8 +169,7 @@ def set_base_offset(batch: Buffer, base_offset: int) -> None:
 def split_batches(data: Buffer) -> list[memoryview]:
     """The batches that fill ``data``, one after the other. Raises ``DecodeError``."""
     view = memoryview(data)
-    starts = [*_starts(view)]
-    return [view[start:end] for start, end in zip(starts, [*starts[1:], len(view)], strict=True)]
+    return [view[start:end] for start, end in pairwise([*_starts(view), len(view)])]
 
 
 def _starts(view: memoryview) -> Iterator[int]:

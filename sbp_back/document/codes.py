@@ -42,7 +42,8 @@ _PLAIN: dict[int, int] = {
     DocumentCode.PD_NOT_LEADER: ErrorCode.PD_NOT_LEADER,
 }
 
-_NAMED = re.compile(r"(\d{1,5}) ([A-Z_]+)(?:: |$)")
+_NAMED = re.compile(r"(-?\d{1,5}) ([A-Z_]+)(?:: |$)")
+_NAMELESS = "CODE"
 
 
 def document_code(code: int) -> int:
@@ -65,11 +66,7 @@ def to_wire(status: Status) -> Status:
         return Status(code, status.message if status.code == OK else "", status.detail)
     if _PLAIN[code] == status.code and code != DocumentCode.UNKNOWN and not _NAMED.match(status.message):
         return Status(code, status.message, status.detail)
-    try:
-        name = ErrorCode(status.code).name
-    except ValueError:
-        name = "CODE"
-    return Status(code, f"{status.code} {name}: {status.message}", status.detail)
+    return Status(code, f"{status.code} {_name(status.code)}: {status.message}", status.detail)
 
 
 def from_wire(status: Status) -> Status:
@@ -79,13 +76,15 @@ def from_wire(status: Status) -> Status:
         return status
     if plain != OK:
         named = _NAMED.match(status.message)
-        if named is not None and _is_named(named[1], named[2], status.code):
-            return Status(int(named[1]), status.message[named.end() :], status.detail)
+        if named is not None:
+            code = int(named[1])
+            if _name(code) == named[2] and document_code(code) == status.code:
+                return Status(code, status.message[named.end() :], status.detail)
     return Status(plain, status.message, status.detail)
 
 
-def _is_named(number: str, name: str, code: int) -> bool:
+def _name(code: int) -> str:
     try:
-        return ErrorCode(int(number)).name == name and document_code(int(number)) == code
+        return ErrorCode(code).name
     except ValueError:
-        return False
+        return _NAMELESS
