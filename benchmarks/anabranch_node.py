@@ -81,6 +81,8 @@ class AnabranchNode:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
+                # A user's Python keeps its compiled modules; one that does not would be timed while compiling.
+                env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             )
         return ready
 
