@@ -46,10 +46,13 @@ compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
 compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests against a node
 	$(BIN)/python tests/compat/kafka_python/run.py $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka request reader for FUZZ_SECONDS
-	mkdir -p build/fuzz-kafka-wire
-	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_kafka_wire.py --seeds build/fuzz-kafka-wire
-	PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_kafka_wire.py -max_total_time=$(FUZZ_SECONDS) build/fuzz-kafka-wire
+fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka and SBP decoders, FUZZ_SECONDS each
+	for target in kafka_wire sbp_frames; do \
+		mkdir -p build/fuzz-$$target && \
+		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py --seeds build/fuzz-$$target && \
+		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) build/fuzz-$$target \
+		|| exit 1; \
+	done
 
 lock: $(VENV)/.dev  ## write the lock files anew from pyproject.toml (UPGRADE=1 takes the newest versions)
 	UV=$(BIN)/uv UPGRADE=$(UPGRADE) scripts/lock.sh
