@@ -13,6 +13,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.records import Buffer, Record, StoredBatch
 from sbp_back.document.batch import (
+    MAX_TIMESTAMP_DELTA,
     DocumentRecord,
     RecordBatch,
     encode_batch,
@@ -71,15 +72,17 @@ class DocumentFormat:
         ]
 
     def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
-        """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either."""
+        """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either, and
+        times more than 24 days from the first are brought nearer."""
         if not records:
             raise BatchInvalid("a record batch of sbp-v0.1 cannot be empty")
+        first = max(records[0].timestamp, 0)
         batch = encode_batch(
             [
                 DocumentRecord(
                     record.value or b"",
                     [(name, (value or b"").decode(errors="replace")) for name, value in record.headers],
-                    timestamp=max(record.timestamp, 0),
+                    timestamp=min(max(record.timestamp, first - MAX_TIMESTAMP_DELTA), first + MAX_TIMESTAMP_DELTA),
                 )
                 for record in records
             ]

@@ -26,6 +26,9 @@ FORMAT_FLAG = 4
 
 FORMAT_MASK = 0x0F
 
+MAX_TIMESTAMP_DELTA = (1 << 31) - 1
+"""Most milliseconds between the first record of a batch and another."""
+
 WRAPPED = "anabranch.wrapped"
 """Key of the batch property that marks a batch made by the server: its one record's body is the payload of a foreign
 entry, and the value is the number of that payload's format. The offsets before that record belong to it too."""
@@ -237,11 +240,13 @@ def encode_batch(
 ) -> bytearray:
     """A batch to append; its base offset is 0 until the server writes the one it gives.
 
-    Raises ``ValueError`` for no records, ``struct.error`` for records more than 24 days apart.
+    Raises ``ValueError`` for no records, and for records more than 24 days apart, which a batch cannot hold together.
     """
     if not records:
         raise ValueError("a record batch holds at least one record")
     base_timestamp = records[0].timestamp
+    if any(abs(record.timestamp - base_timestamp) > MAX_TIMESTAMP_DELTA for record in records):
+        raise ValueError(f"records of one batch may be at most {MAX_TIMESTAMP_DELTA} ms apart")
     meta = BATCH_META.write(BatchMeta(stream_id, flags, 0, len(records) - 1, base_timestamp, _pairs(properties)))
     out = bytearray(_HEAD.pack(BATCH_MAGIC, 0, len(meta)))
     out += meta

@@ -7,6 +7,7 @@ number of clients may append to one stream.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -200,7 +201,8 @@ class DocumentClient:
     # --- records ----------------------------------------------------------------------------------------------------
 
     async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
-        """Appends records, or the bytes of a record batch, and returns once they are durable."""
+        """Appends records, or the bytes of a record batch, and returns once they are durable. A body alone is a record
+        of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
         (outcome,) = await self.append_many([(stream_id, records)])
         if isinstance(outcome, DocumentError):
             raise outcome
@@ -316,7 +318,8 @@ class DocumentClient:
 def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Buffer:
     if isinstance(records, bytes | bytearray | memoryview):
         return records
-    named = [DocumentRecord(one) if isinstance(one, bytes) else one for one in records]
+    now = time.time_ns() // 1_000_000
+    named = [DocumentRecord(one, timestamp=now) if isinstance(one, bytes) else one for one in records]
     return encode_batch(named, stream_id=stream_id)
 
 
