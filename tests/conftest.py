@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.node_process import NodeProcess
+
+settings.register_profile("long", max_examples=2000)
+"""`pytest --hypothesis-profile=long`: for a night, or for a machine that has nothing else to do."""
 
 TOOLS_OF_MARKER = {
     "java": ("java", "javac", "mvn"),
