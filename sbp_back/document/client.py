@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sbp_back.carrier import Answer, Carrier, TcpCarrier, TcpOptions
@@ -201,8 +201,8 @@ class DocumentClient:
     # --- records ----------------------------------------------------------------------------------------------------
 
     async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
-        """Appends records, or the bytes of a record batch, and returns once they are durable. A body alone is a record
-        of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
+        """Appends records, or the bytes of a record batch, and returns once they are durable. What has no time gets
+        that of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
         (outcome,) = await self.append_many([(stream_id, records)])
         if isinstance(outcome, DocumentError):
             raise outcome
@@ -320,6 +320,7 @@ def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer
         return records
     now = time.time_ns() // 1_000_000
     named = [DocumentRecord(one, timestamp=now) if isinstance(one, bytes) else one for one in records]
+    named = [one if one.timestamp else replace(one, timestamp=now) for one in named]
     return encode_batch(named, stream_id=stream_id)
 
 

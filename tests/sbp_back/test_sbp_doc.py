@@ -1,0 +1,67 @@
+"""docs/sbp.md keeps its word: the tests it names exist, the frames it lists are all there, its examples run."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbp_back.dialects.v01 import DialectV01
+from sbp_back.model import Opcode
+from tests.sbp_back.document_lab import running
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "sbp.md").read_text("utf-8")
+
+
+def defined_tests() -> Iterator[str]:
+    for folder in ("sbp_back", "bridges"):
+        for path in (ROOT / "tests" / folder).rglob("test_*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                    yield node.name
+
+
+def test_every_test_it_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", TEXT))
+    assert len(named) > 100
+    assert named - set(defined_tests()) == set()
+
+
+def test_every_frame_of_the_document_has_a_row_with_a_test() -> None:
+    """The 18 opcodes, each in a row of the table of sbp-v0.1."""
+    section = TEXT[TEXT.index("## The document, frame by frame") : TEXT.index("## Record batches")]
+    rows = {
+        int(opcode, 16): row
+        for row in section.splitlines()
+        if row.startswith("| ")
+        for opcode in re.findall(r"\| (0x\d{4})\b", row)[:1]
+    }
+    served = set(DialectV01("any").shapes.requests) | {Opcode.PING, Opcode.GOAWAY}
+    assert set(rows) == {int(opcode) for opcode in served}
+    assert len(rows) == 18
+    for row in rows.values():
+        assert "`test_document_" in row, row
+
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+async def test_its_examples_run(tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    source = EXAMPLES[number].replace("asyncio.run(main())", "")
+    async with running(tmp_path) as embedded:
+        for name, port in (("sbp-pd", "12378"), ("sbp-v0.1", "12379")):
+            source = source.replace(port, str(embedded.addresses[name][1]))
+        namespace: dict[str, object] = {"asyncio": asyncio}
+        exec(compile(source, "docs/sbp.md", "exec"), namespace)
+        main = namespace["main"]
+        assert callable(main)
+        await main()
+    shown = capsys.readouterr().out
+    assert "offset 0" in shown
+    assert "refused" not in shown
