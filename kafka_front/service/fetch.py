@@ -20,7 +20,7 @@ from bridges.records import Buffer, StoredBatch
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
 from kafka_front.service.log_errors import code_of
-from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
@@ -233,8 +233,12 @@ class _Operation:
         except BatchInvalid as invalid:
             slot.refuse(code_of(invalid))
             return
+        size = sum(map(len, parts))
         slot.data.records = parts
-        self._room -= sum(map(len, parts))
+        self._room -= size
+        self._owner.metrics.topic(log.topic).fetched(
+            len(batches), batches[-1].end_offset - batches[0].base_offset, size
+        )
         self._served.append(slot.key)
 
     def _finish(self) -> None:
@@ -244,6 +248,8 @@ class _Operation:
         incremental = session is not None and self._request.session_epoch > 0
         topics: dict[str | bytes, _TopicData] = {}
         for slot in self._slots:
+            if slot.data.error_code:
+                self._owner.count_error(ErrorCode(slot.data.error_code).name)
             told = slot.asked.news(slot.data) if session is not None else True
             if incremental and not told:
                 continue
@@ -269,6 +275,8 @@ class Fetch:
         self._catalog = service.catalog
         self._sessions = service.fetch_sessions
         self._translator = service.translator
+        self.metrics = service.metrics
+        self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
         self.loop = service.loop
         self.max_bytes = service.fetch_max_bytes
 

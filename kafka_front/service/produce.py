@@ -13,11 +13,13 @@ from bridges.errors import LogError
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
 from kafka_front.service.batch_check import Refusal, accept
 from kafka_front.service.log_errors import code_of
-from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
+    from bridges.metrics import TopicTraffic
+    from bridges.partition_log import Batch
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Context
 
@@ -47,12 +49,19 @@ class _Operation:
         if self.left == 0:
             self.owner.finished(self)
 
+    def refuse(self, response: _PartitionResponse, code: ErrorCode, message: str) -> None:
+        """Answer a partition with an error."""
+        self.failed = True
+        response.error_code = int(code)
+        response.error_message = message
+        self.owner.count_error(code.name)
+
     def expire(self) -> None:
         """Answer what is not durable in the client's time; the batch may still become so (rule 28)."""
         for topic in self.response.responses:
             for partition in topic.partition_responses:
                 if partition.error_code == ErrorCode.NONE and partition.base_offset < 0:
-                    _refuse(partition, ErrorCode.REQUEST_TIMED_OUT, "the batch was not durable in time")
+                    self.refuse(partition, ErrorCode.REQUEST_TIMED_OUT, "the batch was not durable in time")
         self.left = -1
         self.owner.finished(self)
 
@@ -60,15 +69,26 @@ class _Operation:
 class _Append:
     """The answer of one partition of an operation; called by its log."""
 
-    __slots__ = ("append_time", "log", "operation", "response")
+    __slots__ = ("append_time", "batch", "operation", "response", "traffic")
 
-    def __init__(self, operation: _Operation, response: _PartitionResponse, append_time: int) -> None:
+    def __init__(
+        self,
+        operation: _Operation,
+        response: _PartitionResponse,
+        append_time: int,
+        batch: Batch,
+        traffic: TopicTraffic,
+    ) -> None:
         self.operation = operation
         self.response = response
         self.append_time = append_time
+        self.batch = batch
+        self.traffic = traffic
 
     def __call__(self, base_offset: int, error: LogError | None) -> None:
         operation = self.operation
+        if error is None:
+            self.traffic.appended(1, self.batch.count, len(self.batch.payload))
         if operation.left < 0:
             return  # the request was answered when its time ran out
         response = self.response
@@ -76,14 +96,8 @@ class _Append:
             response.base_offset = base_offset
             response.log_append_time_ms = self.append_time
         else:
-            operation.failed = True
-            _refuse(response, code_of(error), str(error))
+            operation.refuse(response, code_of(error), str(error))
         operation.settle()
-
-
-def _refuse(response: _PartitionResponse, code: ErrorCode, message: str) -> None:
-    response.error_code = int(code)
-    response.error_message = message
 
 
 class Produce:
@@ -93,6 +107,8 @@ class Produce:
         self._service = service
         self._logs = service.logs
         self._rules = service.rules
+        self._metrics = service.metrics
+        self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
 
@@ -109,8 +125,7 @@ class Produce:
                 response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
                 answers.append(response)
                 if whole is not None:
-                    operation.failed = True
-                    _refuse(response, *whole)
+                    operation.refuse(response, *whole)
                     continue
                 self._append(operation, topic.name, data.records, response, version, now_ms)
         operation.left -= 1
@@ -140,22 +155,22 @@ class Produce:
     ) -> None:
         log = self._logs.get(topic, response.index)
         if log is None:
-            operation.failed = True
-            _refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{response.index}")
+            message = f"there is no partition {topic}-{response.index}"
+            operation.refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
             return
         rules = self._rules.of(topic)
         try:
             batch = accept(records, version, rules, now_ms)
         except Refusal as refusal:
-            operation.failed = True
-            _refuse(response, refusal.code, refusal.message)
+            operation.refuse(response, refusal.code, refusal.message)
             response.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(index, text) for index, text in refusal.records
             ]
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
-        log.append(batch, _Append(operation, response, now_ms if rules.log_append_time else -1))
+        append_time = now_ms if rules.log_append_time else -1
+        log.append(batch, _Append(operation, response, append_time, batch, self._metrics.topic(topic)))
 
     def finished(self, operation: _Operation) -> None:
         """Every part of a deferred operation is answered, or its time ran out."""
