@@ -9,7 +9,7 @@ PYTEST ?=
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit lock demo torture bench compat-librdkafka compat-kafka-python fuzz setup clean help
+.PHONY: serve test lint types unit lock demo torture bench bench-sbp compat-librdkafka compat-kafka-python fuzz setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -39,6 +39,9 @@ torture: $(VENV)/.dev  ## kill -9 under load, over and over: no promise may be b
 
 bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-sbp: $(VENV)/.dev  ## measure the SBP backend beside the raw disk
+	$(BIN)/python -m benchmarks.sbp $(ARGS)
 
 compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
 	$(BIN)/python tests/compat/librdkafka/run.py $(ARGS)
