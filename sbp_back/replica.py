@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 from sbp_back.carrier import Answer, Carrier
@@ -97,10 +98,6 @@ class Channel:
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
-
-    def now(self) -> float:
-        """The loop's clock."""
-        return self._loop.time()
 
     def push(self, replica: Replica, entry: Entry) -> None:
         """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
@@ -193,7 +190,7 @@ class Replica:
         self.outstanding = 0
         self.uncertain = False
         self._known = info.start  # ``confirm`` when the owner last heard of it
-        self._moved_at = channel.now()  # when there was progress, or nothing to wait for
+        self._moved_at = monotonic()  # when there was progress, or nothing to wait for
         self._failure: Status | None = None
         self._failed_at = 0
         self._attempts = 0
@@ -211,7 +208,7 @@ class Replica:
         """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
         if self._failure is None and self._timer is None and not self._closed:
             if not self.outstanding:
-                self._moved_at = self.channel.now()
+                self._moved_at = monotonic()
             self.outstanding += 1
             self.channel.push(self, entry)
 
@@ -234,7 +231,7 @@ class Replica:
             return
         if self.confirm > self._known:
             self._known = self.confirm
-            self._moved_at = self.channel.now()
+            self._moved_at = monotonic()
             self._attempts = self._stalls = 0
             self._delay = self._options.delay_first
             self._owner.progressed()
@@ -260,7 +257,7 @@ class Replica:
             self._attempts += 1
         options = self._options
         given_up = self._attempts >= options.tries or self._stalls >= options.pending_tries
-        if given_up or self.channel.now() - self._moved_at >= options.patience:
+        if given_up or monotonic() - self._moved_at >= options.patience:
             self.close()
             self._owner.broken(self, failure)
             return

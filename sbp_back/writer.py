@@ -12,6 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Protocol
 
 from sbp_back.carrier import Carrier
@@ -112,7 +113,7 @@ class StreamWriter:
         base = self.next_offset
         entry = pack_entry(self.stream_id, self._index, flags, base, count, timestamp, payload)
         if not self._pending:
-            self._since = self._loop.time()
+            self._since = monotonic()
         self._pending.append((entry, done))
         self.next_offset = base + count
         replica = self._replica
@@ -150,7 +151,7 @@ class StreamWriter:
         confirm = self.confirm_offset = replica.confirm
         self._rounds = 0
         self._trouble = None
-        self._since = self._loop.time()
+        self._since = monotonic()
         pending = self._pending
         while pending and pending[0][0].base_offset < confirm:
             pending.popleft()[1](None)
@@ -211,9 +212,9 @@ class StreamWriter:
         """Finds the pending batches a range that takes them. A task of its own, at most one at a time."""
         control = self._options.control
         # A range that used up all patience by itself still has to be sealed.
-        deadline = max(self._since + self._options.patience, self._loop.time() + control.timeout)
+        left = max(self._since + self._options.patience - monotonic(), control.timeout)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(left):
                 await self._try_to_establish()
         except TimeoutError:
             self._give_up(self._trouble or ConnectionLost(f"no range for stream {self.stream_id} in time"))
@@ -257,7 +258,7 @@ class StreamWriter:
 
     def _is_enough(self) -> bool:
         options = self._options
-        return self._rounds >= options.range_tries or self._loop.time() - self._since >= options.patience
+        return self._rounds >= options.range_tries or monotonic() - self._since >= options.patience
 
     def _give_up(self, error: SbpError) -> None:
         self._rounds = 0
