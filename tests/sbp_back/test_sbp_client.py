@@ -377,17 +377,18 @@ async def test_one_turn_of_the_loop_is_one_request() -> None:
     assert [len(r.entries) for r in requests] == [100]
 
 
-async def test_requests_keep_below_the_frame_limit() -> None:
+async def test_requests_stay_short_enough_for_the_server_to_work_meanwhile() -> None:
     world = World()
     _, _, book = await opened(world)
     book.append(b"x")
     await book.settled(1)
-    big = bytes(7 * 1024 * 1024)
-    for _ in range(5):
-        book.append(big)
-    await book.settled(6)
+    for size in (700_000, 700_000, 700_000, 5_000_000, 5_000_000, 100, 700_000):
+        book.append(bytes(size))
+    await book.settled(8)
     requests = [r for r in world.servers[0].requests if isinstance(r, AppendRequest)]
-    assert [len(r.entries) for r in requests] == [1, 2, 2, 1]
+    sizes = [[len(entry.payload) for entry in request.entries] for request in requests]
+    # A batch that is longer than a request should be has one of its own.
+    assert sizes == [[1], [700_000, 700_000], [700_000], [5_000_000], [5_000_000], [100, 700_000]]
 
 
 async def test_impossible_batches_use_no_offset() -> None:
