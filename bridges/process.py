@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridges.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
 from bridges.commands.common import fail
+from bridges.memory import keep_buffers
 
 if TYPE_CHECKING:
     from bridges.config import Settings
@@ -47,6 +48,7 @@ def run(
     not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on."""
     # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
     gc.disable()
+    keep_buffers()
     from bridges.config import SettingsError, load
 
     try:

@@ -8,7 +8,6 @@ start anything else only when all earlier requests of the connection are answere
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic
@@ -19,6 +18,7 @@ import structlog
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.framing import FrameError, Framer
+from kafka_front.outbox import Outbox
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -31,14 +31,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Buffers at least this long are written by themselves; shorter ones are worth joining.
-_LONE_WRITE = 16 * 1024
-#: Up to this many bytes, one joined write is cheaper than a vector of buffers.
-_JOINED_WRITE = 64 * 1024
 #: Later than any time: no large frame is under way.
 _NOT_RECEIVING = float("inf")
-#: asyncio sends a list of buffers without joining them from this version on.
-_VECTORED = sys.version_info >= (3, 12)
 
 
 class Observer(Protocol):
@@ -129,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = server.loop
         self._flow = server.flow
         self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
         self._framer = Framer(server.receive_buffer, server.limits.frame_bytes, server.flow.reserve)
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
         self._slots: deque[Context] = deque()
@@ -151,7 +146,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local = _address(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
         self.last_active = monotonic()
-        self._transport.set_write_buffer_limits(high=self.server.limits.write_buffer_bytes)
+        self._transport.set_write_buffer_limits(high=0)
+        self._outbox = Outbox(self._transport)
         if not self.server.admit(self):
             self._closing = True
             self._transport.abort()
@@ -193,18 +189,31 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._write_paused = True
-        if self._reading:
-            self._pause()
+        if self._outbox is not None:
+            self._outbox.block()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
-        self._schedule()
-        self.maybe_resume()
+        if self._outbox is not None:
+            self._outbox.unblock()
+            self._check_unsent(self._outbox)
+
+    def _check_unsent(self, outbox: Outbox) -> None:
+        """Start no more requests while too much is unsent."""
+        unsent = outbox.unsent
+        if self._write_paused:
+            if unsent <= self.server.limits.write_buffer_bytes // 2:
+                self._write_paused = False
+                self._schedule()
+                self.maybe_resume()
+        elif unsent > self.server.limits.write_buffer_bytes:
+            self._write_paused = True
+            if self._reading:
+                self._pause()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        self._outbox = None
         self._reading = False
         if self._framer.reserved:
             self._unreserve()
@@ -253,9 +262,7 @@ class Connection(asyncio.BufferedProtocol):
             peer="{}:{}".format(*self.peer),
             listener=self.listener,
         )
-        self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        self._close_transport()
 
     def drain(self) -> None:
         """Start nothing more, and close as soon as what is in progress is answered."""
@@ -273,9 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
-        self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        self._close_transport()
 
     def abort(self) -> None:
         """Close now, dropping what is not sent yet."""
@@ -470,18 +475,22 @@ class Connection(asyncio.BufferedProtocol):
         return []
 
     def _flush(self) -> None:
-        """Hand all output to the transport."""
-        output, transport = self._output, self._transport
-        if not output or transport is None:
+        """Send all output, or as much as the socket takes."""
+        output, outbox = self._output, self._outbox
+        if not output or outbox is None:
             return
         self._output = []
-        total, self._output_bytes = self._output_bytes, 0
-        if total <= _JOINED_WRITE:
-            transport.write(b"".join(output))
-        elif _VECTORED:
-            transport.writelines(output)
-        else:
-            _write_parts(transport, output)
+        self._output_bytes = 0
+        outbox.send(output)
+        self._check_unsent(outbox)
+
+    def _close_transport(self) -> None:
+        """Close once everything answered so far has been sent."""
+        self._flush()
+        if self._outbox is not None:
+            self._outbox.finish()
+        if self._transport is not None:
+            self._transport.close()
 
     # --- back-pressure ---------------------------------------------------------------------------------------------
 
@@ -522,24 +531,6 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._flow.paused.pop(self, None)
         self._transport.resume_reading()
-
-
-def _write_parts(transport: asyncio.Transport, output: list[Buffer]) -> None:
-    """Write large buffers as they are and join the small ones between them.
-
-    Before Python 3.12, writelines() joins everything into one copy, which costs more than a few extra sends.
-    """
-    small: list[Buffer] = []
-    for part in output:
-        if len(part) < _LONE_WRITE:
-            small.append(part)
-            continue
-        if small:
-            transport.write(b"".join(small))
-            small = []
-        transport.write(memoryview(part))  # a view: what cannot be sent at once is then sliced without a copy
-    if small:
-        transport.write(b"".join(small))
 
 
 def _address(name: Any) -> tuple[str, int]:
