@@ -19,6 +19,7 @@ from bridges.partition_log import PartitionLog
 from bridges.records import Buffer, StoredBatch
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
+from kafka_front.service.list_offsets import epoch_error
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -81,6 +82,7 @@ class _Operation:
         "_slots",
         "_timer",
         "_unopened",
+        "_waited",
         "response",
     )
 
@@ -94,6 +96,7 @@ class _Operation:
         self._slots = slots
         self._timer: asyncio.TimerHandle | None = None
         self._unopened = 0
+        self._waited: list[PartitionLog] = []
         self._finished = False
         self._running = True
         self._position = 0
@@ -132,9 +135,10 @@ class _Operation:
         if enough or self._request.max_wait_ms <= 0 or not self._slots:
             self._read()
             return
-        for slot in self._slots:
-            if slot.log is not None:
-                slot.log.add_waiter(self)
+        # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
+        self._waited = [slot.log for slot in self._slots if slot.log is not None]
+        for log in self._waited:
+            log.add_waiter(self)
         self._timer = self._owner.loop.call_later(self._request.max_wait_ms / 1000, self._expired)
         self._ctx.connection.on_close(self.cancel)
 
@@ -169,9 +173,8 @@ class _Operation:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for slot in self._slots:
-            if slot.log is not None:
-                slot.log.remove_waiter(self)
+        for log in self._waited:
+            log.remove_waiter(self)
         self._ctx.connection.forget_on_close(self.cancel)
 
     def cancel(self) -> None:
@@ -302,16 +305,14 @@ class Fetch:
         slot.log = self._logs.get(name, asked.partition)
         if slot.log is None:
             slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return
 
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
         """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
         if not log.is_open:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if asked.leader_epoch >= 0 and asked.leader_epoch != log.epoch:
-            if asked.leader_epoch < log.epoch:
-                return ErrorCode.FENCED_LEADER_EPOCH
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        code = epoch_error(asked.leader_epoch, log)
+        if code is not None:
+            return code
         if asked.fetch_offset < log.log_start_offset or asked.fetch_offset > log.high_watermark:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return None
