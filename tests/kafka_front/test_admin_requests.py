@@ -19,6 +19,7 @@ from bridges.formats.kafka import encode
 from bridges.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
+from tests.kafka_facts import TOPIC_KEYS
 from tests.kafka_front.groups.wire_client import WireClient
 
 NO_ID = bytes(16)
@@ -374,42 +375,6 @@ async def test_delete_records_needs_the_delete_policy(place: Place) -> None:
 
 
 # --- DescribeConfigs ------------------------------------------------------------------------------------------------
-
-TOPIC_KEYS = (
-    "cleanup.policy",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.type",
-    "compression.zstd.level",
-    "delete.retention.ms",
-    "file.delete.delay.ms",
-    "flush.messages",
-    "flush.ms",
-    "follower.replication.throttled.replicas",
-    "index.interval.bytes",
-    "leader.replication.throttled.replicas",
-    "local.retention.bytes",
-    "local.retention.ms",
-    "max.compaction.lag.ms",
-    "max.message.bytes",
-    "message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.type",
-    "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms",
-    "min.insync.replicas",
-    "preallocate",
-    "remote.log.copy.disable",
-    "remote.log.delete.on.disable",
-    "remote.storage.enable",
-    "retention.bytes",
-    "retention.ms",
-    "segment.bytes",
-    "segment.index.bytes",
-    "segment.jitter.ms",
-    "segment.ms",
-    "unclean.leader.election.enable",
-)
 
 
 async def test_describe_topic_configs(place: Place) -> None:
