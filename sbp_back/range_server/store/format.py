@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 from sbp_back.errors import DecodeError, StoreVersionError
 from sbp_back.frame import crc32
@@ -67,9 +68,9 @@ class SegmentHeader:
     version: int = FORMAT_VERSION
 
 
-@dataclass(slots=True)
-class Record:
-    """One record of a scanned group; ``position`` is the offset of its body in the segment."""
+class Record(NamedTuple):
+    """One record of a scanned group; ``position`` is the offset of its body in the segment. A tuple, because a start
+    after a crash makes as many as there are entries to replay."""
 
     type: int
     crc: int
@@ -78,7 +79,8 @@ class Record:
     base_offset: int
     timestamp: int
     range_index: int
-    count: int
+    offsets: int
+    """How many offsets it takes."""
     length: int
     position: int
 
@@ -209,9 +211,10 @@ def decode_records(buffer: Buffer, at: int, header: GroupHeader, position: int) 
     records: list[Record] = []
     first = at + GROUP_HEADER_BYTES
     view = memoryview(buffer)[first : first + RECORD_BYTES * header.count]
-    for kind, crc, stream_id, epoch, base, timestamp, range_index, count, length in RECORD.iter_unpack(view):
-        records.append(Record(kind, crc, stream_id, epoch, base, timestamp, range_index, count, length, body))
-        body += length
+    make = Record._make
+    for fields in RECORD.iter_unpack(view):
+        records.append(make((*fields, body)))
+        body += fields[-1]
     if body != position + header.body_at + header.body_bytes:
         raise DecodeError("the records of a group do not fill it")
     return records
@@ -221,10 +224,9 @@ def bodies_are_whole(buffer: Buffer, at: int, position: int, records: list[Recor
     """Whether every body has the CRC its record states; ``buffer[at]`` is the group at ``position``."""
     view = memoryview(buffer)
     shift = at - position
-    for record in records:
-        length = record.length
+    for _kind, crc, _stream, _epoch, _base, _timestamp, _index, _offsets, length, body in records:
         if length:
-            begin = record.position + shift
-            if crc32(view[begin : begin + length]) != record.crc:
+            begin = body + shift
+            if crc32(view[begin : begin + length]) != crc:
                 return False
     return True

@@ -23,7 +23,7 @@ from sbp_back.range_server.store.format import BLOCK, align, decode_segment_head
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
 from sbp_back.range_server.store.index import Run, StoredRange, StoreState
 from sbp_back.range_server.store.options import StoreOptions
-from sbp_back.range_server.store.replay import apply_record, apply_row
+from sbp_back.range_server.store.replay import apply_records, apply_row
 from sbp_back.range_server.store.scan import Group, SegmentScanner
 from sbp_back.range_server.store.segment import Segment
 
@@ -262,8 +262,7 @@ class Recovery:
     def _apply(self, segment: Segment, group: Group) -> bool:
         lsn = segment.base + group.position
         try:
-            for number, record in enumerate(group.records):
-                apply_record(self._result.state, segment, record, lsn + number)
+            apply_records(self._result.state, segment, group.records, lsn)
         except StoreError as error:
             self._damage(f"segment {segment.path.name}, position {group.position}: {error}")
             return False

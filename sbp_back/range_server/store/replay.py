@@ -37,22 +37,23 @@ def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
     stored.start = stored.min_offset = stored.next_offset = start
 
 
-def apply_record(state: StoreState, segment: Segment, record: Record, lsn: int) -> None:
-    """Apply any record of a group that is being replayed. Raises ``StoreError`` when it contradicts the state."""
-    kind = record.type
-    base = record.base_offset
-    if kind == RecordType.APPEND:
-        stored = state.ranges.get((record.stream_id, record.range_index))
-        if stored is None or stored.end >= 0 or stored.next_offset != base or record.count < 1:
-            raise StoreError(
-                f"an entry at offset {base} does not continue range {record.range_index} of stream {record.stream_id}"
-            )
-        stored.append(segment, base, base + record.count, record.position, record.length, record.crc)
-        segment.live += record.length
-    elif kind == RecordType.RELOCATE:
-        apply_copy(state, segment, record, record.epoch)
-    else:
-        apply_control(state, kind, record.stream_id, record.range_index, record.epoch, base, lsn)
+def apply_records(state: StoreState, segment: Segment, records: list[Record], lsn: int) -> None:
+    """Apply the records of a group at ``lsn`` that is being replayed. Raises ``StoreError`` when one contradicts the
+    state; those before it are applied."""
+    append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
+    ranges = state.ranges
+    for number, record in enumerate(records):
+        kind, crc, stream_id, epoch, base, _timestamp, index, offsets, length, position = record
+        if kind == append:
+            stored = ranges.get((stream_id, index))
+            if stored is None or stored.end >= 0 or stored.next_offset != base or offsets < 1:
+                raise StoreError(f"an entry at offset {base} does not continue range {index} of stream {stream_id}")
+            stored.append(segment, base, base + offsets, position, length, crc)
+            segment.live += length
+        elif kind == RecordType.RELOCATE:
+            apply_copy(state, segment, record, epoch)
+        else:
+            apply_control(state, kind, stream_id, index, epoch, base, lsn + number)
 
 
 def apply_row(state: StoreState, segment: Segment, record: Record, lsn: int) -> None:
@@ -74,4 +75,4 @@ def apply_copy(state: StoreState, segment: Segment, record: Record, created_lsn:
 
 def _copy(stored: StoredRange, segment: Segment, record: Record) -> None:
     base = record.base_offset
-    stored.relocate(segment, base, base + record.count, record.position, record.length, record.crc)
+    stored.relocate(segment, base, base + record.offsets, record.position, record.length, record.crc)

@@ -61,7 +61,7 @@ def test_groups_survive_a_round_trip(
     assert bodies_are_whole(buffer, 100, 8192, got)
     for record, (kind, stream, epoch, base, stamp, index, count, body) in zip(got, rows, strict=True):
         assert (record.type, record.stream_id, record.epoch, record.base_offset) == (kind, stream, epoch, base)
-        assert (record.timestamp, record.range_index, record.count) == (stamp, index, count)
+        assert (record.timestamp, record.range_index, record.offsets) == (stamp, index, count)
         at = record.position - 8192 + 100
         assert buffer[at : at + record.length] == body
 
