@@ -21,6 +21,7 @@ from sbp_back.leader import pd_carrier
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.placement_driver.driver import PlacementDriverOptions
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.range_server.home import StoreHome
 from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
 from sbp_back.serving import ListenAt
 
@@ -148,7 +149,7 @@ class PdProcess(_Process):
 
     async def _start(self, listen: ListenAt) -> None:
         promises.tell(promises.of_placement_driver(), _log)
-        driver = PlacementDriverOptions(name="anabranch", alive_seconds=self.settings.sbp.alive_ms / 1000)
+        driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
         setup = PlacementDriverSetup(driver, listen)
         self._service = await start_placement_driver(self.settings.data_dir, setup, tcp_connector())
         self.metrics.add_source(self._collect)
@@ -187,8 +188,12 @@ class RangeServerProcess(_Process):
             raise SettingsError("a range server needs sbp.pd (--pd), the address of the placement driver")
         promises.tell(promises.of_range_server(sbp), _log)
         store = await open_store(self.settings.data_dir, backend.store_options(sbp))
-        self._pd = pd_carrier(sbp.pd, options=TcpOptions(client_id="range-server", backoff_limit=1.0))
-        setup = RangeServerSetup(heartbeat_seconds=sbp.heartbeat_ms / 1000, listen=listen, wait_for_id=True)
+        home = StoreHome(store)
+        tcp = TcpOptions(client_id="range-server", backoff_limit=1.0)
+        self._pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce)
+        setup = RangeServerSetup(
+            heartbeat_seconds=sbp.heartbeat_ms / 1000, listen=listen, wait_for_id=True, home=home, meet_seconds=5.0
+        )
         self._service = await start_range_server(store, self._pd, setup, self._failed)
         stats = store.stats
         self.metrics.add_source(lambda: store_metrics(stats))

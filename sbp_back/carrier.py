@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -226,6 +226,11 @@ class _Call(_Timed):
         self.size = size
 
 
+Introduce = Callable[[Callable[[Request], Awaitable[Response]]], Awaitable[str | None]]
+"""Gets to know the server at the other end of a connection just made, by what it answers to requests; returns why the
+connection is not to be used, None if it is. What it is given to ask with raises ``ConnectionLost``; an ``SbpError``
+that it raises is a reason, too."""
+
 _LAST_STREAM_ID = 0x7FFFFFFF
 
 
@@ -359,16 +364,25 @@ class TcpCarrier:
 
     Requests are pipelined. One that arrives while the connection is being made waits for it; if it cannot be made, all
     that wait are answered with ``ConnectionLost``. After a GOAWAY the requests in flight are still answered and new
-    ones go over a new connection.
+    ones go over a new connection. ``introduce`` is asked about every new connection before any other request is sent on
+    it, and may refuse it.
     """
 
-    def __init__(self, host: str, port: int, dialect: Dialect | None = None, options: TcpOptions | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        dialect: Dialect | None = None,
+        options: TcpOptions | None = None,
+        introduce: Introduce | None = None,
+    ) -> None:
         if not 0 < port < 65536:
             raise ValueError(f"port {port} is outside 1..65535")
         self._host = host
         self._port = port
         self._dialect: Dialect = dialect if dialect is not None else DIALECTS["sbp-0.2"]
         self._options = options if options is not None else TcpOptions()
+        self._introduce = introduce
         self._queue: deque[_Call] = deque()
         self._queued_bytes = 0
         self._connection: _Connection | None = None
@@ -498,12 +512,18 @@ class TcpCarrier:
             self._back_off()
             self._fail_queue(f"cannot connect: {error or type(error).__name__}")
             return
-        self._connecting = None
         if connection.closed:  # the server hung up before this task got its turn
+            refusal: str | None = "the connection was closed at once"
+        else:
+            self._all.add(connection)
+            refusal = await self._introduced(connection)
+        if refusal is not None:
+            connection.drop(refusal)  # before a new one may be made for those that wait: they are told of this one
+            self._connecting = None
             self._back_off()
-            self._fail_queue("the connection was closed at once")
+            self._fail_queue(refusal)
             return
-        self._all.add(connection)
+        self._connecting = None
         if connection.retired:
             connection.retire()
             self.pump()
@@ -513,6 +533,38 @@ class TcpCarrier:
         if self._alarm is not None:
             self._alarm.set(connection.last_sent + self._options.heartbeat_idle)
         self.pump()
+
+    async def _introduced(self, connection: _Connection) -> str | None:
+        """Why ``connection``, which was just made, is not to be used; None if it is."""
+        if self._introduce is None:
+            return None
+
+        async def first(request: Request) -> Response:
+            answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+            def reply(answer: Answer) -> None:
+                if not answered.done():
+                    answered.set_result(answer)
+
+            opcode, header, parts = self._dialect.encode_request(request)
+            if connection.closed:
+                raise ConnectionLost("the connection was closed at once")
+            connection.send(_Call(reply, float("inf"), opcode, header, parts, -1), asyncio.get_running_loop().time())
+            answer = await answered
+            if isinstance(answer, ConnectionLost):
+                raise answer
+            return answer
+
+        try:
+            async with asyncio.timeout(self._options.connect_timeout):
+                refusal = await self._introduce(first)
+        except TimeoutError:
+            return "it did not say in time who it is"
+        except SbpError as error:
+            return error.message.removeprefix(f"{self._host}:{self._port}: ")
+        if refusal is None and connection.closed:
+            return "the connection was closed at once"
+        return refusal
 
     def _back_off(self) -> None:
         options = self._options

@@ -19,7 +19,7 @@ from sbp_back.dialects import DIALECTS
 from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.model import RangeServerInfo
-from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.server import RangeServer
@@ -132,9 +132,7 @@ async def start_embedded(
     store = await open_store(data_dir, options.store)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
-        setup = PlacementDriverSetup(
-            PlacementDriverOptions(name="embedded"), listen_at(PD_LISTENER, options.pd_listener)
-        )
+        setup = PlacementDriverSetup(listen=listen_at(PD_LISTENER, options.pd_listener))
         pd = await start_placement_driver(data_dir, setup, connect)
         undo.push_async_callback(pd.close)
         to_pd = InProcessCarrier(pd.driver)
@@ -142,6 +140,8 @@ async def start_embedded(
             options.fetch,
             options.heartbeat_seconds,
             listen_at(RANGE_SERVER_LISTENER, options.range_server_listener),
+            # A placement driver that lost its state: what is stored can still be looked at.
+            serve_strange=True,
         )
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
         undo.push_async_callback(server.close)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sbp_back.carrier import Answer, AnswerTo, Carrier, TcpCarrier, TcpOptions, parse_address
+from sbp_back.carrier import Answer, AnswerTo, Carrier, Introduce, TcpCarrier, TcpOptions, parse_address
 from sbp_back.dialects import Dialect
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.flat import Table, Tables, Text, flag
@@ -144,7 +144,13 @@ class PdCarrier:
         return leader
 
 
-def pd_carrier(addresses: str, dialect: Dialect | None = None, options: TcpOptions | None = None) -> PdCarrier:
-    """Over TCP to ``addresses``, separated by commas. Raises ``ValueError``."""
+def pd_carrier(
+    addresses: str,
+    dialect: Dialect | None = None,
+    options: TcpOptions | None = None,
+    introduce: Introduce | None = None,
+) -> PdCarrier:
+    """Over TCP to ``addresses``, separated by commas; a connection that ``introduce`` refuses is like one that cannot
+    be made. Raises ``ValueError``."""
     listed = [one.strip() for one in addresses.split(",") if one.strip()]
-    return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options))
+    return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options, introduce))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.handler import Reply
+from sbp_back.identity import pd_name
 from sbp_back.model import (
     AllocateIdRequest,
     AllocateIdResponse,
@@ -65,9 +66,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PlacementDriverOptions:
-    """``alive_seconds``: a range server that was silent for longer gets no new ranges (100 s upstream)."""
+    """``alive_seconds``: a range server that was silent for longer gets no new ranges (100 s upstream). ``name``: None
+    for the one that tells the identity of the state."""
 
-    name: str = "anabranch"
+    name: str | None = None
     advertise_addr: str = ""
     alive_seconds: float = 100.0
 
@@ -96,6 +98,15 @@ class PlacementDriver:
         # Servers whose queue of deletions is being worked off right now.
         self._deleting: set[int] = set()
         self._closed = False
+
+    @property
+    def identity(self) -> str:
+        """Whose streams are served here: 22 characters that are the state's for its life."""
+        return self._state.identity
+
+    @property
+    def name(self) -> str:
+        return pd_name(self.identity) if self._options.name is None else self._options.name
 
     @property
     def advertise_addr(self) -> str:
@@ -135,7 +146,7 @@ class PlacementDriver:
             case ReportMetricsRequest():
                 self._report_metrics(request, reply)
             case DescribePdRequest():
-                reply(DescribePdResponse(nodes=[PdNode(self._options.name, self._options.advertise_addr, True)]))
+                reply(DescribePdResponse(nodes=[PdNode(self.name, self._options.advertise_addr, True)]))
             case PingRequest():
                 reply(PingResponse(request.header, request.payload))
             case GoAway():

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from sbp_back.identity import new_identity
 from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
 
@@ -23,10 +24,12 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # Format 1 knew no ranges of the document's dialect.
 _UPGRADE_1 = "ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"
+# Format 2 had no identity.
+_IDENTITY = "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
 
 # Bounds how long the first of several queued requests waits for the commit it shares with the others.
 GROUP_LIMIT = 512
@@ -247,17 +250,27 @@ class SqliteState:
             self._db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-            self._db.execute("COMMIT")
-        elif version == 1:
+            self._identify()
+        elif version < FORMAT_VERSION:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(_UPGRADE_1)
-            self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-            self._db.execute("COMMIT")
+            if version == 1:
+                self._db.execute(_UPGRADE_1)
+            self._identify()
         elif version != FORMAT_VERSION:
             raise StateVersionError(
                 f"the placement driver's state {self._path} has format {version}, this version reads {FORMAT_VERSION}"
             )
+        row = self._db.execute("SELECT value FROM identity").fetchone()
+        if row is None:
+            raise StateError(f"the placement driver's state {self._path} has lost its identity: restore a backup")
+        self.identity: str = row[0]
+
+    def _identify(self) -> None:
+        """End the transaction that makes or upgrades the schema, with an identity in it."""
+        self._db.execute(_IDENTITY)
+        self._db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (new_identity(),))
+        self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        self._db.execute("COMMIT")
 
     def submit(
         self,

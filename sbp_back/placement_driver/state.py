@@ -114,6 +114,11 @@ class Transaction(Protocol):
 class PdState(Protocol):
     """Runs transactions without blocking the event loop."""
 
+    @property
+    def identity(self) -> str:
+        """22 URL-safe characters, made with the state and kept for its life (see sbp_back/identity.py)."""
+        ...
+
     def submit(
         self,
         work: Callable[[Transaction], T],

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from sbp_back.carrier import Carrier
 from sbp_back.control import TRANSIENT_CODES
-from sbp_back.errors import ConnectionLost, StoreError
+from sbp_back.errors import ConnectionLost, SbpError, StoreError
 from sbp_back.listener import Listener
 from sbp_back.model import AllocateIdRequest, AllocateIdResponse
 from sbp_back.range_server.fetches import FetchLimits
+from sbp_back.range_server.home import StoreHome
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.serving import ListenAt, advertised, listen, run_all
@@ -26,13 +27,19 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True)
 class RangeServerSetup:
     """``listen``: None for one that only its own process reaches. ``wait_for_id``: whether a server without an id
-    waits for a placement driver that does not answer, or gives up. Times in seconds."""
+    waits for a placement driver that does not answer, or gives up. ``home``: also asked about every connection to the
+    placement driver, which has ``meet_seconds`` (None: ``heartbeat_seconds``) to say at the start which one it is.
+    ``serve_strange``: whether a store that belongs to another placement driver is served nevertheless, without a word
+    to or from this one. Times in seconds."""
 
     fetch: FetchLimits = field(default_factory=FetchLimits)
     heartbeat_seconds: float = 3.0
     listen: ListenAt | None = None
     wait_for_id: bool = False
     retry_seconds: float = 1.0
+    home: StoreHome | None = None
+    meet_seconds: float | None = None
+    serve_strange: bool = False
 
 
 async def open_store(data_dir: Path, options: StoreOptions) -> Store:
@@ -96,11 +103,14 @@ async def start_range_server(
 
     The id that the placement driver behind ``pd`` gave at the first start is kept with the store. ``on_failed`` is
     called once, with a sentence, when the store can no longer promise durability; ``made`` with the server before the
-    placement driver hears of it. Raises ``StoreError`` (no id to be
-    had) and ``OSError`` (the address is taken).
+    placement driver hears of it. Raises ``StoreError`` (no id to be had; what is stored belongs to another placement
+    driver) and ``OSError`` (the address is taken).
     """
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
+        stranger = await _stranger(setup.home or StoreHome(store), pd, setup)
+        if stranger is not None and not setup.serve_strange:
+            raise StoreError(stranger)
         server_id = await _server_id(store, pd, setup)
 
         def failed(error: StoreError) -> None:
@@ -117,9 +127,20 @@ async def start_range_server(
             listener = await listen(server, setup.listen)
             undo.push_async_callback(listener.close)
             server.advertise_addr = advertised(listener, setup.listen.advertise)
-        await server.start(pd)
+        if stranger is None:
+            await server.start(pd)
         undo.pop_all()
         return RangeServerService(server, store, listener)
+
+
+async def _stranger(home: StoreHome, pd: Carrier, setup: RangeServerSetup) -> str | None:
+    """Why the placement driver is not the one that the store belongs to; None if it is, or does not answer now."""
+    seconds = setup.heartbeat_seconds if setup.meet_seconds is None else setup.meet_seconds
+    try:
+        await home.introduce(lambda request: pd.call(request, seconds))
+    except SbpError as error:
+        logger.info("the placement driver does not say which one it is: %s", error.message)
+    return home.refusal
 
 
 async def _server_id(store: Store, pd: Carrier, setup: RangeServerSetup) -> int:

@@ -19,8 +19,9 @@ _MAX_BYTES = 4096
 class DirectoryLock:
     """Holds the lock from construction to :meth:`release`.
 
-    The file has one JSON line: format version, cluster id and server id (-1 until one is known). Raises
-    ``StoreLocked``, ``StoreVersionError`` and ``OSError``.
+    The file has one JSON line: format version, cluster id, server id (-1 until one is known), and the identity of the
+    placement driver that gave it (absent or empty until that is known). Raises ``StoreLocked``, ``StoreVersionError``
+    and ``OSError``.
     """
 
     def __init__(self, directory: Path, wal: Path, options: StoreOptions) -> None:
@@ -41,6 +42,7 @@ class DirectoryLock:
     def _load(self, wal: Path, options: StoreOptions) -> None:
         stored = bytes(read_range(self._files, self._fd, 0, _MAX_BYTES)).rstrip(b"\0\n ")
         fresh = not stored
+        self.placement_driver = ""
         if fresh:
             # A crash may have come between creating the file and writing it; a segment knows whose it is, too.
             self.cluster_id, self.server_id = _identity_of_segments(self._files, wal) or (
@@ -53,6 +55,8 @@ class DirectoryLock:
                 version = fields["format_version"]
                 self.cluster_id = str(fields["cluster_id"])
                 self.server_id = int(fields["server_id"])
+                # Not there in files of earlier releases.
+                self.placement_driver = str(fields.get("placement_driver", ""))
             except (ValueError, KeyError, TypeError) as error:
                 raise StoreVersionError(f"{self._directory / 'LOCK'} is not a LOCK file of this program") from error
             if version != FORMAT_VERSION:
@@ -82,8 +86,23 @@ class DirectoryLock:
         self.server_id = server_id
         self._write()
 
+    def belong(self, placement_driver: str) -> None:
+        """Record which placement driver knows the ranges; written with the server id, which that one gives."""
+        if self.placement_driver == placement_driver:
+            return
+        if self.placement_driver and self.server_id >= 0:
+            raise StoreVersionError(f"{self._directory} belongs to placement driver {self.placement_driver}")
+        self.placement_driver = placement_driver
+        if self.server_id >= 0:
+            self._write()
+
     def _write(self) -> None:
-        fields = {"format_version": FORMAT_VERSION, "cluster_id": self.cluster_id, "server_id": self.server_id}
+        fields = {
+            "format_version": FORMAT_VERSION,
+            "cluster_id": self.cluster_id,
+            "server_id": self.server_id,
+            "placement_driver": self.placement_driver,
+        }
         # One block, padded: a shorter line leaves nothing of a longer one behind.
         write_all(self._files, self._fd, json.dumps(fields).encode().ljust(512) + b"\n", 0)
         self._files.sync(self._fd)

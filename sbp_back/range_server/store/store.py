@@ -173,6 +173,16 @@ class Store:
         self._lock.assign(server_id)
 
     @property
+    def placement_driver(self) -> str:
+        """Identity of the placement driver that knows the ranges; empty until one is known."""
+        return self._lock.placement_driver
+
+    def assign_placement_driver(self, identity: str) -> None:
+        """Record which placement driver that is, durably once there is a server id. Raises ``StoreVersionError`` when a
+        store with a server id belongs to another, ``OSError``."""
+        self._lock.belong(identity)
+
+    @property
     def failed(self) -> StoreFailed | None:
         return self._writer.failure
 

@@ -1,0 +1,55 @@
+"""Which placement driver one talks to.
+
+Stream ids are small numbers, so those of two placement drivers overlap: whoever keeps data under such numbers has to
+know whose they are. A placement driver of ours gets an identity with its state and tells it as its name in
+DESCRIBE_PLACEMENT_DRIVER, where the protocol leaves the name free (reference/sbp.md, sections 1.3 and 1.5). Names of
+other placement drivers tell nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import DescribePdRequest, DescribePdResponse, PdNode, Request, Response
+
+Call = Callable[[Request], Awaitable[Response]]
+"""How to ask a server. Raises ``ConnectionLost``."""
+
+_NAME = re.compile(r"anabranch-([A-Za-z0-9_-]{22})")
+
+
+def new_identity() -> str:
+    """22 characters of URL-safe base64, as Kafka's cluster ids; not starting with '-', which command lines take for an
+    option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def pd_name(identity: str) -> str:
+    """What a placement driver of that identity is called."""
+    return f"anabranch-{identity}"
+
+
+def identity_of(nodes: Iterable[PdNode]) -> str:
+    """The identity that the nodes of a placement driver tell; empty when they tell none."""
+    for node in nodes:
+        match = _NAME.fullmatch(node.name)
+        if match is not None:
+            return match[1]
+    return ""
+
+
+async def ask_identity(call: Call) -> str:
+    """The identity of the placement driver that ``call`` asks; empty when it tells none. Raises ``SbpError``."""
+    response = await call(DescribePdRequest())
+    if not response.status.ok:
+        raise SbpError(response.status.code, response.status.message)
+    if not isinstance(response, DescribePdResponse):
+        raise SbpError(ErrorCode.DECODE, f"{type(response).__name__} is no answer to DescribePdRequest")
+    return identity_of(response.nodes)
