@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import TypeAlias
 
 from sbp_back.errors import DecodeError, StoreVersionError
 from sbp_back.frame import crc32
@@ -68,21 +68,9 @@ class SegmentHeader:
     version: int = FORMAT_VERSION
 
 
-class Record(NamedTuple):
-    """One record of a scanned group; ``position`` is the offset of its body in the segment. A tuple, because a start
-    after a crash makes as many as there are entries to replay."""
-
-    type: int
-    crc: int
-    stream_id: int
-    epoch: int
-    base_offset: int
-    timestamp: int
-    range_index: int
-    offsets: int
-    """How many offsets it takes."""
-    length: int
-    position: int
+Record: TypeAlias = "tuple[int, int, int, int, int, int, int, int, int]"
+"""A record header: type, CRC of the body, stream, epoch, base offset, timestamp, range index, number of offsets, length
+of the body. As it is unpacked and no class, because a start after a crash reads one for every entry it replays."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -202,31 +190,20 @@ def decode_group_header(buffer: Buffer, at: int, salt: int, lsn: int) -> GroupHe
     return GroupHeader(seq, count, body_bytes, flags)
 
 
-def decode_records(buffer: Buffer, at: int, header: GroupHeader, position: int) -> list[Record]:
-    """Records of the group at ``at`` of ``buffer``, which lies at ``position`` of its segment; bodies unchecked.
+def decode_records(buffer: Buffer, at: int, header: GroupHeader) -> list[Record] | None:
+    """Records of the group at ``at`` of ``buffer``, whose bodies lie one after the other from ``header.body_at``.
 
-    Raises ``DecodeError`` when the lengths do not add up (impossible unless the writer was wrong: they have a CRC).
+    None when a body has not the CRC its record states, or the lengths do not add up (impossible unless the writer was
+    wrong: they have a CRC).
     """
-    body = position + header.body_at
-    records: list[Record] = []
-    first = at + GROUP_HEADER_BYTES
-    view = memoryview(buffer)[first : first + RECORD_BYTES * header.count]
-    make = Record._make
-    for fields in RECORD.iter_unpack(view):
-        records.append(make((*fields, body)))
-        body += fields[-1]
-    if body != position + header.body_at + header.body_bytes:
-        raise DecodeError("the records of a group do not fill it")
-    return records
-
-
-def bodies_are_whole(buffer: Buffer, at: int, position: int, records: list[Record]) -> bool:
-    """Whether every body has the CRC its record states; ``buffer[at]`` is the group at ``position``."""
     view = memoryview(buffer)
-    shift = at - position
-    for _kind, crc, _stream, _epoch, _base, _timestamp, _index, _offsets, length, body in records:
+    end = at + header.body_at
+    records: list[Record] = list(RECORD.iter_unpack(view[at + GROUP_HEADER_BYTES : end]))
+    for record in records:
+        length = record[8]
         if length:
-            begin = body + shift
-            if crc32(view[begin : begin + length]) != crc:
-                return False
-    return True
+            begin = end
+            end += length
+            if crc32(view[begin:end]) != record[1]:
+                return None
+    return records if end == at + header.body_at + header.body_bytes else None

@@ -23,7 +23,7 @@ from sbp_back.range_server.store.format import BLOCK, align, decode_segment_head
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
 from sbp_back.range_server.store.index import Run, StoredRange, StoreState
 from sbp_back.range_server.store.options import StoreOptions
-from sbp_back.range_server.store.replay import apply_records, apply_row
+from sbp_back.range_server.store.replay import apply_records, apply_rows
 from sbp_back.range_server.store.scan import Group, SegmentScanner
 from sbp_back.range_server.store.segment import Segment
 
@@ -174,8 +174,7 @@ class Recovery:
             scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
             seq = 0
             for group in scanner.groups(BLOCK, covers if inside else None):
-                for number, record in enumerate(group.records):
-                    apply_row(self._result.state, segment, record, segment.base + group.position + number)
+                apply_rows(self._result.state, segment, group)
                 end = group.end
                 seq = group.header.seq
                 self._result.scanned_bytes += group.header.size
@@ -260,9 +259,8 @@ class Recovery:
             return position, scanner.file_size, found
 
     def _apply(self, segment: Segment, group: Group) -> bool:
-        lsn = segment.base + group.position
         try:
-            apply_records(self._result.state, segment, group.records, lsn)
+            apply_records(self._result.state, segment, group)
         except StoreError as error:
             self._damage(f"segment {segment.path.name}, position {group.position}: {error}")
             return False

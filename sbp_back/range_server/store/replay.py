@@ -5,6 +5,7 @@ from __future__ import annotations
 from sbp_back.errors import StoreError
 from sbp_back.range_server.store.format import Record, RecordType
 from sbp_back.range_server.store.index import StoredRange, StoreState
+from sbp_back.range_server.store.scan import Group
 from sbp_back.range_server.store.segment import Segment
 
 
@@ -37,42 +38,53 @@ def restart_empty(stored: StoredRange, epoch: int, start: int) -> None:
     stored.start = stored.min_offset = stored.next_offset = start
 
 
-def apply_records(state: StoreState, segment: Segment, records: list[Record], lsn: int) -> None:
-    """Apply the records of a group at ``lsn`` that is being replayed. Raises ``StoreError`` when one contradicts the
-    state; those before it are applied."""
+def apply_records(state: StoreState, segment: Segment, group: Group) -> None:
+    """Apply a group that is being replayed. Raises ``StoreError`` when a record contradicts the state; those before it
+    are applied."""
     append = int(RecordType.APPEND)  # looked up once: this loop is most of a start after a crash
     ranges = state.ranges
-    for number, record in enumerate(records):
-        kind, crc, stream_id, epoch, base, _timestamp, index, offsets, length, position = record
+    stored: StoredRange | None = None
+    position = group.body_at
+    for number, (kind, crc, stream_id, epoch, base, _timestamp, index, offsets, length) in enumerate(group.records):
         if kind == append:
-            stored = ranges.get((stream_id, index))
+            if stored is None or stored.index != index or stored.stream_id != stream_id:
+                stored = ranges.get((stream_id, index))
             if stored is None or stored.end >= 0 or stored.next_offset != base or offsets < 1:
                 raise StoreError(f"an entry at offset {base} does not continue range {index} of stream {stream_id}")
             stored.append(segment, base, base + offsets, position, length, crc)
             segment.live += length
-        elif kind == RecordType.RELOCATE:
-            apply_copy(state, segment, record, epoch)
         else:
-            apply_control(state, kind, stream_id, index, epoch, base, lsn + number)
+            stored = None  # a control record may replace the range
+            if kind == RecordType.RELOCATE:
+                _apply_copy(state, segment, group.records[number], position)
+            else:
+                lsn = segment.base + group.position + number
+                apply_control(state, kind, stream_id, index, epoch, base, lsn)
+        position += length
 
 
-def apply_row(state: StoreState, segment: Segment, record: Record, lsn: int) -> None:
-    """Index an entry the state already counts (it lies before the checkpoint)."""
-    if record.type == RecordType.RELOCATE:
-        apply_copy(state, segment, record, record.epoch)
-    elif record.type == RecordType.APPEND:
-        stored = state.ranges.get((record.stream_id, record.range_index))
-        if stored is not None and lsn > stored.created_lsn:
-            _copy(stored, segment, record)
+def apply_rows(state: StoreState, segment: Segment, group: Group) -> None:
+    """Index the entries of a group that the state already counts (it lies before the checkpoint)."""
+    position = group.body_at
+    for number, record in enumerate(group.records):
+        kind, _crc, stream_id, _epoch, _base, _timestamp, index, _offsets, length = record
+        if kind == RecordType.RELOCATE:
+            _apply_copy(state, segment, record, position)
+        elif kind == RecordType.APPEND:
+            stored = state.ranges.get((stream_id, index))
+            if stored is not None and segment.base + group.position + number > stored.created_lsn:
+                _copy(stored, segment, record, position)
+        position += length
 
 
-def apply_copy(state: StoreState, segment: Segment, record: Record, created_lsn: int) -> None:
-    """A copy counts only for the very range it was made for, not for a later one of the same name."""
-    stored = state.ranges.get((record.stream_id, record.range_index))
-    if stored is not None and stored.created_lsn == created_lsn:
-        _copy(stored, segment, record)
+def _apply_copy(state: StoreState, segment: Segment, record: Record, position: int) -> None:
+    """A copy counts only for the very range it was made for, not for a later one of the same name: the epoch of the
+    record is the log position of that range's creation."""
+    stored = state.ranges.get((record[2], record[6]))
+    if stored is not None and stored.created_lsn == record[3]:
+        _copy(stored, segment, record, position)
 
 
-def _copy(stored: StoredRange, segment: Segment, record: Record) -> None:
-    base = record.base_offset
-    stored.relocate(segment, base, base + record.offsets, record.position, record.length, record.crc)
+def _copy(stored: StoredRange, segment: Segment, record: Record, position: int) -> None:
+    _kind, crc, _stream_id, _epoch, base, _timestamp, _index, offsets, length = record
+    stored.relocate(segment, base, base + offsets, position, length, crc)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbp_back.errors import DecodeError
 from sbp_back.range_server.store.files import Files, read_range
 from sbp_back.range_server.store.format import (
     BLOCK,
     GROUP_MAGIC,
     GroupHeader,
     Record,
-    bodies_are_whole,
     decode_group_header,
     decode_records,
     looks_like_group,
@@ -29,6 +27,11 @@ class Group:
     position: int
     header: GroupHeader
     records: list[Record]
+
+    @property
+    def body_at(self) -> int:
+        """Position of the first body."""
+        return self.position + self.header.body_at
 
     @property
     def end(self) -> int:
@@ -62,11 +65,8 @@ class SegmentScanner:
         header = decode_group_header(view, at, self._salt, self._base + position)
         if header is None:
             return None
-        try:
-            records = decode_records(view, at, header, position)
-        except DecodeError:
-            return None
-        return Group(position, header, records) if bodies_are_whole(view, at, position, records) else None
+        records = decode_records(view, at, header)
+        return None if records is None else Group(position, header, records)
 
     def groups(self, position: int, limit: int | None = None) -> Iterator[Group]:
         """Whole groups that follow one another from ``position``, up to the first that is not, or to ``limit``."""
