@@ -13,6 +13,7 @@ from bridges.config import SbpSettings, Settings
 from bridges.front import Address
 
 if TYPE_CHECKING:
+    from bridges.pd_identity import StreamHome
     from sbp_back.client import Client, ClientOptions
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store.options import StoreOptions
@@ -68,16 +69,21 @@ def store_options(sbp: SbpSettings) -> StoreOptions:
 
 
 async def start_backend(
-    settings: Settings, directory: Path, listen: Mapping[str, Address], on_failed: Callable[[str], None]
+    settings: Settings,
+    directory: Path,
+    listen: Mapping[str, Address],
+    on_failed: Callable[[str], None],
+    home: StreamHome,
 ) -> Backend:
     """The backend that ``settings`` ask for.
 
     Embedded: started in ``directory``, reachable for other programs at ``listen``; ``on_failed`` is called once, with
     a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
-    started, and that it does not answer now is only said in the log, because it may answer later.
+    started, and that it does not answer now is only said in the log, because it may answer later. Raises StoreError
+    when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
     """
     if settings.sbp.mode == "external":
-        return await _external(settings)
+        return await _external(settings, home)
     from sbp_back.embedded import EmbeddedOptions, start_embedded
 
     options = EmbeddedOptions(
@@ -87,6 +93,11 @@ async def start_backend(
         heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
     )
     embedded = await start_embedded(directory, options, on_failed)
+    try:
+        await home.require(embedded.placement_driver.identity)
+    except BaseException:
+        await embedded.close()
+        raise
     return Backend(embedded.client, embedded)
 
 
@@ -109,22 +120,30 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
     )
 
 
-async def _external(settings: Settings) -> Backend:
+async def _external(settings: Settings, home: StreamHome) -> Backend:
     from sbp_back.carrier import TcpOptions, tcp_connector
     from sbp_back.client import Client
-    from sbp_back.errors import SbpError
+    from sbp_back.errors import SbpError, StoreError
     from sbp_back.leader import pd_carrier
     from sbp_back.model import DescribePdRequest
 
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
     tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000)
-    client = Client(pd_carrier(sbp.pd, options=tcp), tcp_connector(options=tcp), client_options(sbp))
+    # Servers of elastic-stream have names that do not tell one from another.
+    ours = sbp.flavor == "anabranch"
+    if not ours:
+        await home.require("")
+    pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce if ours else None)
+    client = Client(pd, tcp_connector(options=tcp), client_options(sbp))
     try:
-        described = await client.pd.call(DescribePdRequest(), timeout=min(2.0, sbp.timeout_ms / 3000))
+        described = await client.pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
     except SbpError as error:
         problem = error.message
+    if home.refusal is not None:
+        await client.close()
+        raise StoreError(home.refusal)
     if problem is not None:
         _log.warning("the placement driver does not answer: partitions are unavailable until it does", error=problem)
     return Backend(client)

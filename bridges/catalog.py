@@ -9,7 +9,6 @@ Deleting commits first and deletes the streams afterwards, as often as it takes.
 from __future__ import annotations
 
 import asyncio
-import base64
 import sqlite3
 import time
 import uuid
@@ -28,6 +27,7 @@ from bridges.errors import LogError, LogUnavailable
 from bridges.names import check_topic_name, collision_key, derived_names
 from bridges.sql import Database
 from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.identity import new_identity
 from sbp_back.model import RangeInfo, StreamInfo
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ class Catalog:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
 
         def read(connection: sqlite3.Connection) -> tuple[list[tuple[int, int, int]], list[int]]:
-            connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (_new_cluster_id(),))
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
             for counter in ("next_epoch", "next_producer_id"):
                 connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
             (self.cluster_id,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
@@ -648,14 +648,6 @@ def _insert_config(connection: sqlite3.Connection, topic: str, config: Mapping[s
     connection.executemany(
         "INSERT INTO topic_config VALUES (?, ?, ?)", [(topic, key, value) for key, value in config.items()]
     )
-
-
-def _new_cluster_id() -> str:
-    """22 characters of URL-safe base64, as Kafka's; not starting with '-', which command lines take for an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        if not text.startswith("-"):
-            return text
 
 
 def _now_ms() -> int:

@@ -29,6 +29,7 @@ from bridges.errors import LogError
 from bridges.front import ENTRY_POINTS, Address, Front
 from bridges.logs import LogOptions, Logs
 from bridges.metrics import Metrics
+from bridges.pd_identity import StreamHome
 from bridges.progress import Progress, erase_topic
 from bridges.schema import APPLICATION_ID, MIGRATIONS
 from bridges.snapshots import Snapshots
@@ -170,7 +171,11 @@ class Node:
         )
         await self.db.open()
         self._backend = await backend.start_backend(
-            settings, self._directory.backend, _only(listen, backend.listeners(settings)), self.fail
+            settings,
+            self._directory.backend,
+            _only(listen, backend.listeners(settings)),
+            self.fail,
+            StreamHome(self.db),
         )
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)

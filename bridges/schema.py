@@ -73,4 +73,11 @@ def _version_2(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS = (_version_1, _version_2)
+def _version_3(connection: sqlite3.Connection) -> None:
+    # The placement driver that stream ids in the other tables are of (bridges/pd_identity.py): one row or none.
+    connection.execute(
+        "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
+    )
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3)
