@@ -3,7 +3,7 @@
 Appends per second with 1, 16 and 256 writers, each of which waits for its batch to be durable before it sends the next,
 beside what the disk can do at most: pwritev with RWF_DSYNC in writes as large as the store's own groups were, measured
 right after; once over and over into the same zeroed file, which no log can do, and once through a new one, as a log
-must. Then recovery, memory of the index, and many streams.
+must. Then recovery after kill -9 and after a stop in order, memory of the index, and many streams.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from typing import TypeVar
 import psutil
 
 from benchmarks.probe import disk_speed, machine
+from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
+from benchmarks.sbp_store import fill
 from sbp_back.carrier import TcpCarrier, tcp_connector
 from sbp_back.client import Client, StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
-from sbp_back.entry import pack_entry
-from sbp_back.errors import SbpError, StoreError
-from sbp_back.model import Entry
+from sbp_back.errors import SbpError
 from sbp_back.range_server.store import Store, StoreOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCAL = ("127.0.0.1", 0)
 MB = 1e6
+PARTS = ("appends", "recovery", "memory", "streams")
 T = TypeVar("T")
 RAW_BYTES = 64 << 20
 IOV_BYTES = 64 << 10
@@ -79,7 +80,7 @@ class Report:
     machine: dict[str, object]
     disk: list[dict[str, float]]
     appends: list[AppendRun] = field(default_factory=list)
-    recovery: dict[str, float] = field(default_factory=dict)
+    recovery: list[RecoveryRun] = field(default_factory=list)
     memory: dict[str, float] = field(default_factory=dict)
     streams: dict[str, float] = field(default_factory=dict)
     options: dict[str, object] = field(default_factory=dict)
@@ -303,70 +304,11 @@ async def _go(appenders: Sequence[Appender], seconds: float) -> None:
             await asyncio.sleep(0.0005)
 
 
-# --- recovery, memory, streams --------------------------------------------------------------------------------------
-
-
-async def fill(store: Store, batches: int, size: int) -> None:
-    """``batches`` entries of ``size`` bytes in eight streams."""
-    for stream in range(8):
-        await _stored(partial(store.create_range, stream, 0, 0, 0))
-    payload = os.urandom(size)
-    room = asyncio.Semaphore(64)
-    failures: list[StoreError] = []
-
-    def done(error: StoreError | None) -> None:
-        room.release()
-        if error is not None:
-            failures.append(error)
-
-    step = 64
-    for first in range(0, batches // 8, step):
-        for stream in range(8):
-            await room.acquire()
-            entries: list[Entry] = [
-                pack_entry(stream, 0, 0, base, 1, 1, payload) for base in range(first, min(first + step, batches // 8))
-            ]
-            store.append(entries, done)
-    for _ in range(64):
-        await room.acquire()
-    if failures:
-        raise failures[0]
-
-
-async def _stored(work: Callable[[Callable[[StoreError | None], None]], None]) -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: StoreError | None) -> None:
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    work(done)
-    await future
-
-
-async def recovery(directory: Path, gigabytes: float) -> dict[str, float]:
-    """Seconds to open a store that was closed in order, and one whose process died."""
-    size = 16 << 10
-    options = StoreOptions(durability="os", low_water_bytes=0)
-    store = Store.open(directory, options)
-    store.start(asyncio.get_running_loop())
-    await fill(store, int(gigabytes * 1e9 / size), size)
-    store.close()
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        store = Store.open(directory, options)
-        took.append(time.perf_counter() - began)
-        held = sum(known.next_offset for known in store.ranges.values()) * size / 1e9
-        store.start(asyncio.get_running_loop())
-        store.close()
-    return {"gb": held, "seconds": min(took), "gb_per_s": held / min(took)}
+# --- memory, streams ------------------------------------------------------------------------------------------------
 
 
 async def memory(directory: Path, batches: int) -> dict[str, float]:
-    """Resident bytes that the index of ``batches`` batches takes, while they are written and after a restart."""
+    """Resident MB that a million batches take in the index, while they are written and after a restart."""
     options = StoreOptions(durability="os", low_water_bytes=0)
     store = Store.open(directory, options)
     store.start(asyncio.get_running_loop())
@@ -380,7 +322,12 @@ async def memory(directory: Path, batches: int) -> dict[str, float]:
     gc.collect()
     after = psutil.Process().memory_info().rss
     store.close()
-    return {"batches": batches, "mb_per_million": (after - before) / batches}
+    opened = opened_memory(directory / "more")
+    return {
+        "batches": batches,
+        "mb_per_million": (after - before) / batches,
+        "opened_mb_per_million": opened.rss_bytes / batches,
+    }
 
 
 async def streams(directory: Path, count: int) -> dict[str, float]:
@@ -464,18 +411,12 @@ def _cells(run: AppendRun) -> list[object]:
 def markdown(report: Report) -> str:
     """The whole report."""
     lines = ["# SBP backend", "", "Machine: " + ", ".join(f"{k} {v}" for k, v in report.machine.items()) + ".", ""]
-    lines += [f"Run with: {', '.join(f'{k}={v}' for k, v in report.options.items())}.", ""]
-    lines += ["## Appends, each durable (fsync) before its writer sends the next", ""]
-    lines += [
-        "Raw is pwritev with RWF_DSYNC, one write at a time, as large as the store's groups were on average, measured "
-        "right after: over and over into the same file, and through a new one. CPU is that of all processes together.",
-        "",
-        line(HEADS),
-        "|---" * len(HEADS) + "|",
-        *(line(_cells(run)) for run in report.appends),
-    ]
+    lines += [f"Run with: {', '.join(f'{k}={v}' for k, v in report.options.items())}."]
+    if report.appends:
+        lines += _append_lines(report.appends)
+    if report.recovery:
+        lines += _recovery_lines(report.recovery)
     for title, values in (
-        ("Recovery of a checkpointed store", report.recovery),
         ("Memory of the index", report.memory),
         ("Many streams", report.streams),
     ):
@@ -489,6 +430,37 @@ def markdown(report: Report) -> str:
                 line(list(values.values())),
             ]
     return "\n".join(lines) + "\n"
+
+
+def _append_lines(runs: Sequence[AppendRun]) -> list[str]:
+    return [
+        "",
+        "## Appends, each durable (fsync) before its writer sends the next",
+        "",
+        "Raw is pwritev with RWF_DSYNC, one write at a time, as large as the store's groups were on average, measured "
+        "right after: over and over into the same file, and through a new one. CPU is that of all processes together.",
+        "",
+        line(HEADS),
+        "|---" * len(HEADS) + "|",
+        *(line(_cells(run)) for run in runs),
+    ]
+
+
+def _recovery_lines(runs: Sequence[RecoveryRun]) -> list[str]:
+    heads = list(asdict(runs[0]))
+    return [
+        "",
+        "## Recovery",
+        "",
+        "Seconds of Store.open. killed: kill -9 while appending, with the last checkpoint as it happened to be; "
+        "killed, no checkpoint: the same with one large segment, so that every entry is read again; stopped: closed in "
+        "order. tail is what is read again; cold: nothing of the files was in the page cache. What was acknowledged "
+        "was there.",
+        "",
+        line(heads),
+        "|---" * len(heads) + "|",
+        *(line(list(asdict(one).values())) for one in runs),
+    ]
 
 
 def _apart(part: str, directory: Path, amount: float) -> dict[str, float]:
@@ -507,10 +479,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to measure")
     parser.add_argument("--output", type=Path, default=None, help="directory of the results")
     parser.add_argument("--seconds", type=float, default=0.0, help="of every measurement of appends (default 4)")
-    parser.add_argument("--only", default="", help="appends, recovery, memory or streams")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to run, separated by commas (default: all)")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    wanted = set(args.only.split(","))
+    if not wanted <= set(PARTS):
+        parser.error(f"--only takes {', '.join(PARTS)}")
     if args.serve is not None:
         asyncio.run(serve_for_parent(args.serve))
         return 0
@@ -518,7 +493,6 @@ def main() -> int:
         part, place, amount = args.part
         Path(place).mkdir(parents=True)
         works = {
-            "recovery": lambda: recovery(Path(place), float(amount)),
             "memory": lambda: memory(Path(place), int(float(amount))),
             "streams": lambda: streams(Path(place), int(float(amount))),
         }
@@ -528,21 +502,25 @@ def main() -> int:
     output = args.output or (ROOT / "build" / "bench-results" if args.quick else ROOT / "benchmarks" / "results")
     for directory in (args.data, output):
         directory.mkdir(parents=True, exist_ok=True)
-    report = Report(machine(args.data), disk_speed(args.data), options={"quick": args.quick, "seconds": seconds})
+    report = Report(
+        machine(args.data), disk_speed(args.data), options={"quick": args.quick, "seconds": seconds, "parts": args.only}
+    )
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         directory = Path(scratch)
-        if args.only in ("", "appends"):
+        if "appends" in wanted:
             raw = RawDisk(directory)
             for kind in (Inside, Outside):
                 side = kind(directory / kind.__name__)
                 report.appends += asyncio.run(appends(side, raw, (1, 16, 256), (1024, 16384), seconds))
             raw.close()
         less = 10 if args.quick else 1
-        if args.only in ("", "recovery"):
-            report.recovery = _apart("recovery", directory, 2.0 / less)
-        if args.only in ("", "memory"):
+        if "recovery" in wanted:
+            for one in recovery(directory / "recovery", 1.0 / less):
+                report.recovery.append(one)
+                print(line(list(asdict(one).values())), flush=True)
+        if "memory" in wanted:
             report.memory = _apart("memory", directory, 1_000_000 // less)
-        if args.only in ("", "streams"):
+        if "streams" in wanted:
             report.streams = _apart("streams", directory, 10_000 // less)
     text = markdown(report)
     stem = output / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-sbp"
