@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridges.console.errors import errors_as_json, own_pages_only
+from bridges.console.groups import GroupHandlers
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
@@ -36,6 +37,7 @@ class Console:
         app = web.Application(middlewares=[self._measured, errors_as_json, own_pages_only], client_max_size=_MAX_BODY)
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
+        GroupHandlers(self._node).add_to(app)
         self._records.add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)

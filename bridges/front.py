@@ -6,9 +6,11 @@ A front is found through the entry-point group ``anabranch.fronts``: each entry 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from bridges.group_view import GroupDirectory, GroupSummary
 
 ENTRY_POINTS = "anabranch.fronts"
 
@@ -60,3 +62,31 @@ class Front(Protocol):
     async def stop(self) -> None:
         """Close every connection and release everything. Called once, also when ``start`` failed."""
         ...
+
+
+@runtime_checkable
+class HasGroups(Protocol):
+    """What a front may offer besides, if its protocol has consumer groups: the console then shows them."""
+
+    @property
+    def groups(self) -> GroupDirectory | None:
+        """The groups that live in this front; None while it is not started."""
+        ...
+
+
+def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:
+    """The directories of those fronts that have one now, by the front's name."""
+    return {
+        front.name: directory
+        for front in fronts
+        if isinstance(front, HasGroups) and (directory := front.groups) is not None
+    }
+
+
+def live_groups(fronts: Iterable[Front]) -> dict[str, dict[str, GroupSummary]]:
+    """The groups that live in any front: by their name, then by the front's."""
+    found: dict[str, dict[str, GroupSummary]] = {}
+    for front, directory in group_directories(fronts).items():
+        for summary in directory.summaries():
+            found.setdefault(summary.group_id, {})[front] = summary
+    return found

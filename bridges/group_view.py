@@ -1,4 +1,8 @@
-"""Consumer groups as people look at them: what a front tells the console and the command line about its groups."""
+"""Consumer groups as people look at them: what a front tells the console and the command line about its groups.
+
+A front tells who is in a group and who reads what. Committed positions belong to all fronts (bridges/progress.py), so
+the node adds them, and the lag, itself (bridges/console/groups.py).
+"""
 
 from __future__ import annotations
 
@@ -18,29 +22,6 @@ class GroupMemberView:
 
 
 @dataclass(slots=True, frozen=True)
-class GroupPositionView:
-    """Where a group stands in one partition.
-
-    ``committed`` is None where nothing is committed, ``end`` (the high watermark) where the partition cannot be
-    opened now, ``member_id`` where nobody is assigned.
-    """
-
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    member_id: str | None
-    metadata: str = ""
-
-    @property
-    def lag(self) -> int | None:
-        """Records after the committed position, if both ends are known."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(self.end - self.committed, 0)
-
-
-@dataclass(slots=True, frozen=True)
 class GroupSummary:
     """One line of a list of groups; ``kind`` is the protocol's name for the sort of group."""
 
@@ -53,28 +34,33 @@ class GroupSummary:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """Everything about one group."""
+    """Everything a front knows about one of its groups; ``protocol`` is how its members share the partitions."""
 
     summary: GroupSummary
     generation: int
     protocol: str
     leader: str | None
     members: tuple[GroupMemberView, ...]
-    positions: tuple[GroupPositionView, ...]
-
-    @property
-    def lag(self) -> int:
-        """Sum of the known lags."""
-        return sum(position.lag or 0 for position in self.positions)
 
 
 class GroupDirectory(Protocol):
-    """What a front with consumer groups offers to whoever shows them."""
+    """The groups that live in a front: those clients joined through it.
+
+    Groups of which there are but committed positions are none of them. Looking at groups changes nothing.
+    """
 
     def summaries(self) -> list[GroupSummary]:
-        """All groups, by name."""
+        """All groups, in any order."""
         ...
 
-    async def view(self, group_id: str) -> GroupView | None:
-        """One group with its lag; opens partitions nobody has used yet. None if there is no such group."""
+    def view(self, group_id: str) -> GroupView | None:
+        """One group, None if there is no such group."""
         ...
+
+
+def records_behind(committed: int, start: int, end: int) -> int:
+    """Records a group has still to read in a partition that keeps the offsets from ``start`` to before ``end``.
+
+    Records that are no longer there do not count, which is where this differs from ``kafka-consumer-groups``.
+    """
+    return max(0, end - max(committed, start))

@@ -58,8 +58,8 @@ class KafkaFront:
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The consumer groups, for whoever shows them; None before :meth:`start`."""
-        return self._groups
+        """The groups clients joined (see :class:`bridges.front.HasGroups`); None before :meth:`start`."""
+        return None if self._groups is None else self._groups.live
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         service = KafkaService(self._node)

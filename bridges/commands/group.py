@@ -1,29 +1,87 @@
-"""``anabranch group``: consumer groups and their lag."""
+"""``anabranch group``: consumer groups, their members and their lag."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
 from urllib.parse import quote
 
 import click
 
 from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
 
+_NOTHING = "-"
 
-@click.group("group")
+
+class _Groups(click.Group):
+    """Lets the words ``list`` and ``describe`` be left out."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        place = self._first_word(args)
+        if place is None:
+            if not set(args) & set(ctx.help_option_names):
+                args = ["list", *args]
+        elif args[place] in self.commands:
+            args = [args[place], *args[:place], *args[place + 1 :]]
+        else:
+            args = ["describe", *args]
+        return super().parse_args(ctx, args)
+
+    def _first_word(self, args: list[str]) -> int | None:
+        """Index of the first argument that is no option and no option's value."""
+        valued = {
+            name
+            for command in self.commands.values()
+            for option in command.params
+            if isinstance(option, click.Option) and not option.is_flag
+            for name in option.opts
+        }
+        skip = False
+        for place, argument in enumerate(args):
+            if skip:
+                skip = False
+            elif argument == "--":
+                return place + 1 if place + 1 < len(args) else None
+            elif argument in valued:
+                skip = True
+            elif not argument.startswith("-"):
+                return place
+        return None
+
+
+@click.group("group", cls=_Groups, subcommand_metavar="[[list] | [describe] GROUP]")
 def command() -> None:
-    """Show consumer groups and their lag."""
+    """List consumer groups, or show the members of one and its lag.
+
+    A group that is itself called "list" or "describe" is shown with "describe".
+    """
 
 
 @command.command("list")
 @node_option
 @json_option
 def list_(node: str, as_json: bool) -> None:
-    """List groups that have committed positions."""
+    """List all groups: those with members and those with committed positions."""
     groups = NodeClient(node, as_json=as_json).call("GET", "/api/groups")["groups"]
     if as_json:
         print_json(groups)
-    else:
-        print_table(["GROUP", "PARTITIONS", "LAG"], ([g["group"], len(g["positions"]), g["lag"]] for g in groups))
+        return
+    print_table(
+        ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG"],
+        (
+            [
+                _shown(group["group"]),
+                _fronts(group),
+                group["state"],
+                group["members"],
+                len(group["topics"]),
+                group["partitions"],
+                _lag(group),
+            ]
+            for group in groups
+        ),
+    )
 
 
 @command.command("describe")
@@ -31,15 +89,90 @@ def list_(node: str, as_json: bool) -> None:
 @node_option
 @json_option
 def describe(group: str, node: str, as_json: bool) -> None:
-    """Show the committed positions of a group."""
+    """Show the members of a group, and how far it has read each partition."""
     found = NodeClient(node, as_json=as_json).call("GET", f"/api/groups/{quote(group, safe='')}")
     if as_json:
         print_json(found)
-    else:
-        print_table(
-            ["TOPIC", "PARTITION", "OFFSET", "LAG", "METADATA"],
-            (
-                [p["topic"], p["partition"], p["offset"], "-" if p["lag"] is None else p["lag"], p["metadata"]]
-                for p in found["positions"]
-            ),
-        )
+        return
+    members = found["members"]
+    for name, value in _facts(found):
+        click.echo(f"{name:<11} {value}")
+    if found["positions"]:
+        click.echo()
+        _print_positions(found)
+    if members:
+        click.echo()
+        _print_members(members)
+
+
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    yield "group", _shown(found["group"])
+    yield "protocol", _fronts(found)
+    yield "state", found["state"]
+    for name, key in (("type", "protocol_type"), ("strategy", "protocol")):
+        if found[key]:
+            yield name, _shown(found[key])
+    if found["generation"] is not None:
+        yield "generation", found["generation"]
+    yield "members", len(found["members"])
+    yield "lag", _lag(found)
+
+
+def _print_positions(found: dict[str, Any]) -> None:
+    members = {member["member_id"]: member for member in found["members"]}
+    heads = ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+    with_metadata = any(one["metadata"] for one in found["positions"])
+    rows = []
+    for one in found["positions"]:
+        member = members.get(one["member_id"], {})
+        numbers = [_NOTHING if one[key] is None else one[key] for key in ("offset", "end_offset", "lag")]
+        reader = [_shown(member.get(key)) for key in ("member_id", "host", "client_id")]
+        row = [_shown(one["topic"]), one["partition"], *numbers, *reader]
+        rows.append([*row, _shown(one["metadata"])] if with_metadata else row)
+    print_table([*heads, "METADATA"] if with_metadata else heads, rows)
+
+
+def _print_members(members: list[dict[str, Any]]) -> None:
+    heads = ["CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
+    with_instance = any(member["instance_id"] is not None for member in members)
+    if with_instance:
+        heads.insert(1, "GROUP-INSTANCE-ID")
+    rows = []
+    for member in members:
+        partitions = member["partitions"]
+        row = [_shown(member[key]) for key in ("member_id", "host", "client_id")]
+        if with_instance:
+            row.insert(1, _shown(member["instance_id"]))
+        if partitions is None:
+            row += [_NOTHING, _NOTHING]
+        else:
+            assigned = (f"{_shown(topic)}({_ranges(indexes)})" for topic, indexes in partitions.items())
+            row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or _NOTHING]
+        rows.append(row)
+    print_table(heads, rows)
+
+
+def _fronts(group: dict[str, Any]) -> str:
+    return ",".join(group["fronts"]) or _NOTHING
+
+
+def _lag(group: dict[str, Any]) -> str:
+    """``+`` says that there is more: the ends of some partitions are not known."""
+    if group["lag"] is None:
+        return _NOTHING
+    return f"{group['lag']}{'+' if group['unknown_lags'] else ''}"
+
+
+def _shown(text: str | None) -> str:
+    """Text that clients chose, without what would move the cursor or break the table."""
+    if not text:
+        return _NOTHING
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """``0-3,7`` for sorted numbers."""
+    every = sorted(set(numbers))
+    starts = every[:1] + [after for before, after in pairwise(every) if after != before + 1]
+    ends = [before for before, after in pairwise(every) if after != before + 1] + every[-1:]
+    return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))

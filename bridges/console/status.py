@@ -1,4 +1,4 @@
-"""Health, metrics, groups, and what the node is doing."""
+"""Health, metrics, and what the node is doing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridges.catalog import TopicNotFound
-from bridges.console.errors import RequestError
+from bridges.front import live_groups
 
 if TYPE_CHECKING:
     from bridges.node import Node
 
 
 class StatusHandlers:
-    """``/healthz``, ``/readyz``, ``/metrics``, ``/api/status`` and ``/api/groups``."""
+    """``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -26,8 +25,6 @@ class StatusHandlers:
         app.router.add_get("/readyz", self.ready)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_get("/api/status", self.status)
-        app.router.add_get("/api/groups", self.groups)
-        app.router.add_get("/api/groups/{group}", self.group)
 
     async def health(self, request: web.Request) -> web.Response:
         """200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced."""
@@ -56,7 +53,7 @@ class StatusHandlers:
                 "durability": node.settings.sbp.durability,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len(node.progress.groups()),
+                "groups": len({*live_groups(node.fronts), *node.progress.groups()}),
                 "fronts": [
                     {
                         "name": front.name,
@@ -70,43 +67,3 @@ class StatusHandlers:
                 ],
             }
         )
-
-    async def groups(self, request: web.Request) -> web.Response:
-        names = sorted(self._node.progress.groups())
-        return web.json_response({"groups": [self._group(name) for name in names]})
-
-    async def group(self, request: web.Request) -> web.Response:
-        name = request.match_info["group"]
-        if not self._node.progress.of_group(name):
-            raise RequestError(f"there is no group {name!r} with committed positions", 404)
-        return web.json_response(self._group(name))
-
-    def _group(self, name: str) -> dict[str, object]:
-        positions: list[dict[str, object]] = []
-        total = 0
-        for (topic, partition), committed in sorted(self._node.progress.of_group(name).items()):
-            lag = self._lag(topic, partition, committed.offset)
-            total += lag or 0
-            positions.append(
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "offset": committed.offset,
-                    "lag": lag,
-                    "metadata": committed.metadata,
-                    "commit_ms": committed.commit_ms,
-                }
-            )
-        return {"group": name, "lag": total, "positions": positions}
-
-    def _lag(self, topic: str, partition: int, offset: int) -> int | None:
-        """Records not read yet; None where the partition has not been used since the node started."""
-        node = self._node
-        try:
-            node.catalog.topic(topic)
-        except TopicNotFound:
-            return None
-        log = node.logs.get(topic, partition)
-        if log is None or not log.is_open:
-            return None
-        return max(0, log.last_stable_offset - max(offset, log.log_start_offset))

@@ -40,9 +40,7 @@ class KafkaService:
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.auto_create_topics = kafka.auto_create_topics
-        self.groups = GroupService(
-            node.progress, node.catalog, group_settings(kafka), node_id=node.node_id, logs=node.logs.get
-        )
+        self.groups = GroupService(node.progress, node.catalog, group_settings(kafka), node_id=node.node_id)
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""

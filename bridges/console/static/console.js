@@ -4,9 +4,18 @@
 const PERIOD_MS = 2000;
 const NEWEST = 20;
 const before = new Map(); // last counters by name, for rates
-let chosen = decodeURIComponent(location.hash.slice(1));
+const GROUP = "group/"; // before the name of a group in the address; no topic's name has a slash
+let chosen = fromAddress();
 
 const $ = (id) => document.getElementById(id);
+function fromAddress() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return ""; // somebody typed an address that is none
+  }
+}
+
 const number = (value) => Number(value).toLocaleString("en-GB");
 
 function size(bytes) {
@@ -50,11 +59,42 @@ async function get(path) {
   return body;
 }
 
-function link(name) {
+function link(name, prefix = "") {
   const anchor = document.createElement("a");
-  anchor.href = "#" + encodeURIComponent(name);
-  anchor.append(name);
+  anchor.href = "#" + prefix + encodeURIComponent(name);
+  anchor.append(name || "(no name)");
   return anchor;
+}
+
+function tagged(kind, text) {
+  const element = document.createElement("span");
+  element.className = kind;
+  element.append(text);
+  return element;
+}
+
+const known = (value) => (value === null ? tagged("faint", "–") : number(value));
+const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+function state(name) {
+  const kind = { Stable: "good", Empty: "faint", Dead: "bad" }[name] || "busy";
+  return tagged("state " + kind, name);
+}
+
+// "+" says that there is more: the ends of some partitions are not known.
+function lag(group) {
+  return group.lag === null ? known(null) : number(group.lag) + (group.unknown_lags ? "+" : "");
+}
+
+// 0, 1, 2, 3, 7 as "0–3, 7"
+function ranges(numbers) {
+  const parts = [];
+  for (const one of numbers) {
+    const last = parts[parts.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else parts.push([one, one]);
+  }
+  return parts.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 }
 
 function users(topic, way) {
@@ -87,12 +127,68 @@ async function refresh() {
   ], topics.topics);
   $("no-topics").hidden = topics.topics.length > 0;
   draw("groups", [
-    ["Group", (group) => group.group],
-    ["Topics", (group) => [...new Set(group.positions.map((position) => position.topic))].join(", ")],
-    ["Partitions", (group) => number(group.positions.length), true],
-    ["Lag", (group) => number(group.lag), true],
+    ["Group", (group) => link(group.group, GROUP)],
+    ["State", (group) => state(group.state)],
+    ["Members", (group) => number(group.members), true],
+    ["Lag", (group) => lag(group), true],
+    ["Partitions", (group) => number(group.partitions), true],
+    ["Topics", (group) => group.topics.join(", ") || known(null)],
+    ["Protocol", (group) => group.fronts.join(", ") || known(null)],
   ], groups.groups);
+  $("no-groups").hidden = groups.groups.length > 0;
+  const group = chosen.startsWith(GROUP) ? chosen.slice(GROUP.length) : null;
+  await groupDetail(groups.groups.some((one) => one.group === group) ? group : null);
   await detail(topics.topics.some((topic) => topic.name === chosen) ? chosen : "");
+}
+
+async function groupDetail(name) {
+  if (name === null) {
+    $("group").hidden = true;
+    return;
+  }
+  const group = await get("/api/groups/" + encodeURIComponent(name));
+  const clients = new Map(group.members.map((member) => [member.member_id, member]));
+  $("group-name").textContent = group.group;
+  $("group-facts").replaceChildren(state(group.state), ...[
+    ...group.fronts,
+    group.protocol_type && `type ${group.protocol_type}`,
+    group.protocol && `strategy ${group.protocol}`,
+    group.generation !== null && `generation ${number(group.generation)}`,
+    plural(group.members.length, "member"),
+  ].filter(Boolean).map((fact) => ` · ${fact}`), " · lag ", lag(group));
+  draw("members", [
+    ["Member", (member) => tagged("id", member.member_id)],
+    ...(group.members.some((member) => member.instance_id !== null)
+      ? [["Instance", (member) => member.instance_id ?? known(null)]] : []),
+    ["Client", (member) => member.client_id],
+    ["Host", (member) => member.host],
+    ["Reads", (member) => assigned(member.partitions)],
+  ], group.members);
+  draw("positions", [
+    ["Topic", (one) => (one.exists ? link(one.topic) : `${one.topic} (deleted)`)],
+    ["Partition", (one) => number(one.partition), true],
+    ["Committed", (one) => known(one.offset), true],
+    ["Log end", (one) => known(one.end_offset), true],
+    ["Lag", (one) => known(one.lag), true],
+    ["Reader", (one) => reader(one.member_id, clients)],
+  ], group.positions);
+  $("members-title").hidden = !group.members.length;
+  $("positions-title").hidden = !group.positions.length;
+  $("group").hidden = false;
+}
+
+function assigned(partitions) {
+  if (partitions === null) return tagged("faint", "not told");
+  const topics = Object.entries(partitions).map(([topic, indexes]) => `${topic}: ${ranges(indexes)}`);
+  return topics.join("; ") || known(null);
+}
+
+// Ids are long, and clients of one program often have the same name: its name and the end of its id tell them apart.
+function reader(id, clients) {
+  if (id === null) return known(null);
+  const element = tagged("id", `${clients.get(id)?.client_id ?? ""} …${id.slice(-6)}`.trim());
+  element.title = id;
+  return element;
 }
 
 async function detail(name) {
@@ -128,15 +224,23 @@ function short(text) {
   return text.length > 200 ? text.slice(0, 200) + "…" : text;
 }
 
-async function loop() {
+async function attempt() {
   try {
     await refresh();
   } catch (error) {
     $("status").className = "bad";
     $("status").textContent = `the node does not answer: ${error.message}`;
   }
+}
+
+async function loop() {
+  await attempt();
   setTimeout(loop, PERIOD_MS);
 }
 
-addEventListener("hashchange", () => { chosen = decodeURIComponent(location.hash.slice(1)); refresh(); });
+addEventListener("hashchange", async () => {
+  chosen = fromAddress();
+  await attempt();
+  (chosen.startsWith(GROUP) ? $("group") : $("detail")).scrollIntoView({ block: "nearest" });
+});
 loop();

@@ -12,8 +12,7 @@ from typing import Protocol
 import structlog
 
 from bridges.catalog import Topic
-from bridges.group_view import GroupSummary, GroupView
-from bridges.partition_log import PartitionLog
+from bridges.group_view import GroupSummary
 from bridges.progress import Committed, Place
 
 from . import codes
@@ -21,7 +20,7 @@ from .group import Group, GroupState
 from .journal import GroupStore
 from .runtime import GroupRuntime
 from .settings import GroupSettings
-from .view import make_view, summary_of
+from .view import LiveGroups, summary_of
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -50,8 +49,8 @@ class Topics(Protocol):
 class GroupService:
     """The classic groups of one node: state that its request handlers share, and its life.
 
-    ``logs`` finds the log of a (topic, partition) for the lag shown to people. ``unstable`` tells whether a position
-    of a (group, topic, partition) is part of an open transaction; the transaction coordinator sets it.
+    ``unstable`` tells whether a position of a (group, topic, partition) is part of an open transaction; the transaction
+    coordinator sets it. ``live`` shows people the groups that clients joined.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class GroupService:
         settings: GroupSettings | None = None,
         *,
         node_id: int = 0,
-        logs: Callable[[str, int], PartitionLog | None] = lambda topic, partition: None,
     ) -> None:
         self.progress = progress
         self.catalog = catalog
@@ -70,7 +68,7 @@ class GroupService:
         self.runtime = GroupRuntime(progress, self.settings)
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
-        self._logs = logs
+        self.live = LiveGroups(self.coordinator.groups)
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
 
@@ -127,15 +125,8 @@ class GroupService:
         return self.coordinator.delete(self.runtime.now_ms(), group_id) == codes.NONE
 
     def summaries(self) -> list[GroupSummary]:
-        """See :class:`bridges.group_view.GroupDirectory`."""
+        """All groups as ListGroups shows them, by name: also those that only have committed positions."""
         return [summary_of(group_id, self.coordinator.groups.get(group_id)) for group_id in self.group_ids()]
-
-    async def view(self, group_id: str) -> GroupView | None:
-        """See :class:`bridges.group_view.GroupDirectory`."""
-        group = self.find(group_id)
-        if group is None:
-            return None
-        return await make_view(group, self.progress.of_group(group_id), self._logs)
 
     # --- expiry --------------------------------------------------------------------------------------------------
 

@@ -1,18 +1,18 @@
-"""Groups for people: state, who reads what, and how far behind."""
+"""Groups for people: state, members, and who reads what."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from bridges.errors import LogError
-from bridges.group_view import GroupMemberView, GroupPositionView, GroupSummary, GroupView
-from bridges.partition_log import PartitionLog
-from bridges.progress import Committed, Place
+from bridges.group_view import GroupMemberView, GroupSummary, GroupView
 
 from .embedded import EmbeddedFormatError, assigned_partitions
 from .group import Group, GroupState, Member
 
 KIND = "classic"
+
+_MAX_SHOWN_BYTES = 1024 * 1024
+"""A longer assignment is not looked into: a member may send anything, and people wait for the answer."""
 
 
 def summary_of(group_id: str, group: Group | None) -> GroupSummary:
@@ -22,39 +22,36 @@ def summary_of(group_id: str, group: Group | None) -> GroupSummary:
     return GroupSummary(group_id, KIND, group.state.value, group.protocol_type or "", len(group.members))
 
 
-async def make_view(
-    group: Group, positions: Mapping[Place, Committed], logs: Callable[[str, int], PartitionLog | None]
-) -> GroupView:
-    """All about a group, with the ends of the partitions it reads or has read."""
-    members = tuple(_member_view(group, member) for member in group.members.values())
-    readers = {place: member.member_id for member in members for place in member.partitions or ()}
-    committed = dict(positions)
-    rows = []
-    for topic, partition in sorted({*committed, *readers}):
-        position = committed.get((topic, partition))
-        rows.append(
-            GroupPositionView(
-                topic,
-                partition,
-                None if position is None else position.offset,
-                await _end_of(logs(topic, partition)),
-                readers.get((topic, partition)),
-                "" if position is None else position.metadata,
-            )
+class LiveGroups:
+    """The groups that Kafka clients joined; see :class:`bridges.group_view.GroupDirectory`."""
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        self._groups = groups
+
+    def summaries(self) -> list[GroupSummary]:
+        return [summary_of(group_id, group) for group_id, group in self._groups.items() if _is_joined(group)]
+
+    def view(self, group_id: str) -> GroupView | None:
+        group = self._groups.get(group_id)
+        if group is None or not _is_joined(group):
+            return None
+        return GroupView(
+            summary_of(group_id, group),
+            group.generation,
+            group.protocol_name or "",
+            group.leader,
+            tuple(_member_view(group, member) for member in group.members.values()),
         )
-    return GroupView(
-        summary_of(group.group_id, group),
-        group.generation,
-        group.protocol_name or "",
-        group.leader,
-        members,
-        tuple(rows),
-    )
+
+
+def _is_joined(group: Group) -> bool:
+    """False for a group that the coordinator only made up around committed positions, perhaps another front's."""
+    return group.protocol_type is not None or bool(group.pending)
 
 
 def _member_view(group: Group, member: Member) -> GroupMemberView:
     partitions: tuple[tuple[str, int], ...] | None = None
-    if group.uses_consumer_protocol:
+    if group.uses_consumer_protocol and len(member.assignment) <= _MAX_SHOWN_BYTES:
         try:
             assigned = assigned_partitions(member.assignment)
         except EmbeddedFormatError:
@@ -62,13 +59,3 @@ def _member_view(group: Group, member: Member) -> GroupMemberView:
         if assigned is not None:
             partitions = tuple(sorted((topic, index) for topic, indexes in assigned.items() for index in indexes))
     return GroupMemberView(member.member_id, member.instance_id, member.client_id, member.client_host, partitions)
-
-
-async def _end_of(log: PartitionLog | None) -> int | None:
-    if log is None:
-        return None
-    try:
-        await log.ready()
-    except LogError:
-        return None  # shown as unknown; the partition's own page says why
-    return log.high_watermark

@@ -12,7 +12,7 @@ import pytest
 
 from bridges.catalog import PartitionInfo, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
-from bridges.group_view import GroupMemberView, GroupPositionView, GroupSummary
+from bridges.group_view import GroupMemberView, GroupSummary, GroupView
 from bridges.progress import Committed, Progress
 from bridges.schema import APPLICATION_ID, MIGRATIONS
 from bridges.sql import Database
@@ -356,19 +356,8 @@ async def test_a_group_looked_up_while_it_is_deleted_does_not_come_back(life: Li
 # --- for people ------------------------------------------------------------------------------------------------------
 
 
-class FakeLog:
-    def __init__(self, end: int | None) -> None:
-        self.high_watermark = end
-
-    async def ready(self) -> None:
-        if self.high_watermark is None:
-            raise LogUnavailable("not now")
-
-
-async def test_view(life: Life) -> None:
+async def test_groups_that_clients_joined_are_shown(life: Life) -> None:
     service = await life.start()
-    ends = {("t", 0): FakeLog(15), ("t", 1): FakeLog(None)}
-    service._logs = lambda topic, partition: ends.get((topic, partition))  # type: ignore[assignment,return-value]
     joined = await member(service, "g", assignment({"t": [1, 0]}))
     await service.progress.commit("g", [("t", 0, Committed(10, 0, "note")), ("gone", 0, Committed(3))])
     await service.progress.commit("simple", [("t", 0, Committed(20))])
@@ -376,28 +365,49 @@ async def test_view(life: Life) -> None:
         GroupSummary("g", "classic", "Stable", "consumer", 1),
         GroupSummary("simple", "classic", "Empty", "", 0),
     ]
-    view = await service.view("g")
+    summary = GroupSummary("g", "classic", "Stable", "consumer", 1)
+    assert service.live.summaries() == [summary]
+    reader = GroupMemberView(joined.member_id, None, "c", "/h", (("t", 0), ("t", 1)))
+    assert service.live.view("g") == GroupView(summary, 1, "range", joined.member_id, (reader,))
+    assert service.live.view("nothing") is None
+    # Positions alone may be another front's; that a Kafka client asked about the group changes nothing.
+    assert service.find("simple") is not None
+    assert service.live.view("simple") is None
+    assert service.live.summaries() == [summary]
+
+
+async def test_a_group_is_shown_from_its_first_member_id_until_it_is_forgotten(life: Life) -> None:
+    service = await life.start()
+    await join(service, "pending", require_known_id=True)
+    assert service.live.summaries() == [GroupSummary("pending", "classic", "Empty", "", 0)]
+    joined = await member(service, "g")
+    await leave(service, "g", joined.member_id)
+    view = service.live.view("g")
     assert view is not None
-    assert (view.generation, view.protocol, view.leader) == (1, "range", joined.member_id)
-    assert view.members == (GroupMemberView(joined.member_id, None, "c", "/h", (("t", 0), ("t", 1))),)
-    assert view.positions == (
-        GroupPositionView("gone", 0, 3, None, None),
-        GroupPositionView("t", 0, 10, 15, joined.member_id, "note"),
-        GroupPositionView("t", 1, None, None, joined.member_id),
+    assert (view.summary.state, view.summary.protocol_type, view.leader, view.members) == (
+        "Empty",
+        "consumer",
+        None,
+        (),
     )
-    assert [position.lag for position in view.positions] == [None, 5, None]
-    assert view.lag == 5
-    simple = await service.view("simple")
-    assert simple is not None
-    assert simple.positions[0].lag == 0
-    assert await service.view("nothing") is None
+    assert await service.forget("g") == codes.NONE
+    assert service.live.view("g") is None
+
+
+async def test_looking_at_groups_brings_none_into_being(life: Life) -> None:
+    service = await life.start()
+    await service.progress.commit("simple", [("t", 0, Committed(20))])
+    assert service.live.view("simple") is None
+    assert service.live.view("nothing") is None
+    assert service.coordinator.groups == {}
 
 
 async def test_opaque_assignments_are_shown_as_unknown(life: Life) -> None:
     service = await life.start()
     await member(service, "workers", b"\1", protocol_type="connect")
     await member(service, "odd", b"\1")
-    for group in ("workers", "odd"):
-        view = await service.view(group)
+    await member(service, "huge", assignment({"t": list(range(300_000))}))
+    for group in ("workers", "odd", "huge"):
+        view = service.live.view(group)
         assert view is not None
         assert view.members[0].partitions is None

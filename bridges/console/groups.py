@@ -1,0 +1,194 @@
+"""Consumer groups over HTTP: the live groups of all fronts together with the committed positions all fronts share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.console.errors import RequestError
+from bridges.errors import LogError
+from bridges.front import group_directories, live_groups
+from bridges.group_view import GroupMemberView, GroupSummary, GroupView, records_behind
+
+if TYPE_CHECKING:
+    from bridges.node import Node
+    from bridges.partition_log import PartitionLog
+    from bridges.progress import Place
+
+_OPEN_WAIT_S = 3.0
+"""How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""
+_YIELD_POSITIONS = 2000
+"""Positions looked at before other work gets its turn."""
+_NOBODY = "Empty"
+"""State of a group that has nothing but committed positions."""
+
+
+class GroupHandlers:
+    """``/api/groups`` and ``/api/groups/{group}``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def add_to(self, app: web.Application) -> None:
+        app.router.add_get("/api/groups", self.list)
+        app.router.add_get("/api/groups/{group}", self.describe)
+
+    async def list(self, request: web.Request) -> web.Response:
+        """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others."""
+        node = self._node
+        live = live_groups(node.fronts)
+        answer: list[dict[str, object]] = []
+        looked_at = 0
+        for name in sorted({*live, *node.progress.groups()}):
+            positions = node.progress.of_group(name)
+            lags = [
+                None if (log := _open_log(node, place)) is None else _behind(log, committed.offset)
+                for place, committed in positions.items()
+            ]
+            fronts = live.get(name, {})
+            answer.append(
+                {
+                    "group": name,
+                    **_summary(fronts),
+                    "members": sum(summary.members for summary in fronts.values()),
+                    "topics": sorted({topic for topic, _ in positions}),
+                    "partitions": len(positions),
+                    **_total(lags),
+                }
+            )
+            looked_at += len(positions)
+            if looked_at >= _YIELD_POSITIONS:
+                looked_at = 0
+                await asyncio.sleep(0)
+        return web.json_response({"groups": answer})
+
+    async def describe(self, request: web.Request) -> web.Response:
+        """One group: its members and, for each partition they read or the group has read, how far it is."""
+        node, name = self._node, request.match_info["group"]
+        committed = node.progress.of_group(name)
+        assigned = _readers(_views(node, name))
+        # What a member says it reads need not exist; what was committed is shown in any case.
+        read = {place for place in assigned if node.logs.get(*place) is not None}
+        await _open(log for place in read.union(committed) if (log := node.logs.get(*place)))
+        # All of it again, so that positions, ends and members are of the same moment.
+        views, committed = _views(node, name), node.progress.of_group(name)
+        if not views and not committed:
+            raise RequestError(f"there is no group {name!r}", 404)
+        readers = _readers(views)
+        rows = [self._position(name, place, readers.get(place)) for place in sorted(read & {*readers} | {*committed})]
+        summaries = {front: view.summary for front, view in views.items()}
+        main = _main(summaries)
+        shown = None if main is None else views[main]
+        return web.json_response(
+            {
+                "group": name,
+                **_summary(summaries),
+                "protocol": "" if shown is None else shown.protocol,
+                "generation": None if shown is None else shown.generation,
+                "leader": None if shown is None else shown.leader,
+                "members": [
+                    {"front": front, **_member(member)} for front, view in views.items() for member in view.members
+                ],
+                "positions": rows,
+                **_total(row["lag"] for row in rows if row["offset"] is not None),
+            }
+        )
+
+    def _position(self, group: str, place: Place, member_id: str | None) -> dict[str, Any]:
+        node = self._node
+        committed = node.progress.committed(group, *place)
+        log = _open_log(node, place)
+        return {
+            "topic": place[0],
+            "partition": place[1],
+            "exists": node.catalog.stream_of(*place) is not None,
+            "offset": None if committed is None else committed.offset,
+            "start_offset": None if log is None else log.log_start_offset,
+            "end_offset": None if log is None else log.high_watermark,
+            "lag": None if log is None or committed is None else _behind(log, committed.offset),
+            "member_id": member_id,
+            "metadata": "" if committed is None else committed.metadata,
+            "commit_ms": None if committed is None else committed.commit_ms,
+        }
+
+
+def _views(node: Node, group: str) -> dict[str, GroupView]:
+    found = {front: directory.view(group) for front, directory in group_directories(node.fronts).items()}
+    return {front: view for front, view in found.items() if view is not None}
+
+
+def _readers(views: Mapping[str, GroupView]) -> dict[Place, str]:
+    """Member ids by what they read. Where two claim the same, in a rebalance or in two fronts, the first is told."""
+    readers: dict[Place, str] = {}
+    for view in views.values():
+        for member in view.members:
+            for place in member.partitions or ():
+                readers.setdefault(place, member.member_id)
+    return readers
+
+
+def _main(fronts: Mapping[str, GroupSummary]) -> str | None:
+    """The front whose state is told where a group lives in several: the one with the most members."""
+    return min(fronts, key=lambda front: (-fronts[front].members, front), default=None)
+
+
+def _summary(fronts: Mapping[str, GroupSummary]) -> dict[str, object]:
+    main = _main(fronts)
+    summary = None if main is None else fronts[main]
+    return {
+        "fronts": sorted(fronts),
+        "kind": "" if summary is None else summary.kind,
+        "state": _NOBODY if summary is None else summary.state,
+        "protocol_type": "" if summary is None else summary.protocol_type,
+    }
+
+
+def _member(member: GroupMemberView) -> dict[str, object]:
+    partitions: dict[str, list[int]] | None = None
+    if member.partitions is not None:
+        partitions = {}
+        for topic, partition in member.partitions:
+            partitions.setdefault(topic, []).append(partition)
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "partitions": partitions,
+    }
+
+
+def _total(lags: Iterable[int | None]) -> dict[str, object]:
+    """The sum of the known lags, None if there is none, and how many are not known."""
+    every = [*lags]
+    known = [lag for lag in every if lag is not None]
+    return {"lag": sum(known) if known else None, "unknown_lags": len(every) - len(known)}
+
+
+def _behind(log: PartitionLog, committed: int) -> int:
+    return records_behind(committed, log.log_start_offset, log.high_watermark)
+
+
+def _open_log(node: Node, place: Place) -> PartitionLog | None:
+    log = node.logs.get(*place)
+    return log if log is not None and log.is_open else None
+
+
+async def _open(logs: Iterable[PartitionLog]) -> None:
+    """Open what is not open yet, as far as that is possible in a short time."""
+
+    async def attempt(log: PartitionLog) -> None:
+        with suppress(LogError):  # shown as unknown; the node's log says why
+            await log.ready()
+
+    opening = [asyncio.create_task(attempt(log)) for log in logs if not log.is_open]
+    if opening:
+        try:
+            await asyncio.wait(opening, timeout=_OPEN_WAIT_S)
+        finally:
+            for task in opening:
+                task.cancel()
