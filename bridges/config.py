@@ -193,6 +193,11 @@ class LimitSettings(_Section):
     http_line_bytes: Size = Field(
         default=16 * 1024**2, ge=1024, description="Longest line accepted in records sent to the HTTP interface."
     )
+    group_lag_series: int = Field(
+        default=10_000,
+        ge=0,
+        description="Most time series of the metric of lag, one for each position of a group; small groups come first.",
+    )
 
 
 class LoggingSettings(_Section):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
+from bridges.front import live_groups
+from bridges.group_view import records_behind
 from bridges.metrics import counter, gauge
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ def _about(node: Node) -> Iterator[Metric]:
         "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
     )
     yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
-    yield _value("anabranch_groups", "Consumer groups with committed positions.", len(node.progress.groups()))
+    groups = {*live_groups(node.fronts), *node.progress.groups()}
+    yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
     yield from process_metrics()
     yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
@@ -62,13 +65,22 @@ def _partitions(node: Node) -> Iterator[Metric]:
 def _lag(node: Node) -> Iterator[Metric]:
     lag = gauge("anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition")
     ends = {(log.topic, log.partition): log for log in node.logs if log.is_open}
-    for group in node.progress.groups():
-        for (topic, partition), committed in node.progress.of_group(group).items():
+    groups = [(group, node.progress.of_group(group)) for group in node.progress.groups()]
+    room = node.settings.limits.group_lag_series
+    omitted = 0
+    # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
+    for group, positions in sorted(groups, key=lambda one: (len(one[1]), one[0])):
+        if len(positions) > room:
+            omitted += len(positions)
+            continue
+        for (topic, partition), committed in positions.items():
             log = ends.get((topic, partition))
             if log is not None:
-                behind = log.last_stable_offset - max(committed.offset, log.log_start_offset)
-                lag.add_metric([group, topic, str(partition)], max(0, behind))
+                behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
+                lag.add_metric([group, topic, str(partition)], behind)
+                room -= 1
     yield lag
+    yield _value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
 
 
 _STORE_TOTALS = {

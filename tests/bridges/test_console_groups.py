@@ -1,4 +1,4 @@
-"""Consumer groups over HTTP: live groups of several fronts with the committed positions."""
+"""Consumer groups over HTTP and in the metrics: live groups of several fronts with the committed positions."""
 
 from __future__ import annotations
 
@@ -272,6 +272,7 @@ async def test_a_group_of_several_fronts_is_one_group(lab: Lab) -> None:
     ]  # fmt: skip
     assert [(one["partition"], one["offset"]) for one in group["positions"]] == [(0, 1), (1, None)]
     assert (await lab.get("/api/status"))[1]["groups"] == 1
+    assert lab.samples("anabranch_groups ") == ["anabranch_groups 1.0"]
 
 
 async def test_there_is_no_such_group(lab: Lab) -> None:
@@ -338,6 +339,26 @@ async def test_a_group_that_goes_while_its_partitions_are_opened(lab: Lab, monke
 
     monkeypatch.setattr(lab.node.client, "open", slow)
     assert (await lab.get("/api/groups/g"))[0] == 404
+
+
+async def test_the_metric_of_lag_keeps_to_its_limit(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path, limits__group_lag_series="3")
+    await lab.node.start()
+    await lab.node.catalog.create_topic("t", 3)
+    for partition in range(3):
+        await append(lab.node, "t", partition, 1)
+    await lab.commit("large", ("t", 0, 0), ("t", 1, 0), ("t", 2, 0))
+    assert len(lab.samples("anabranch_group_lag_records{")) == 3
+    assert lab.samples("anabranch_group_lag_omitted") == ["anabranch_group_lag_omitted 0.0"]
+    await lab.commit("small", ("t", 0, 0))
+    await lab.commit("even smaller", ("t", 0, 0))
+    # Whole groups, the small ones first: one large group does not hide all the others.
+    assert lab.samples("anabranch_group_lag_records{") == [
+        'anabranch_group_lag_records{group="even smaller",partition="0",topic="t"} 1.0',
+        'anabranch_group_lag_records{group="small",partition="0",topic="t"} 1.0',
+    ]
+    assert lab.samples("anabranch_group_lag_omitted") == ["anabranch_group_lag_omitted 3.0"]
+    await lab.node.stop()
 
 
 @pytest.mark.parametrize(
