@@ -41,6 +41,7 @@ class Console:
         self._records.add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
+        app.on_response_prepare.append(_ask_each_time)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=2.0)
         await runner.setup()
         self._runner = runner
@@ -71,3 +72,9 @@ class Console:
         if response.status >= 400:
             counts.failed(str(response.status))
         return response
+
+
+async def _ask_each_time(request: web.Request, response: web.StreamResponse) -> None:
+    """Have browsers ask whether a file has changed: after an upgrade page, script and style must be of one release."""
+    if isinstance(response, web.FileResponse):
+        response.headers["Cache-Control"] = "no-cache"

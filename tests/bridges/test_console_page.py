@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import aiohttp
+
+from bridges.node import Node
+from tests.bridges.test_node import settings_of
+
 STATIC = Path(__file__).parents[2] / "bridges" / "console" / "static"
 
 
@@ -23,3 +28,16 @@ def test_nothing_of_the_node_is_put_into_the_page_as_markup() -> None:
     script = (STATIC / "console.js").read_text("utf-8")
     for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"):
         assert name not in script
+
+
+async def test_browsers_ask_for_the_files_of_a_newer_release(tmp_path: Path) -> None:
+    node = Node(settings_of(tmp_path), fronts=[])
+    await node.start()
+    async with aiohttp.ClientSession(f"http://{node.addresses['console']}") as session:
+        for path in ("/", "/static/console.js", "/static/console.css"):
+            async with session.get(path) as response:
+                assert response.headers["Cache-Control"] == "no-cache"
+                changed = response.headers["Last-Modified"]
+            async with session.get(path, headers={"If-Modified-Since": changed}) as response:
+                assert (response.status, response.headers["Cache-Control"]) == (304, "no-cache")
+    await node.stop()
