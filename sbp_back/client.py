@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -170,6 +170,21 @@ class Client:
         self._ranges[stream_id] = ranges
         return writer
 
+    async def seal(self, stream_id: int, epoch: int) -> int:
+        """Ends the stream's last range for good and opens nothing; returns where the next writer begins.
+
+        Writers of ``epoch`` and earlier ones can append no more once this returns, with the exception that
+        :meth:`open` names. Durable, and repeatable. Raises what :meth:`open` raises.
+        """
+        await self.describe_stream(stream_id)
+        self._refuse_older(stream_id, epoch)
+        ranges = await self._fence(stream_id, epoch)
+        writer = self._writers.get(stream_id)
+        if writer is not None and writer.epoch <= epoch and writer.failed is None:
+            writer.fail(FencedError(ErrorCode.RANGE_ALREADY_SEALED, f"stream {stream_id} was sealed"))
+        self._ranges[stream_id] = ranges
+        return ranges[-1].end if ranges else 0
+
     def _refuse_older(self, stream_id: int, epoch: int) -> None:
         current = self._writers.get(stream_id)
         if current is not None and current.epoch > epoch:
@@ -276,6 +291,30 @@ class Client:
         if isinstance(answer, SbpError):
             raise answer
         return answer
+
+    async def watch(
+        self, stream_id: int, offset: int, *, max_bytes: int = 1024 * 1024, wait_ms: int = 10_000
+    ) -> AsyncGenerator[Entry, None]:
+        """Every batch from the one that contains ``offset`` on, each as soon as it is durable; goes on for ever.
+
+        ``max_bytes``: of one fetch; ``wait_ms``: how long one waits for data. Raises ``SbpError``: 1404 when there is
+        no such stream or it is deleted meanwhile, 1463 when a trim overtook it; ``ConnectionLost`` when a server does
+        not answer, after which one may go on from the end of the last batch.
+        """
+        await self.describe_stream(stream_id)
+        while True:
+            try:
+                entries = await self.fetch_entries(stream_id, offset, max_bytes, min_bytes=1, max_wait_ms=wait_ms)
+            except ConnectionLost:
+                raise
+            except SbpError:
+                await self.describe_stream(stream_id)  # of a stream that is gone a fetch does not say so
+                raise
+            for entry in entries:
+                yield entry
+                offset = entry.end_offset
+            if not entries:
+                await self.describe_stream(stream_id)
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 
@@ -549,6 +588,8 @@ class _Fetch:
             self._finish([])
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and self._fresh:
             self._look_at_server(answer.status.message)
+        elif code == ErrorCode.RANGE_NOT_FOUND and self._fresh and self._not_there_yet():
+            self._nothing()
         elif code in _STALE_CODES:
             self._outside(code, answer.status.message)
         else:
@@ -602,6 +643,10 @@ class _Fetch:
             self._end(error)
         else:
             self._refresh()
+
+    def _not_there_yet(self) -> bool:
+        """Whether the range is one its writer has made at the placement driver and is about to make on the server."""
+        return self._range is not None and self._range.end < 0 and self._offset == self._range.start
 
     def _outside(self, code: int, message: str) -> None:
         """By our list of ranges, or by a server's word, the offset is not there; final if the list is fresh."""

@@ -31,12 +31,16 @@ from sbp_back.model import (
     HeartbeatResponse,
     PingRequest,
     PingResponse,
+    RangeInfo,
     RangeServerInfo,
     RangeServerMetrics,
     ReportMetricsRequest,
     ReportMetricsResponse,
     Status,
+    StreamInfo,
 )
+from sbp_back.placement_driver import document as rules
+from sbp_back.placement_driver.state import RangeRow
 from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until
 
 
@@ -202,6 +206,23 @@ async def test_document_trim_streams(lab: Lab) -> None:
     assert bodies(await fetched(lab.to, stream_id, 3)) == [(3, b"d")]
 
 
+async def test_document_trim_inside_a_batch_and_of_everything(lab: Lab) -> None:
+    stream_id = await created(lab.to)
+    for _ in range(3):
+        await appended(lab.to, stream_id, b"a", b"b", b"c")
+    for offset, next_to_read in ((4, 3), (9, 9)):
+        request = m.TrimStreamsRequest(items=[m.TrimItem(stream_id, offset)])
+        (trimmed,) = (await ask(lab.to, request, m.TrimStreamsResponse)).results
+        assert trimmed.range is not None
+        assert (trimmed.range.index, trimmed.range.start, trimmed.range.end, trimmed.range.next) == (0, offset, -1, 9)
+        assert (await fetched(lab.to, stream_id, offset - 1)).status.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
+        left = bodies(await fetched(lab.to, stream_id, offset))
+        assert [at for at, _ in left] == list(range(next_to_read, 9)), "whole batches"
+    assert lab.embedded.store.ranges[stream_id, 0].live_bytes == 0
+    assert (await appended(lab.to, stream_id, b"d")).base_offset == 9
+    assert bodies(await fetched(lab.to, stream_id, 9)) == [(9, b"d")]
+
+
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
@@ -291,6 +312,30 @@ async def test_document_sync_ranges(lab: Lab) -> None:
     assert (good.stream_id, good.status) == (stream_id, Status())
     assert [(one.index, one.start, one.end, one.next) for one in good.ranges] == [(0, 0, -1, 1)]
     assert [absent.status.code, unknown.status.code] == [ErrorCode.RANGE_NOT_FOUND, ErrorCode.NOT_FOUND]
+
+
+async def test_document_sync_tells_the_range_server(lab: Lab) -> None:
+    """Ranges that the placement driver has given the server and it has not heard of, an open one and a sealed one."""
+    run = lab.embedded.placement_driver.run
+    _, first = await run(lambda tx: rules.create_stream(tx, StreamInfo(-1, 1, 1, 0), 0))
+    assert first is not None
+    stream_id = first.stream_id
+    sealed = RangeInfo(stream_id, first.epoch, 0, 0, 0)
+    assert isinstance(await run(lambda tx: rules.seal_and_next(tx, sealed, 0)), RangeRow)
+    _, elsewhere = await run(lambda tx: rules.create_stream(tx, StreamInfo(-1, 1, 1, 0), 5))
+    assert elsewhere is not None
+    held = lab.embedded.store.ranges
+    assert not [key for key in held if key[0] in (stream_id, elsewhere.stream_id)]
+    # What the request says of the ranges beyond their numbers is not believed.
+    told = [m.DocumentRange(stream_id, 0, 7, 9, 9), m.DocumentRange(stream_id, 1, 8)]
+    items = [m.StreamRanges(stream_id, told)]
+    items.append(m.StreamRanges(elsewhere.stream_id, [m.DocumentRange(elsewhere.stream_id, 0)]))
+    answer = await ask(lab.to, m.SyncRangesRequest(items=items), m.SyncRangesResponse)
+    good, refused = answer.results
+    assert good.status == Status()
+    assert [(one.index, one.start, one.end, one.next) for one in good.ranges] == [(0, 0, 0, 0), (1, 0, -1, 0)]
+    assert refused.status.code == ErrorCode.PRECONDITION_FAILED
+    assert {key: (one.start, one.end) for key, one in held.items()} == {(stream_id, 0): (0, 0), (stream_id, 1): (0, -1)}
 
 
 async def test_document_create_range(document_lab: Lab) -> None:

@@ -53,6 +53,18 @@ async def test_document_foreign_magic_is_discarded(tmp_path: Path) -> None:
             assert (frame.stream_id, frame.header) == (size, b"mine")
 
 
+async def test_document_unused_flags_are_ignored(tmp_path: Path) -> None:
+    """ "The rest of the flags are currently unused and ignored"."""
+    async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
+        opcode, header, _ = DOC.encode_request(m.CreateStreamsRequest(streams=[m.DocumentStream(-1, 1, 0)]))
+        for stream_id, flag in enumerate((0x08, 0x10, 0x20, 0x40, 0x80, 0xF8), start=1):
+            wire.send(opcode, stream_id, header, flags=flag)
+            frame = await wire.frame()
+            assert (frame.flags, frame.stream_id) == (3, stream_id)
+            answer: Any = Oracle("doc").read("CREATE_STREAM", frame.header)
+            assert answer["create_responses"][0]["status"]["code"] == 0
+
+
 async def test_document_negative_stream_ids_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
         wire.send(1, 0xFFFFFFFF)
@@ -138,6 +150,21 @@ async def test_document_answer_in_several_frames(tmp_path: Path) -> None:
         assert seen == [(0x1002, 77, 1, [0]), (0x1002, 77, 1, [1]), (0x1002, 77, 3, [2])]
 
 
+async def test_document_append_is_answered_in_several_frames(tmp_path: Path) -> None:
+    """A refusal is told at once; it does not wait for what has to become durable."""
+    async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
+        stream_id = await created(carrier(embedded, "in-process"))
+        items = [m.AppendItem(stream_id, 1, batch(b"a")), m.AppendItem(stream_id, 2, b"no batch")]
+        wire.request(DOC, 9, m.AppendBatchRequest(0, [*items, m.AppendItem(stream_id, 3, batch(b"b", b"c"))]))
+        seen = []
+        for _ in range(2):
+            frame = await wire.frame()
+            results: Any = Oracle("doc").read("APPEND", frame.header)["append_responses"]
+            told = [(one["request_index"], one["status"]["code"], one["base_offset"]) for one in results]
+            seen.append((frame.opcode, frame.stream_id, frame.flags, told))
+        assert seen == [(0x1001, 9, 1, [(2, 2, -1)]), (0x1001, 9, 3, [(1, 0, 0), (3, 0, 1)])]
+
+
 async def test_document_stream_id_is_taken_until_the_last_frame(tmp_path: Path) -> None:
     async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
         inside = carrier(embedded, "in-process")
@@ -164,7 +191,9 @@ async def test_document_malformed_tables_are_answered(tmp_path: Path) -> None:
 
 async def test_document_malformed_frames_cost_only_their_connection(tmp_path: Path) -> None:
     async with running(tmp_path) as embedded, Wire.connect(embedded.addresses["sbp-v0.1"]) as other:
-        for bad in (b"\0\0\0\1" + bytes(30), b"\x7f\xff\xff\xff" + bytes(30)):
+        other_format = bytearray(b"".join(encode_frame(1, 0, 1, b"header")))
+        other_format[12] = 2
+        for bad in (b"\0\0\0\1" + bytes(30), b"\x7f\xff\xff\xff" + bytes(30), bytes(other_format)):
             async with Wire.connect(embedded.addresses["sbp-v0.1"]) as wire:
                 wire.writer.write(bad)
                 with pytest.raises(EOFError):

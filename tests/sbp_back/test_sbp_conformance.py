@@ -209,6 +209,11 @@ async def test_heartbeat(backend: Backend) -> None:
     for carrier in (backend.to_pd(), backend.to_server()):
         answer = await ask(carrier, HeartbeatRequest("somebody", ClientRole.FRONTEND), HeartbeatResponse)
         assert (answer.client_id, answer.role) == ("somebody", ClientRole.FRONTEND)
+    assert 17 not in backend.pd.alive_servers()
+    server = RangeServerInfo(17, "somewhere:1")
+    answer = await ask(backend.to_pd(), HeartbeatRequest("rs", ClientRole.RANGE_SERVER, server), HeartbeatResponse)
+    assert (answer.role, answer.range_server) == (ClientRole.RANGE_SERVER, server)
+    assert 17 in backend.pd.alive_servers()
 
 
 async def test_allocate_id(backend: Backend) -> None:
@@ -317,6 +322,34 @@ async def test_ranges_on_the_placement_driver(backend: Backend) -> None:
         listed = (await ask(pd, request, ListRangeResponse)).ranges
         assert [(r.index, r.start, r.end) for r in listed] == [(0, 0, 10), (1, 10, -1)]
     assert (await ask(pd, ListRangeRequest(), ListRangeResponse)).ranges == []
+
+
+async def test_listing_ranges(backend: Backend) -> None:
+    """By stream, by server, by both; the range server lists what it holds itself, with what it knows better."""
+    first, second = await a_range(backend), await a_range(backend)
+    await codes(backend.to_server(), entries_of(first, 0, [3]))
+    ids = [first.stream_id, second.stream_id]
+    for carrier in (backend.to_pd(), backend.to_server()):
+        for wanted, expected in (
+            (ListRangeRequest(stream_id=ids[0]), ids[:1]),
+            (ListRangeRequest(server_id=SERVER_ID), ids),
+            (ListRangeRequest(server_id=SERVER_ID, stream_id=ids[1]), ids[1:]),
+            (ListRangeRequest(server_id=5, stream_id=ids[1]), []),
+            (ListRangeRequest(server_id=5), []),
+            (ListRangeRequest(stream_id=4711), []),
+            (ListRangeRequest(), []),
+        ):
+            listed = (await ask(carrier, wanted, ListRangeResponse)).ranges
+            assert [(one.stream_id, one.index, one.start, one.end) for one in listed] == [
+                (stream_id, 0, 0, -1) for stream_id in expected
+            ], wanted
+    # Sealed on the server, the placement driver not told yet.
+    await ask(backend.to_server(), SealRangeRequest(RangeInfo(ids[0], 1, 0, 0)), RangeResponse)
+    ends = [
+        [one.end for one in (await ask(carrier, ListRangeRequest(stream_id=ids[0]), ListRangeResponse)).ranges]
+        for carrier in (backend.to_pd(), backend.to_server())
+    ]
+    assert ends == [[-1], [3]]
 
 
 async def test_the_append_window(backend: Backend) -> None:
@@ -480,6 +513,69 @@ async def test_fencing(backend: Backend) -> None:
         await backend.client().open(stream_id, 1)
 
 
+async def test_sealing_with_the_client(backend: Backend) -> None:
+    client, other = backend.client(), backend.client()
+    stream_id = (await client.create_stream()).stream_id
+    assert await client.seal(stream_id, 0) == 0, "there is nothing yet"
+    writer = await client.open(stream_id, 3)
+    await asyncio.gather(*(append(writer, b"%d" % k, 2) for k in range(4)))
+    with pytest.raises(FencedError):
+        await other.seal(stream_id, 2)
+    assert await append(writer, b"still there") == 8, "an older epoch has no say"
+    for _ in range(2):
+        assert await other.seal(stream_id, 4) == 9
+    with pytest.raises(FencedError):
+        await append(writer, b"too late")
+    assert [(r.start, r.end, r.epoch) for r in await client.list_ranges(stream_id)] == [(0, 9, 4)]
+    with pytest.raises(FencedError):
+        await client.open(stream_id, 3)
+    # A client's own writer is shut out as well, at once.
+    writer = await client.open(stream_id, 5)
+    await append(writer, b"on")
+    assert await client.seal(stream_id, 5) == 10
+    assert isinstance(writer.failed, FencedError)
+    assert [base for base, _, _ in await read_all(other, stream_id)] == [0, 2, 4, 6, 8, 9]
+    with pytest.raises(SbpError) as caught:
+        await client.seal(4711, 1)
+    assert caught.value.code == ErrorCode.NOT_FOUND
+
+
+async def test_watching(backend: Backend) -> None:
+    """Batches in order as they come, over ranges and writers, until the stream is gone."""
+    client, reader = backend.client(), backend.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 1)
+    await append(writer, b"first", 3)
+    watched = aiter(reader.watch(stream_id, 1, wait_ms=500))
+    assert bytes((await anext(watched)).payload) == b"first"
+    for epoch in range(2, 5):
+        coming = asyncio.ensure_future(anext(watched))
+        await asyncio.sleep(0)
+        assert not coming.done()
+        await append(writer, b"epoch %d" % epoch)
+        entry = await coming
+        assert (bytes(entry.payload), entry.end_offset) == (b"epoch %d" % epoch, writer.next_offset)
+        writer = await backend.client().open(stream_id, epoch)
+    await client.delete_stream(stream_id)
+    for gone in (watched, aiter(reader.watch(4711, 0))):
+        with pytest.raises(SbpError) as caught:
+            await anext(gone)
+        assert caught.value.code == ErrorCode.NOT_FOUND
+
+
+async def test_a_watch_that_a_trim_overtook(backend: Backend) -> None:
+    client = backend.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 1)
+    await asyncio.gather(*(append(writer, b"x") for _ in range(4)))
+    watched = aiter(backend.client().watch(stream_id, 0, max_bytes=1))
+    assert (await anext(watched)).base_offset == 0
+    await client.trim(stream_id, 3)
+    with pytest.raises(SbpError) as caught:
+        await anext(watched)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
+
+
 async def test_many_epochs_read_as_one_stream(backend: Backend) -> None:
     stream_id = (await backend.client().create_stream()).stream_id
     for epoch in range(5):
@@ -514,6 +610,25 @@ async def test_waiting_for_data_that_another_client_writes(backend: Backend) -> 
     assert bytes(entry.payload) == b"third"
 
 
+async def test_reading_a_range_that_its_server_has_not_heard_of_yet(backend: Backend) -> None:
+    """A writer makes a range at the placement driver first: a reader that comes in between finds nothing, or waits."""
+    pd, reader = backend.to_pd(), backend.client()
+    stream = (await ask(pd, CreateStreamRequest(StreamInfo()), StreamResponse)).stream
+    assert stream is not None
+    stream_id = stream.stream_id
+    made = (await ask(pd, CreateRangeRequest(RangeInfo(stream_id, 1, 0, 0)), RangeResponse)).range
+    assert made is not None
+    assert await reader.fetch_entries(stream_id, 0, 1000) == []
+    with pytest.raises(SbpError) as caught:
+        await reader.fetch_entries(stream_id, 1, 1000)
+    assert caught.value.code == ErrorCode.RANGE_NOT_FOUND
+    waiting = asyncio.ensure_future(reader.fetch_entries(stream_id, 0, 1000, min_bytes=1, max_wait_ms=20_000))
+    await asyncio.sleep(0)
+    await ask(backend.to_server(), CreateRangeRequest(made), RangeResponse)
+    assert await codes(backend.to_server(), entries_of(made, 0, [1])) == [ErrorCode.OK]
+    assert [entry.base_offset for entry in await waiting] == [0]
+
+
 async def test_trim(backend: Backend) -> None:
     client = backend.client()
     stream_id = (await client.create_stream()).stream_id
@@ -532,6 +647,27 @@ async def test_trim(backend: Backend) -> None:
     assert [key for key in sorted(backend.store.ranges) if key[0] == stream_id] == [(stream_id, 1), (stream_id, 2)]
     again = await backend.client().open(stream_id, 9)
     assert (again.start_offset, again.next_offset) == (13, 30)
+
+
+async def test_trim_of_everything(backend: Backend) -> None:
+    """Nothing is left to read, and the stream goes on where it was."""
+    client = backend.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 0)
+    await asyncio.gather(*(append(writer, b"x", 2) for _ in range(5)))
+    assert await client.trim(stream_id, 10) == 10
+    assert await client.fetch_entries(stream_id, 10, 1000) == []
+    with pytest.raises(SbpError) as caught:
+        await backend.client().fetch_entries(stream_id, 9, 1000)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
+    assert backend.store.ranges[stream_id, 0].live_bytes == 0
+    assert await append(writer, b"on", 2) == 10
+    # The same for a range that is sealed: of the last one its place remains.
+    assert await client.seal(stream_id, 1) == 12
+    assert await client.trim(stream_id, 12) == 12
+    assert backend.store.ranges[stream_id, 0].live_bytes == 0
+    assert await append(await client.open(stream_id, 2), b"still on") == 12
+    assert await read_all(backend.client(), stream_id, 12) == [(12, 1, b"still on")]
 
 
 async def test_delete(backend: Backend) -> None:

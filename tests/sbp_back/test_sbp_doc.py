@@ -32,6 +32,33 @@ def test_every_test_it_names_exists() -> None:
     assert named - set(defined_tests()) == set()
 
 
+def test_tests_marked_c_are_of_the_conformance_suite() -> None:
+    """C promises that a test runs in this process and over TCP; two need a connection to cut."""
+    path = ROOT / "tests" / "sbp_back" / "test_sbp_conformance.py"
+    takes: dict[str, str] = {
+        node.name: node.args.args[0].arg
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+    marked = set(re.findall(r"C `(test_\w+)`", TEXT))
+    assert len(marked) > 15
+    assert {name for name in marked if takes[name] != "backend"} == {
+        "test_goaway_in_mid_flight",
+        "test_connections_cut_in_mid_flight",
+    }
+
+
+def test_every_opcode_of_sbp_02_has_a_row_with_a_test() -> None:
+    section = TEXT[TEXT.index("## Opcodes") : TEXT.index("## Entries")]
+    rows = [line for line in section.splitlines() if line.startswith("| 0x")]
+    listed = {int(opcode, 16) for row in rows for opcode in re.findall(r"0x\d{4}", row.split("|")[1])}
+    assert listed == {int(opcode) for opcode in Opcode} - {Opcode.DESCRIBE_RANGE}
+    for row in rows:
+        assert "`test_" in row, row
+        if "| nobody |" not in row:
+            assert "C `test_" in row, row
+
+
 def test_every_frame_of_the_document_has_a_row_with_a_test() -> None:
     """The 18 opcodes, each in a row of the table of sbp-v0.1."""
     section = TEXT[TEXT.index("## The document, frame by frame") : TEXT.index("## Record batches")]
