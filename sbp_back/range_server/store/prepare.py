@@ -113,13 +113,16 @@ class Preparer:
         with self._changed:
             self._small_groups = end - begin < SMALL_GROUP
             self._written = end
-            busy_begin, busy_end = self._busy
-            while busy_begin < end and begin < busy_end:
+            while self.is_busy(begin, end):
                 self._changed.wait()
-                busy_begin, busy_end = self._busy
             self._blocked = False
             if self._has_work():
                 self._changed.notify_all()
+
+    def is_busy(self, begin: int, end: int) -> bool:
+        """Whether :meth:`claim` would have to wait."""
+        busy_begin, busy_end = self._busy
+        return busy_begin < end and begin < busy_end
 
     def take_next(self, base: int) -> tuple[Segment, int] | None:
         """The segment at ``base`` if it is ready, or will be in a moment.

@@ -32,7 +32,7 @@ from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replay import apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
-from sbp_back.range_server.store.writer import Append, Control, Copies, Done, Group, Item, Roll, WalWriter
+from sbp_back.range_server.store.writer import SMALL_BYTES, Append, Control, Copies, Done, Group, Item, Roll, WalWriter
 
 T = TypeVar("T")
 ReadDone = Callable[[list[Entry] | StoreError], None]
@@ -58,6 +58,13 @@ class Store:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: deque[Group | Callable[[], None]] = deque()
         """What other threads have finished, in order."""
+        self._in_flight = 0
+        """Items that the writer has and that have not come back."""
+        self._small: list[Append] = []
+        """What was submitted in this turn of the loop, while it is so little that the loop will write it itself."""
+        self._small_bytes = 0
+        self._small_entries = 0
+        self._writes_here = False
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = Maintenance(log, self._background, self._submit, self._space_is)
@@ -120,6 +127,7 @@ class Store:
         self._loop = loop
         self._preparer.start(self._spare)
         self._writer.start()
+        self._writes_here = not self._options.durable
         self._timer = loop.call_later(self._options.maintenance_seconds, self._tick)
         loop.call_soon(self._maintenance.tick)
 
@@ -130,6 +138,8 @@ class Store:
         self._maintenance.close()
         if self._timer is not None:
             self._timer.cancel()
+        self._writes_here = False
+        self._queue_small()
         self._writer.stop()
         self._drain()
         self._closed = True
@@ -264,7 +274,43 @@ class Store:
         if self._closed:
             item.done(StoreError("the store is closed"))
             return
+        if self._writes_here and not self._in_flight:
+            if type(item) is Append and self._small_bytes + item.bytes <= SMALL_BYTES:
+                if not self._small:
+                    # At the end of this turn: what is submitted until then belongs into the same group.
+                    self._require_loop().call_soon(self._write_small)
+                self._small.append(item)
+                self._small_bytes += item.bytes
+                self._small_entries += len(item.entries)
+                return
+            self._queue_small()
+        self._in_flight += 1
         self._writer.queue.put(item)
+
+    def _write_small(self) -> None:
+        """Write on the loop what waits for that, unless it turned out to be work for the thread."""
+        if not self._small:
+            return
+        assert not self._in_flight, "the writer belongs to the thread while it has anything to do"
+        if not self._writer.quick(self._small_entries, self._small_bytes):
+            self._queue_small()
+            return
+        items = self._take_small()
+        self._in_flight += len(items)
+        # Behind what is there already, and before anything that the thread finishes from now on.
+        self._ready.append(self._writer.write_here(items))
+        self._drain()
+
+    def _queue_small(self) -> None:
+        items = self._take_small()
+        self._in_flight += len(items)
+        for item in items:
+            self._writer.queue.put(item)
+
+    def _take_small(self) -> list[Append]:
+        items, self._small = self._small, []
+        self._small_bytes = self._small_entries = 0
+        return items
 
     # --- completion
 
@@ -328,6 +374,7 @@ class Store:
                     position += length
                 stats.evacuated_bytes += item.bytes
         segment.live += stored_bytes
+        self._in_flight -= len(group.items)
         stats.pending_bytes -= finished
         stats.append_bytes += stored_bytes
         stats.appends += stored_entries

@@ -1,8 +1,13 @@
-"""The WAL thread: turns what waits into groups, one write and one flush each (reference/sbp.md, section 3.3).
+"""The writer: turns what waits into groups, one write and one flush each (reference/sbp.md, section 3.3).
 
 While one group is being flushed the next one accumulates in the queue, so groups grow with the load and nobody waits
-for a timer. The thread owns the write position and its own view of where every range ends, which lags nothing and
+for a timer. The WAL thread owns the write position and its own view of where every range ends, which lags nothing and
 runs ahead of the durable state by the group in flight.
+
+Without flushes a small write only copies into the page cache, which takes a tenth of the two hand-overs between
+threads around it. So while the thread has nothing at all to do, the event loop may write a small group itself with
+:meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so only between taking an
+item from the queue and delivering the group with it, the loop only when every item it queued has come back.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
@@ -39,6 +44,13 @@ _MAX_PARTS = 1000
 """The kernel takes 1024 buffers in one write."""
 _SMALL_PART = 4096
 """Buffers smaller than this on average are cheaper to copy together than to hand over one by one."""
+
+SMALL_BYTES = 64 * 1024
+"""Entries that the event loop may write itself in one group."""
+_SLOW_SECONDS = 0.001
+"""A write into the page cache that takes longer had to wait for the kernel, and so had everything on the event loop."""
+_SLOW_PAUSE = 32
+"""The thread does the writing for so many times as long as the slow write took."""
 
 _APPEND = int(RecordType.APPEND)
 _RELOCATE = int(RecordType.RELOCATE)
@@ -138,7 +150,10 @@ _STOP = object()
 
 
 class WalWriter:
-    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails."""
+    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails.
+
+    The loop queues items and counts those that came back; see the module for when it may call :meth:`write_here`.
+    """
 
     def __init__(
         self,
@@ -176,6 +191,8 @@ class WalWriter:
         self._bodies: list[Buffer] = []
         self._body_bytes = 0
         self._room_bytes = 0
+        self._quick_from = 0.0
+        """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
 
     # --- called by the store
 
@@ -224,6 +241,39 @@ class WalWriter:
             self.failure = failure
         self._on_failed(failure)
 
+    # --- called by the event loop, while nothing is queued or being written
+
+    def quick(self, entries: int, size: int) -> bool:
+        """Whether so much can be written, as far as one can tell, without waiting for space, a segment or the disk."""
+        end = self._position + align(GROUP_HEADER_BYTES + RECORD_BYTES * entries + size)
+        return (
+            not self._options.durable
+            and size <= SMALL_BYTES
+            and end <= self._free_end()
+            and self.refuse_appends is None
+            and self.failure is None
+            and not self._preparer.is_busy(self._position, end)
+            and time.perf_counter() >= self._quick_from
+        )
+
+    def write_here(self, items: Sequence[Append]) -> Group:
+        """Write ``items``, which :meth:`quick` said yes to, as one group. Failures are in the items, as always."""
+        group = self._begin()
+        try:
+            for item in items:
+                added = self._add_one(item, item.entries[0]) if len(item.entries) == 1 else False
+                if not added and not self._add_append(item):
+                    raise AssertionError("a group that fits has to be written in parts")
+            if self._records:
+                self._flush(group)
+        except BaseException as error:
+            # The writer's view may be ahead of the log now: nothing may be written after this.
+            self.fail(OSError(f"a group was not finished: {error!r}"))
+            raise
+        if group.flush_seconds > _SLOW_SECONDS:
+            self._quick_from = time.perf_counter() + _SLOW_PAUSE * group.flush_seconds
+        return group
+
     # --- the thread
 
     def _run(self) -> None:
@@ -236,11 +286,7 @@ class WalWriter:
             carried = None
             if item is _STOP:
                 return
-            group = self._group = Group(self.segment)
-            self._records = []
-            self._bodies = []
-            self._body_bytes = 0
-            self._measure_room()
+            group = self._begin()
             while True:
                 if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
                     pass
@@ -261,6 +307,15 @@ class WalWriter:
             if group.items:
                 self._deliver(group)
 
+    def _begin(self) -> Group:
+        """An empty group at the write position."""
+        group = self._group = Group(self.segment)
+        self._records = []
+        self._bodies = []
+        self._body_bytes = 0
+        self._measure_room()
+        return group
+
     def _add(self, item: object) -> bool:
         """Put an item into the group, or refuse it; False when the group must be written first."""
         if type(item) is Append:
@@ -274,8 +329,11 @@ class WalWriter:
 
     def _measure_room(self) -> None:
         """How much a group may hold without rolling or allocating: what the short way below is good for."""
-        limit = min(self._segment_size, self._allocated) - self._reserve - self._position
-        self._room_bytes = limit - GROUP_HEADER_BYTES
+        self._room_bytes = self._free_end() - self._position - GROUP_HEADER_BYTES
+
+    def _free_end(self) -> int:
+        """How far appends may reach into what is allocated of the segment."""
+        return min(self._segment_size, self._allocated) - self._reserve
 
     def _add_one(self, item: Append, entry: Entry) -> bool:
         """The short way for the usual case, one entry that fits and is in its place; False for all others."""

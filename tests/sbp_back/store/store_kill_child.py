@@ -13,8 +13,9 @@ from tests.sbp_back.store.store_harness import Driver, make_entry, small_options
 STREAMS = 5
 
 
-async def write_until_killed(path: Path) -> None:
-    driver = Driver(path, small_options(segment_bytes=1 << 18, maintenance_seconds=0.01))
+async def write_until_killed(path: Path, durability: str) -> None:
+    options = small_options(segment_bytes=1 << 18, maintenance_seconds=0.01, durability=durability)
+    driver = Driver(path, options)
     store = driver.store
     for stream in range(STREAMS):
         if (stream, 0) not in store.ranges:
@@ -49,4 +50,4 @@ async def write_until_killed(path: Path) -> None:
 nexts: dict[int, int] = {}
 
 if __name__ == "__main__":
-    asyncio.run(write_until_killed(Path(sys.argv[1])))
+    asyncio.run(write_until_killed(Path(sys.argv[1]), sys.argv[2]))

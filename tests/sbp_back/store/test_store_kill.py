@@ -18,13 +18,14 @@ CYCLES = 6
 
 
 @pytest.mark.timeout(300)
-async def test_kill_9_at_full_speed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+async def test_kill_9_at_full_speed(tmp_path: Path, durability: str) -> None:
     path = tmp_path / "store"
     acknowledged: dict[int, int] = {}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for cycle in range(CYCLES):
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.sbp_back.store.store_kill_child", str(path)],
+            [sys.executable, "-m", "tests.sbp_back.store.store_kill_child", str(path), durability],
             stdout=subprocess.PIPE,
             cwd=ROOT,
             env=environment,
