@@ -15,7 +15,16 @@ from typing import Protocol
 
 from sbp_back.dialects import DIALECTS, Dialect
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
-from sbp_back.frame import FLAG_END, FLAG_SYSTEM_ERROR, FRAME_OVERHEAD, MAX_FRAME_LENGTH, FrameReader, encode_frame
+from sbp_back.frame import (
+    FLAG_END,
+    FLAG_RESPONSE,
+    FLAG_SYSTEM_ERROR,
+    FRAME_OVERHEAD,
+    MAX_FRAME_LENGTH,
+    RESPONSE_FLAGS,
+    FrameReader,
+    encode_frame,
+)
 from sbp_back.handler import Handler
 from sbp_back.model import (
     Buffer,
@@ -241,7 +250,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._carrier = carrier
         self._dialect = dialect
         self._options = options
-        self._reader = FrameReader()
+        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._last_id = 0
@@ -273,6 +282,10 @@ class _Connection(asyncio.BufferedProtocol):
             self.heard = True
             if frame.opcode == Opcode.GOAWAY:
                 self.retire()
+                continue
+            if frame.opcode == Opcode.PING and not frame.flags & FLAG_RESPONSE:
+                # Either side may send one; its stream id is the server's and has nothing to do with ours.
+                self._write(encode_frame(Opcode.PING, RESPONSE_FLAGS, frame.stream_id, frame.header, [frame.payload]))
                 continue
             call = self.calls.get(frame.stream_id)
             if call is None:
@@ -328,10 +341,7 @@ class _Connection(asyncio.BufferedProtocol):
         if call.opcode != Opcode.GOAWAY:
             self.calls[stream_id] = call
             self.inflight_bytes += call.size
-        if not self._out:
-            # Everything sent in one turn of the loop goes into one write.
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out += encode_frame(call.opcode, 0, stream_id, call.header, call.parts, call.crc)
+        self._write(encode_frame(call.opcode, 0, stream_id, call.header, call.parts, call.crc))
         self.last_sent = now
         if stream_id == _LAST_STREAM_ID:
             self.retire()
@@ -352,6 +362,12 @@ class _Connection(asyncio.BufferedProtocol):
     async def wait_closed(self) -> None:
         if self._transport is not None:
             await self._lost
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        if not self._out:
+            # Everything sent in one turn of the loop goes into one write.
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out += parts
 
     def _flush(self) -> None:
         out, self._out = self._out, []

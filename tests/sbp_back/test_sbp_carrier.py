@@ -258,9 +258,12 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer_and_carrier(options: TcpOptions | None = None) -> AsyncIterator[tuple[Peer, TcpCarrier]]:
+async def peer_and_carrier(
+    options: TcpOptions | None = None, dialect: str = "sbp-0.2"
+) -> AsyncIterator[tuple[Peer, TcpCarrier]]:
     peer = Peer()
-    carrier = TcpCarrier(LOCAL, await peer.start(), options=options or TcpOptions(backoff_first=0.001))
+    options = options or TcpOptions(backoff_first=0.001)
+    carrier = TcpCarrier(LOCAL, await peer.start(), DIALECTS[dialect], options)
     yield peer, carrier
     await carrier.close()
     await peer.stop()
@@ -382,6 +385,34 @@ async def test_answers_nobody_asked_for_are_ignored() -> None:
         peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, RESPONSE_FLAGS, 99)))
         peer.echo(0, frame)
         assert await answer == PingResponse()
+
+
+@pytest.mark.parametrize("dialect", ["sbp-0.2", "sbp-v0.1"])
+async def test_a_ping_of_the_server_is_answered(dialect: str) -> None:
+    """PING frames can be sent from any endpoint; the server's stream ids are not ours."""
+    async with peer_and_carrier(dialect=dialect) as (peer, carrier):
+        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        ours = await peer.frames.get()
+        for payload in (b"", b"and more"):
+            peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, 0, ours.stream_id, b"theirs", [payload])))
+            pong = await peer.frames.get()
+            assert (pong.opcode, pong.flags, pong.stream_id) == (Opcode.PING, RESPONSE_FLAGS, ours.stream_id)
+            assert (pong.header, bytes(pong.payload)) == (b"theirs", payload)
+        assert not answer.done()
+        peer.echo(0, ours)
+        assert await answer == PingResponse(b"ours")
+
+
+async def test_frames_of_another_magic_number_are_discarded_by_the_documents_client() -> None:
+    async with peer_and_carrier(dialect="sbp-v0.1") as (peer, carrier):
+        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        ours = await peer.frames.get()
+        foreign = bytearray(b"".join(bytes(p) for p in encode_frame(Opcode.PING, RESPONSE_FLAGS, ours.stream_id)))
+        foreign[4] = 24
+        peer.send(0, bytes(foreign))
+        peer.echo(0, ours)
+        assert await answer == PingResponse(b"ours")
+        assert peer.connections == 1
 
 
 async def test_idle_connections_send_heartbeats() -> None:
