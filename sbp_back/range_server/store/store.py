@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from sbp_back.range_server.store import reader
 from sbp_back.range_server.store.files import read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.idxfile import host_is_supported
+from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
@@ -56,8 +56,7 @@ class Store:
         self._preparer = Preparer(factory, self._disk_failing)
         self._writer = WalWriter(log.options, factory, self._preparer, self._hand_over, self._writer_failed)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready: deque[Group | Callable[[], None]] = deque()
-        """What other threads have finished, in order."""
+        self._inbox: Inbox[Group | Callable[[], None]] = Inbox(self._receive)
         self._in_flight = 0
         """Items that the writer has and that have not come back."""
         self._small: list[Append] = []
@@ -125,6 +124,7 @@ class Store:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; from now on everything happens on ``loop``."""
         self._loop = loop
+        self._inbox.start(loop)
         self._preparer.start(self._spare)
         self._writer.start()
         self._writes_here = not self._options.durable
@@ -141,12 +141,13 @@ class Store:
         self._writes_here = False
         self._queue_small()
         self._writer.stop()
-        self._drain()
+        self._inbox.drain()
         self._closed = True
         self._background_thread.shutdown()
         self._pool.shutdown()
-        self._drain()
+        self._inbox.drain()
         self._preparer.stop()
+        self._inbox.close()
         self._writer.close()
         if self._writer.failure is None:
             try:
@@ -298,8 +299,7 @@ class Store:
         items = self._take_small()
         self._in_flight += len(items)
         # Behind what is there already, and before anything that the thread finishes from now on.
-        self._ready.append(self._writer.write_here(items))
-        self._drain()
+        self._inbox.receive_next(self._writer.write_here(items))
 
     def _queue_small(self) -> None:
         items = self._take_small()
@@ -316,27 +316,18 @@ class Store:
 
     def _hand_over(self, finished: Group | Callable[[], None]) -> None:
         """Called by other threads with something for the loop."""
-        self._ready.append(finished)
-        try:
-            self._require_loop().call_soon_threadsafe(self._drain)
-        except RuntimeError:
-            # The loop is closed already; ``close`` takes what is left.
-            if not self._require_loop().is_closed():
-                raise
+        self._inbox.put(finished)
 
     def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             raise RuntimeError("the store is not started")
         return self._loop
 
-    def _drain(self) -> None:
-        ready = self._ready
-        while ready:
-            finished = ready.popleft()
-            if isinstance(finished, Group):
-                self._complete(finished)
-            else:
-                finished()
+    def _receive(self, finished: Group | Callable[[], None]) -> None:
+        if isinstance(finished, Group):
+            self._complete(finished)
+        else:
+            finished()
 
     def _complete(self, group: Group) -> None:
         """Bring the state up to what is durable now, then tell everybody, in the order of submission."""

@@ -1,0 +1,73 @@
+"""What other threads have finished, for the event loop, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Inbox(Generic[T]):
+    """Any thread puts things in; ``receive`` gets each of them on the loop, in the order in which they were put in.
+
+    The loop is woken through an eventfd, once for all that is put in before it gets to them. ``call_soon_threadsafe``
+    costs both sides more: it makes a handle with a context, and sends a byte through a socket pair that the loop then
+    reads until nothing is left.
+    """
+
+    def __init__(self, receive: Callable[[T], None]) -> None:
+        self._receive = receive
+        self._things: deque[T] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = -1
+        self._woken = False
+        """The loop was woken and has not begun to look. Cleared before it looks, so that nothing is overlooked."""
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on things are received as they come. Raises ``OSError``."""
+        self._loop = loop
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        loop.add_reader(self._event, self._wakened)
+
+    def put(self, thing: T) -> None:
+        """Called by any thread. Before :meth:`start` and after :meth:`close` it waits for :meth:`drain`."""
+        self._things.append(thing)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken and self._event >= 0:
+            self._woken = True
+            os.eventfd_write(self._event, 1)
+
+    def _wakened(self) -> None:
+        os.eventfd_read(self._event)
+        self.drain()
+
+    def receive_next(self, thing: T) -> None:
+        """On the loop: receive what is there already, and ``thing`` behind it, at once."""
+        self._things.append(thing)
+        self.drain()
+
+    def drain(self) -> None:
+        """On the loop: receive all there is now. What ``receive`` raises delays the rest by a turn of the loop."""
+        self._woken = False
+        things = self._things
+        try:
+            while things:
+                self._receive(things.popleft())
+        finally:
+            if things:
+                self._wake()
+
+    def close(self) -> None:
+        """Nobody puts in anything any more. The loop may be closed already. Idempotent."""
+        if self._event < 0:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._event)
+        os.close(self._event)
+        self._event = -1
