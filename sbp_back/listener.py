@@ -48,6 +48,7 @@ _FLUSH_BYTES = 256 * 1024
 _DEFAULT_FETCH_BYTES = 1024 * 1024
 _MAX_FETCH_BYTES = 16 * 1024 * 1024
 _FIRST_NEGATIVE_ID = 1 << 31
+_DEFECT = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
 
 
 class GoAwayForm(Enum):
@@ -327,8 +328,7 @@ class _Connection(asyncio.BufferedProtocol):
         except Exception:
             # Handlers do not raise; should one have a defect, its request must still be answered.
             logger.exception("%s failed unexpectedly", type(request).__name__)
-            status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-            self._answer(stream_id, opcode, weight, SystemErrorResponse(status))
+            self._answer(stream_id, opcode, weight, SystemErrorResponse(_DEFECT))
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -346,6 +346,10 @@ class _Connection(asyncio.BufferedProtocol):
             parts = self._encode(stream_id, opcode, response)
         except SbpError as error:
             parts = self._encode(stream_id, opcode, SystemErrorResponse(Status(error.code, error.message)))
+        except Exception:
+            # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
+            logger.exception("%s cannot be written", type(response).__name__)
+            parts = self._encode(stream_id, opcode, SystemErrorResponse(_DEFECT))
         self._write(parts)
         if was_blocked:
             self._pump()

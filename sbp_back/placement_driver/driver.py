@@ -20,7 +20,6 @@ from sbp_back.handler import Reply
 from sbp_back.identity import pd_name
 from sbp_back.model import (
     AllocateIdRequest,
-    AllocateIdResponse,
     AppendRequest,
     ClientRole,
     CreateRangeRequest,
@@ -142,7 +141,7 @@ class PlacementDriver:
             case TrimStreamRequest():
                 self._transact(lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset), reply)
             case AllocateIdRequest():
-                self._transact(lambda tx: AllocateIdResponse(id=tx.next_server_id()), reply)
+                self._transact(rules.allocate_id, reply)
             case ReportMetricsRequest():
                 self._report_metrics(request, reply)
             case DescribePdRequest():
@@ -195,23 +194,24 @@ class PlacementDriver:
         server = request.range_server
         if request.role != ClientRole.RANGE_SERVER or server is None:
             reply(response)
-        elif server.server_id < 0:
-            response.status = rules.bad_request("a range server needs an id from ALLOCATE_ID before it reports")
-            reply(response)
         else:
             self._heard(server, None, response, reply)
 
     def _report_metrics(self, request: ReportMetricsRequest, reply: Reply) -> None:
-        response = ReportMetricsResponse(request.range_server)
-        if request.range_server.server_id < 0:
-            response.status = rules.bad_request("a range server needs an id from ALLOCATE_ID before it reports")
-            reply(response)
-        else:
-            self._heard(request.range_server, request.metrics, response, reply)
+        self._heard(request.range_server, request.metrics, ReportMetricsResponse(request.range_server), reply)
 
     def _heard(
-        self, server: RangeServerInfo, metrics: RangeServerMetrics | None, response: Response, reply: Reply
+        self,
+        server: RangeServerInfo,
+        metrics: RangeServerMetrics | None,
+        response: HeartbeatResponse | ReportMetricsResponse,
+        reply: Reply,
     ) -> None:
+        error = rules.server_id_error(server.server_id)
+        if error is not None:
+            response.status = error
+            reply(response)
+            return
         # Answered only once the address is stored: a range placed on the server must find it.
         if self._servers.heard(server, metrics):
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sbp_back.errors import ErrorCode
 from sbp_back.model import (
     DELETED_DETAIL,
+    AllocateIdResponse,
     CreateRangeRequest,
     ListRangeRequest,
     ListRangeResponse,
@@ -23,6 +24,9 @@ from sbp_back.model import (
 )
 from sbp_back.placement_driver.servers import addressed
 from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
+
+SERVER_IDS = 1 << 30
+"""Ids of range servers are below this: a server that reports a made-up one leaves enough that can be given."""
 
 _MAX_INT8 = 127
 _MAX_INT64 = (1 << 63) - 1
@@ -67,6 +71,23 @@ def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, RangeServerI
         row.replica_count,
         row.ack_count,
     )
+
+
+def server_id_error(server_id: int) -> Status | None:
+    """What is wrong with the id a range server reports."""
+    if server_id < 0:
+        return bad_request("a range server needs an id from ALLOCATE_ID before it reports")
+    if server_id >= SERVER_IDS:
+        return bad_request(f"{server_id} is no id of a range server: they are below {SERVER_IDS}")
+    return None
+
+
+def allocate_id(tx: Transaction) -> AllocateIdResponse:
+    """A range server's id, never given before."""
+    server_id = tx.next_server_id()
+    if server_id >= SERVER_IDS:
+        return AllocateIdResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, "no ids of range servers are left"))
+    return AllocateIdResponse(id=server_id)
 
 
 def create_stream(tx: Transaction, wanted: StreamInfo) -> StreamResponse:

@@ -26,6 +26,8 @@ from sbp_back.frame import (
 from sbp_back.handler import Reply
 from sbp_back.listener import GoAwayForm, Listener, ListenerOptions
 from sbp_back.model import (
+    AllocateIdRequest,
+    AllocateIdResponse,
     AppendRequest,
     AppendResponse,
     AppendResult,
@@ -461,6 +463,18 @@ async def test_address_in_use_and_not_started() -> None:
         with pytest.raises(OSError, match="in use"):
             await second.start()
         await second.close()
+
+
+async def test_an_answer_no_frame_can_hold_is_told() -> None:
+    async with served() as (listener, puppet):
+        peer = await connect(listener)
+        peer.send(AllocateIdRequest())
+        await until(lambda: bool(puppet.replies))
+        puppet.replies[0](AllocateIdResponse(id=1 << 31))
+        _, answer = await peer.response()
+        assert isinstance(answer, SystemErrorResponse)
+        assert answer.status.code == ErrorCode.RS_INTERNAL_SERVER_ERROR
+        await peer.ping()
 
 
 async def test_an_error_the_dialect_raises_for_an_answer_is_told() -> None:

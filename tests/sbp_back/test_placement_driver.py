@@ -45,6 +45,7 @@ from sbp_back.model import (
     UpdateStreamRequest,
 )
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError, StateVersionError
@@ -133,6 +134,18 @@ async def test_server_ids_are_never_given_again(bench: Bench) -> None:
     assert (await bench.call(AllocateIdRequest())).id == 2
     await bench.heartbeat(9)  # somebody configured an id by hand
     assert (await bench.call(AllocateIdRequest())).id == 10
+
+
+async def test_no_server_can_use_up_the_ids(bench: Bench) -> None:
+    """The largest numbers a frame can hold are no ids, or the next one would fit no frame."""
+    for server_id in (SERVER_IDS, (1 << 31) - 1):
+        info = RangeServerInfo(server_id, "rs:1")
+        for request in (HeartbeatRequest("rs", ClientRole.RANGE_SERVER, info), ReportMetricsRequest(info)):
+            assert (await bench.call(request)).status.code == ErrorCode.BAD_REQUEST
+    assert bench.pd.alive_servers() == []
+    assert (await bench.call(AllocateIdRequest())).id == 0
+    await bench.heartbeat(SERVER_IDS - 1)
+    assert (await bench.call(AllocateIdRequest())).status.code == ErrorCode.PD_INTERNAL_SERVER_ERROR
 
 
 @pytest.mark.parametrize(
