@@ -14,7 +14,10 @@ from bridges.front import Address
 
 if TYPE_CHECKING:
     from bridges.pd_identity import StreamHome
-    from sbp_back.client import Client, ClientOptions
+    from bridges.streams import Streams
+    from sbp_back.carrier import Carrier, TcpOptions
+    from sbp_back.client import ClientOptions
+    from sbp_back.document.streams import DocumentStreams
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store.options import StoreOptions
 
@@ -30,10 +33,12 @@ _log = structlog.get_logger("anabranch.backend")
 
 @dataclass(slots=True)
 class Backend:
-    """``embedded`` is None when range servers and placement driver are elsewhere."""
+    """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
+    writers may append to the streams, and tells of it whoever wants to know."""
 
-    client: Client
+    client: Streams
     embedded: Embedded | None = None
+    shared: DocumentStreams | None = None
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -121,8 +126,8 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
 
 
 async def _external(settings: Settings, home: StreamHome) -> Backend:
-    from sbp_back.carrier import TcpOptions, tcp_connector
-    from sbp_back.client import Client
+    from sbp_back.carrier import TcpOptions
+    from sbp_back.dialects import DIALECTS
     from sbp_back.errors import SbpError, StoreError
     from sbp_back.leader import pd_carrier
     from sbp_back.model import DescribePdRequest
@@ -134,16 +139,35 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     ours = sbp.flavor == "anabranch"
     if not ours:
         await home.require("")
-    pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce if ours else None)
-    client = Client(pd, tcp_connector(options=tcp), client_options(sbp))
+    pd = pd_carrier(sbp.pd, DIALECTS[f"sbp-{sbp.dialect}"], tcp, home.introduce if ours else None)
+    backend = _shared(sbp, pd, tcp) if sbp.dialect == "v0.1" else _fenced(sbp, pd, tcp)
     try:
-        described = await client.pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
+        described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
     except SbpError as error:
         problem = error.message
     if home.refusal is not None:
-        await client.close()
+        await backend.close()
         raise StoreError(home.refusal)
     if problem is not None:
         _log.warning("the placement driver does not answer: partitions are unavailable until it does", error=problem)
-    return Backend(client)
+    return backend
+
+
+def _fenced(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
+    from sbp_back.carrier import tcp_connector
+    from sbp_back.client import Client
+
+    return Backend(Client(pd, tcp_connector(options=tcp), client_options(sbp)))
+
+
+def _shared(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
+    from sbp_back.carrier import tcp_connector
+    from sbp_back.control import ControlOptions
+    from sbp_back.dialects import DIALECTS
+    from sbp_back.document.streams import DocumentStreams, StreamsOptions
+
+    seconds = sbp.timeout_ms / 1000
+    options = StreamsOptions(ControlOptions(timeout=seconds / 3), seconds / 2, seconds / 2, seconds)
+    streams = DocumentStreams(pd, tcp_connector(DIALECTS["sbp-v0.1"], tcp), options)
+    return Backend(streams, shared=streams)

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from bridges.config_types import InvalidConfig
@@ -83,6 +92,10 @@ class SbpSettings(_Section):
         default="anabranch",
         description="What an external backend runs; known faults of elastic-stream's servers are worked around.",
     )
+    dialect: Literal["0.2", "v0.1"] = Field(
+        default="0.2",
+        description="What an external backend speaks: 0.2, or v0.1, the specification document, which has no fencing.",
+    )
     timeout_ms: Duration = Field(
         default=15_000,
         ge=100,
@@ -113,6 +126,12 @@ class SbpSettings(_Section):
         default=-1,
         description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",
     )
+
+    @field_validator("dialect", mode="before")
+    @classmethod
+    def _short(cls, value: object) -> object:
+        # Listeners and documents call them sbp-0.2 and sbp-v0.1.
+        return value.removeprefix("sbp-") if isinstance(value, str) else value
 
 
 class LogSettings(_Section):
@@ -263,6 +282,10 @@ class Settings(_Section):
     def _complete(self) -> Self:
         if self.sbp.mode == "external" and not self.sbp.pd:
             raise ValueError("sbp.mode = external needs sbp.pd, the address of the placement driver")
+        if self.sbp.dialect == "v0.1" and self.sbp.mode != "external":
+            raise ValueError("sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external")
+        if self.sbp.dialect == "v0.1" and self.sbp.flavor != "anabranch":
+            raise ValueError(f"servers of {self.sbp.flavor} do not speak sbp.dialect = v0.1")
         return self
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridges.catalog import Catalog, Change
-from bridges.errors import BatchInvalid, LogDeleted, LogError, OffsetOutOfRange, StorageFull
+from bridges.errors import BatchInvalid, BatchTooLarge, LogDeleted, LogError, OffsetOutOfRange, StorageFull
 from bridges.formats import format_of
 from bridges.logs import Logs
 from bridges.partition_log import Batch, PartitionLog
@@ -67,6 +67,8 @@ def _told(error: LogError) -> SbpError:
     """A failure of the log in the backend's words."""
     if isinstance(error, StorageFull):
         return NoSpace(str(error))
+    if isinstance(error, BatchTooLarge):
+        return SbpError(ErrorCode.PAYLOAD_TOO_LARGE, str(error))
     if isinstance(error, LogDeleted):
         return SbpError(ErrorCode.NOT_FOUND, str(error))
     if isinstance(error, OffsetOutOfRange | BatchInvalid):

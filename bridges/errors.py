@@ -45,6 +45,10 @@ class BatchInvalid(LogError):
     """A batch of records does not form what its format claims (lengths, counts, attributes)."""
 
 
+class BatchTooLarge(LogError):
+    """The batch is larger than the backend can store in one piece."""
+
+
 class BatchCorrupt(BatchInvalid):
     """A batch's checksum does not match its bytes."""
 

@@ -16,11 +16,12 @@ import structlog
 from bridges.errors import LogError, LogUnavailable
 from bridges.partition_log import PartitionLog
 from bridges.partition_state import PartitionState
+from bridges.streams import unwrapped
 from bridges.tail_cache import Tail, TailCache
 from sbp_back.errors import DecodeError, FencedError, SbpError
 
 if TYPE_CHECKING:
-    from sbp_back.client import Client, StreamWriter
+    from bridges.streams import Streams, Writer
     from sbp_back.model import Entry
 
 _log = structlog.get_logger("anabranch.logs")
@@ -54,7 +55,7 @@ class Logs:
 
     def __init__(
         self,
-        client: Client,
+        client: Streams,
         streams: Callable[[str, int], int | None],
         snapshots: SnapshotStore,
         next_epoch: Callable[[], Awaitable[int]],
@@ -71,6 +72,7 @@ class Logs:
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
         self._loop = asyncio.get_running_loop()
         self._closing = False
+        self._shared: set[int] = set()
         self.epoch = -1
         """The epoch of this run of the node; a partition that had to be opened again has a newer one of its own."""
 
@@ -115,8 +117,23 @@ class Logs:
     # --- what partition logs ask of their owner -----------------------------------------------------------------
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Streams:
         return self._client
+
+    def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries`` to a stream that is a partition's."""
+        for log in self:
+            if log.stream_id == stream_id:
+                # Once is enough: it may be with every batch from now on.
+                tell = _log.debug if stream_id in self._shared else _log.warning
+                self._shared.add(stream_id)
+                tell(
+                    "another writer appends to this partition: it is not fenced in this dialect",
+                    topic=log.topic,
+                    partition=log.partition,
+                    offset=entries[0].base_offset,
+                )
+                log.overtaken(entries)
 
     def schedule(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -154,7 +171,7 @@ class Logs:
             return
         log.opened(writer, state)
 
-    async def _take(self, log: PartitionLog) -> StreamWriter:
+    async def _take(self, log: PartitionLog) -> Writer:
         # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
         epoch = self.epoch if log.epoch < 0 else await self._next_epoch()
         attempts = self.options.open_attempts
@@ -167,7 +184,7 @@ class Logs:
                     raise
                 epoch = await self._next_epoch()
 
-    async def _rebuild(self, log: PartitionLog, writer: StreamWriter) -> PartitionState:
+    async def _rebuild(self, log: PartitionLog, writer: Writer) -> PartitionState:
         state = PartitionState(self.options.max_producers_per_partition)
         start, end = writer.start_offset, writer.next_offset
         position = start
@@ -185,7 +202,7 @@ class Logs:
             )
             if not entries:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
-            for entry in entries:
+            for entry in unwrapped(entries):
                 if entry.end_offset > position:
                     state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
                     position = entry.end_offset

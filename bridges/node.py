@@ -39,7 +39,7 @@ from bridges.version import VERSION
 
 if TYPE_CHECKING:
     from bridges.api import Console
-    from sbp_back.client import Client
+    from bridges.streams import Streams
     from sbp_back.embedded import Embedded
 
 CONSOLE = "console"
@@ -71,7 +71,7 @@ class Node:
     the node can no longer serve and must end; the process's entry point then stops it with a non-zero exit code.
     """
 
-    client: Client
+    client: Streams
     db: Database
     catalog: Catalog
     progress: Progress
@@ -194,6 +194,8 @@ class Node:
             self.client, self.catalog.stream_of, Snapshots(self.db), self.catalog.next_epoch, _log_options(settings)
         )
         await self.logs.start()
+        if self._backend.shared is not None:
+            self._backend.shared.overtaken = self.logs.overtaken
         if self.embedded is not None:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.errors import (
+    BatchTooLarge,
     DataCorrupt,
     LogDeleted,
     LogError,
@@ -28,11 +29,12 @@ from bridges.formats import format_of
 from bridges.ledger import ProducerStamp
 from bridges.partition_state import PartitionState
 from bridges.records import Buffer, StoredBatch
+from bridges.streams import stored_batches, unwrapped
 from bridges.tail_cache import Tail
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 
 if TYPE_CHECKING:
-    from sbp_back.client import Client, StreamWriter
+    from bridges.streams import Streams, Writer
     from sbp_back.model import Entry
 
 AppendDone = Callable[[int, LogError | None], None]
@@ -68,7 +70,7 @@ class Owner(Protocol):
     """What a partition log needs of the node that owns it."""
 
     @property
-    def client(self) -> Client: ...
+    def client(self) -> Streams: ...
 
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
@@ -123,7 +125,7 @@ class PartitionLog:
         self.state = PartitionState(0)
         self.tail = tail
         self._owner = owner
-        self._writer: StreamWriter | None = None
+        self._writer: Writer | None = None
         # (base, batch, done) of appends handed to the backend, in offset order.
         self._pending: deque[tuple[int, Batch, AppendDone]] = deque()
         # Producers that repeated a batch which is still in flight, by its base offset.
@@ -174,7 +176,7 @@ class PartitionLog:
             self.phase = Phase.OPENING
             self._owner.opening(self)
 
-    def opened(self, writer: StreamWriter, state: PartitionState) -> None:
+    def opened(self, writer: Writer, state: PartitionState) -> None:
         """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable."""
         assert self.phase is Phase.OPENING, self
         assert not self._pending, "a log is opened with nothing in flight"
@@ -238,11 +240,15 @@ class PartitionLog:
         base = writer.next_offset
         format_of(batch.flags).stamp(batch.payload, base, self.epoch)
         now = time.time_ns() // 1_000_000
+        try:
+            given = writer.append(batch.payload, batch.count, batch.flags, now, self._stored)
+        except SbpError as error:
+            done(-1, BatchTooLarge(str(error)))
+            return
+        assert given == base, "the backend gave another offset than it announced"
         if stamp is not None:
             self.state.ledger.record(stamp, base, now)
         self._pending.append((base, batch, done))
-        given = writer.append(batch.payload, batch.count, batch.flags, now, self._stored)
-        assert given == base, "the backend gave another offset than it announced"
 
     def _stored(self, error: SbpError | None) -> None:
         """The backend's answer for the oldest batch in flight."""
@@ -290,6 +296,32 @@ class PartitionLog:
         self._pending.appendleft((base, batch, done))
         self.fail(LogUnavailable(f"{self.topic}-{self.partition}: {error}"))
 
+    def overtaken(self, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
+
+        Only a backend without epochs lets that happen (docs/sbp.md).
+        """
+        if self.phase is not Phase.OPEN or not entries:
+            return
+        moved = entries[-1].end_offset - self.high_watermark
+        ledger = self.state.ledger
+        for base, batch, _ in reversed(self._pending):
+            if batch.producer is not None:
+                ledger.forget(batch.producer, base)
+        for entry in unwrapped(entries):
+            self.state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
+        now = time.time_ns() // 1_000_000
+        pending = [(base + moved, batch, done) for base, batch, done in self._pending]
+        for base, batch, _ in pending:
+            format_of(batch.flags).stamp(batch.payload, base, self.epoch)
+            if batch.producer is not None:
+                ledger.record(batch.producer, base, now)
+        self._pending = deque(pending)
+        self._duplicates = {base + moved: waiting for base, waiting in self._duplicates.items()}
+        self.tail.clear()
+        self.high_watermark += moved
+        self._moved()
+
     def fail(self, error: LogError) -> None:
         """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
         if self.phase is Phase.OPEN:
@@ -331,7 +363,7 @@ class PartitionLog:
             if isinstance(answer, SbpError):
                 done([], _read_error(answer))
             else:
-                done([StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload) for e in answer], None)
+                done(stored_batches(answer, offset, max_bytes), None)
 
         self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=self.high_watermark)
 

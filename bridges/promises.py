@@ -64,21 +64,29 @@ def _stored(sbp: SbpSettings, whose: str) -> Iterator[Limit]:
 
 def _external(sbp: SbpSettings) -> Iterator[Limit]:
     yield Limit(_ONE_COPY.format("a range server"))
-    yield Limit(
-        "while a range server is down, what it keeps cannot be read (clients are told to try again); "
-        "appends move to another one"
-    )
+    move = "and its partitions take no appends" if sbp.dialect == "v0.1" else "appends move to another one"
+    yield Limit(f"while a range server is down, what it keeps cannot be read (clients are told to try again); {move}")
     yield Limit("what an acknowledgement survives is decided by the range servers: their durability, their disks")
     if sbp.durability != "fsync":
         yield Limit(
             "durability is 'os': topics and positions, which this node keeps, survive its end, but not power loss",
             chosen=True,
         )
+    if sbp.dialect == "v0.1":
+        for sentence in _DOCUMENT:
+            yield Limit(sentence, chosen=True)
     if sbp.flavor == "elastic-stream":
         for sentence in _ELASTIC_STREAM:
             yield Limit(sentence, chosen=True)
 
 
+_DOCUMENT = (
+    "sbp.dialect is v0.1, which has no epochs: a second writer of a partition's stream is not fenced, whether another "
+    "node or any client of the document; its records stand between ours",
+    "sbp.dialect is v0.1, in which a batch sent again cannot be told from a new one: one whose answer was lost may "
+    "still be stored after its producer was told to try again",
+    "sbp.dialect is v0.1: what another writer appends is seen with the next append or opening of the partition",
+)
 _ELASTIC_STREAM = (
     "elastic-stream's servers may acknowledge before the disk has the data (segments opened later lack O_DSYNC)",
     "elastic-stream's servers keep seals in memory only: a former owner of a partition may append to a range server "

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from bridges.catalog import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.config_types import InvalidConfig
-from bridges.errors import BatchInvalid, LogDeleted, LogError, OffsetOutOfRange, StorageFull
+from bridges.errors import BatchInvalid, BatchTooLarge, LogDeleted, LogError, OffsetOutOfRange, StorageFull
 from bridges.json_records import BadLine
 from bridges.names import InvalidTopicName
 
@@ -27,6 +27,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (InvalidConfig, 400),
     (BadLine, 400),
     (BatchInvalid, 400),
+    (BatchTooLarge, 413),
     (OffsetOutOfRange, 416),
     (StorageFull, 507),
 )

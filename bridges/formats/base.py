@@ -43,6 +43,9 @@ class StoredFormat(Protocol):
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         """Write what the log decides into the batch, in place, before it is stored."""
 
+    def place(self, payload: Buffer, base_offset: int) -> Buffer:
+        """A stored batch that says it begins at ``base_offset``: itself if it does. Raises BatchInvalid."""
+
     def decode(self, batch: StoredBatch) -> list[Record]:
         """All records with their offsets. Raises BatchInvalid."""
 

@@ -282,6 +282,14 @@ class KafkaFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         stamp(payload, base_offset, epoch)
 
+    def place(self, payload: Buffer, base_offset: int) -> Buffer:
+        header = parse_header(payload)
+        if header.base_offset == base_offset:
+            return payload
+        placed = bytearray(payload)
+        stamp(placed, base_offset, header.leader_epoch)
+        return placed
+
     def decode(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> list[Record]:
         header = parse_header(batch.payload)
         if header.attributes & CONTROL:

@@ -24,6 +24,9 @@ class RawFormat:
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         return None
 
+    def place(self, payload: Buffer, base_offset: int) -> Buffer:
+        return payload
+
     def decode(self, batch: StoredBatch) -> list[Record]:
         return [Record(None, bytes(batch.payload), offset=batch.base_offset)]
 

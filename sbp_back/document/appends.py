@@ -10,7 +10,7 @@ from sbp_back.document.batch import FORMAT_FLAG, count_records, set_base_offset
 from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.entry import pack_entry
-from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
@@ -147,7 +147,9 @@ class _Call:
         self._scheduled = False
 
     def refuse(self, item: AppendItem, error: SbpError) -> None:
-        status = Status(error.code, error.message)
+        # A writer gives up after a failure, but not for want of room: it must be able to tell them apart.
+        detail = NO_SPACE_DETAIL if isinstance(error, NoSpace) else b""
+        status = Status(error.code, error.message, detail)
         self.add(AppendItemResult(item.stream_id, item.request_index, -1, 0, status))
 
     def add(self, result: AppendItemResult) -> None:

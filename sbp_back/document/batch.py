@@ -9,6 +9,7 @@ batch's magic stands in the place of a record (whose first byte is never 0x22: i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +18,7 @@ from typing import Any
 
 from sbp_back.errors import DecodeError
 from sbp_back.flat import Table, Tables, Text, i16, i32, i64
-from sbp_back.model import Buffer, Entry
+from sbp_back.model import Buffer
 
 BATCH_MAGIC = 0x22
 
@@ -30,13 +31,15 @@ MAX_TIMESTAMP_DELTA = (1 << 31) - 1
 """Most milliseconds between the first record of a batch and another."""
 
 WRAPPED = "anabranch.wrapped"
-"""Key of the batch property that marks a batch made by the server: its one record's body is the payload of a foreign
-entry, and the value is the number of that payload's format. The offsets before that record belong to it too."""
+"""Key of the batch property that marks a batch around payloads of another format (``wrapped.py``); the value is the
+number of that format."""
 
 _HEAD = Struct(">BqI")
 _BASE = Struct(">q")
 _RECORD = Struct(">II")
 _HEAD_BYTES = _HEAD.size
+_EMPTY_RECORDS = re.compile(rb"(?:\0{8})+")
+"""Records without meta and body, any number of them: there are as many as a wrapped payload has records."""
 
 
 @dataclass(slots=True)
@@ -97,8 +100,8 @@ class DocumentRecord:
 
 @dataclass(slots=True)
 class RecordBatch:
-    """A batch read back: offsets ``[base_offset, end_offset)``. ``wrapped``: the format number of a foreign entry that
-    is the body of the only record, -1 for a batch that was written as one."""
+    """A batch read back: offsets ``[base_offset, end_offset)``. ``wrapped``: the format number of the payloads that are
+    the bodies of its records, -1 for a batch that was written as one."""
 
     base_offset: int
     end_offset: int
@@ -110,7 +113,7 @@ class RecordBatch:
 # --- walking --------------------------------------------------------------------------------------------------------
 
 
-def _first_record(data: memoryview, at: int) -> int:
+def first_record(data: memoryview, at: int) -> int:
     """Where the records of the batch at ``at`` begin."""
     if len(data) - at < _HEAD_BYTES:
         raise DecodeError(f"a record batch of {len(data) - at} bytes has no head")
@@ -122,7 +125,7 @@ def _first_record(data: memoryview, at: int) -> int:
     return int(at + _HEAD_BYTES + meta_length)
 
 
-def _next_record(data: memoryview, at: int) -> tuple[int, int]:
+def next_record(data: memoryview, at: int) -> tuple[int, int]:
     """Where the body of the record at ``at`` begins and ends."""
     left = len(data) - at - 8
     if left < 0:
@@ -134,15 +137,48 @@ def _next_record(data: memoryview, at: int) -> tuple[int, int]:
     return body, body + int(body_length)
 
 
+def parse_head(data: memoryview, *, lenient: bool = False) -> tuple[int, BatchMeta, int]:
+    """Base offset and meta of the batch that begins ``data``, and where its records begin. Raises ``DecodeError``; with
+    ``lenient`` not for a meta that is no table, which the server stores unseen: it then says nothing."""
+    at = first_record(data, 0)
+    meta: BatchMeta = _read_meta(BATCH_META, data[_HEAD_BYTES:at], lenient)
+    return int(_BASE.unpack_from(data, 1)[0]), meta, at
+
+
+def parse_record_meta(data: memoryview, *, lenient: bool = False) -> RecordMeta:
+    """The meta of a record, in the same way."""
+    meta: RecordMeta = _read_meta(RECORD_META, data, lenient)
+    return meta
+
+
+def wrapped_format(meta: BatchMeta) -> int:
+    """The number of the format of the payloads in a batch, -1 for a batch of records of its own."""
+    for pair in meta.properties:
+        if pair.key == WRAPPED and pair.value.isdecimal():
+            return int(pair.value[:9])
+    return -1
+
+
+def end_of_empty_records(data: memoryview, at: int) -> int:
+    """Where a run of empty records ends that may begin at ``at``; each has eight bytes."""
+    run = _EMPTY_RECORDS.match(data, at)
+    return at if run is None else run.end()
+
+
 def count_records(batch: Buffer) -> int:
     """Records of exactly one batch, by walking it. Raises ``DecodeError``, also for a batch without records."""
     data = memoryview(batch)
     size = len(data)
-    at = _first_record(data, 0)
+    at = first_record(data, 0)
     unpack = _RECORD.unpack_from
     count = 0
     while at <= size - 8:
         meta_length, body_length = unpack(data, at)
+        if not meta_length and not body_length:
+            after = end_of_empty_records(data, at)
+            count += (after - at) // 8
+            at = after
+            continue
         at += 8 + meta_length + body_length
         count += 1
     if at != size:
@@ -164,6 +200,11 @@ def _read_meta(table: Table, data: memoryview, lenient: bool) -> Any:
         raise
 
 
+def base_offset_of(batch: Buffer) -> int:
+    """The offset written in a batch, -1 when it is too short for one."""
+    return int(_BASE.unpack_from(batch, 1)[0]) if len(batch) > _HEAD_BYTES else -1
+
+
 def set_base_offset(batch: Buffer, base_offset: int) -> None:
     """Writes the offset the server has assigned; the meta, a copy of the client's, stays as it is."""
     _BASE.pack_into(batch, 1, base_offset)
@@ -179,9 +220,10 @@ def _starts(view: memoryview) -> Iterator[int]:
     at = 0
     while at < len(view):
         yield at
-        at = _first_record(view, at)
+        at = first_record(view, at)
         while at < len(view) and view[at] != BATCH_MAGIC:
-            at = _next_record(view, at)[1]
+            after = end_of_empty_records(view, at)
+            at = after if after > at else next_record(view, at)[1]
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -197,18 +239,13 @@ def parse_batch(batch: Buffer, *, lenient: bool = False) -> RecordBatch:
     only in batches the server made. Raises ``DecodeError``; with ``lenient`` not for a meta that is no table, which the
     server stores unseen: it then says nothing."""
     data = memoryview(batch)
-    at = _first_record(data, 0)
-    base = int(_BASE.unpack_from(data, 1)[0])
-    meta: BatchMeta = _read_meta(BATCH_META, data[_HEAD_BYTES:at], lenient)
-    wrapped = -1
-    for pair in meta.properties:
-        if pair.key == WRAPPED and pair.value.isdecimal():
-            wrapped = int(pair.value[:9])
+    base, meta, at = parse_head(data, lenient=lenient)
+    wrapped = wrapped_format(meta)
     records: list[DocumentRecord] = []
     end = base
     while at < len(data):
-        body, after = _next_record(data, at)
-        of_record: RecordMeta = _read_meta(RECORD_META, data[at + 8 : body], lenient)
+        body, after = next_record(data, at)
+        of_record = parse_record_meta(data[at + 8 : body], lenient=lenient)
         end = max(end, base + of_record.offset_delta if wrapped >= 0 else end)
         records.append(
             DocumentRecord(
@@ -231,6 +268,18 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> list[KeyValue]:
     return [KeyValue(key, value) for key, value in pairs]
 
 
+def pack_head(base_offset: int, meta: BatchMeta) -> bytes:
+    """What a batch has before its records."""
+    table = BATCH_META.write(meta)
+    return _HEAD.pack(BATCH_MAGIC, base_offset, len(table)) + table
+
+
+def pack_record_head(meta: RecordMeta, body_length: int) -> bytes:
+    """What a record has before its body."""
+    table = RECORD_META.write(meta)
+    return _RECORD.pack(len(table), body_length) + table
+
+
 def encode_batch(
     records: Sequence[DocumentRecord],
     *,
@@ -247,42 +296,12 @@ def encode_batch(
     base_timestamp = records[0].timestamp
     if any(abs(record.timestamp - base_timestamp) > MAX_TIMESTAMP_DELTA for record in records):
         raise ValueError(f"records of one batch may be at most {MAX_TIMESTAMP_DELTA} ms apart")
-    meta = BATCH_META.write(BatchMeta(stream_id, flags, 0, len(records) - 1, base_timestamp, _pairs(properties)))
-    out = bytearray(_HEAD.pack(BATCH_MAGIC, 0, len(meta)))
-    out += meta
+    meta = BatchMeta(stream_id, flags, 0, len(records) - 1, base_timestamp, _pairs(properties))
+    out = bytearray(pack_head(0, meta))
     for delta, record in enumerate(records):
-        of_record = RECORD_META.write(
-            RecordMeta(delta, record.timestamp - base_timestamp, _pairs(record.headers), _pairs(record.properties))
+        of_record = RecordMeta(
+            delta, record.timestamp - base_timestamp, _pairs(record.headers), _pairs(record.properties)
         )
-        out += _RECORD.pack(len(of_record), len(record.body))
-        out += of_record
+        out += pack_record_head(of_record, len(record.body))
         out += record.body
     return out
-
-
-def _is_batch_at(payload: Buffer, base_offset: int) -> bool:
-    """Flags are any writer's to set; what they promise is looked at."""
-    return len(payload) > _HEAD_BYTES and _HEAD.unpack_from(payload)[:2] == (BATCH_MAGIC, base_offset)
-
-
-def as_batch(entry: Entry) -> list[Buffer]:
-    """An entry of any format as the parts of one batch with the same offsets.
-
-    What was written as a batch is that batch. Anything else becomes the body of a single record, which stands at the
-    entry's *last* offset: a reader that goes on behind the last record it saw goes on behind the entry.
-    """
-    if entry.flags & FORMAT_MASK == FORMAT_FLAG and _is_batch_at(entry.payload, entry.base_offset):
-        return [entry.payload]
-    delta = entry.count - 1
-    mark = KeyValue(WRAPPED, str(entry.flags & FORMAT_MASK))
-    meta = BATCH_META.write(BatchMeta(entry.stream_id, entry.flags, entry.base_offset, delta, entry.timestamp, [mark]))
-    of_record = RECORD_META.write(RecordMeta(delta))
-    head = b"".join(
-        (
-            _HEAD.pack(BATCH_MAGIC, entry.base_offset, len(meta)),
-            meta,
-            _RECORD.pack(len(of_record), len(entry.payload)),
-            of_record,
-        )
-    )
-    return [head, entry.payload]

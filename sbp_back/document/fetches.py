@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sbp_back.document.batch import as_batch
 from sbp_back.document.messages import (
     FetchBatchRequest,
     FetchBatchResponse,
@@ -14,6 +13,7 @@ from sbp_back.document.messages import (
     FetchItemResult,
     fetch_bytes,
 )
+from sbp_back.document.wrapped import as_batch
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.handler import Reply
 from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status

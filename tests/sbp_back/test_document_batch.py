@@ -15,7 +15,6 @@ from sbp_back.document.batch import (
     FORMAT_FLAG,
     WRAPPED,
     DocumentRecord,
-    as_batch,
     count_records,
     encode_batch,
     parse_batch,
@@ -23,6 +22,7 @@ from sbp_back.document.batch import (
     set_base_offset,
     split_batches,
 )
+from sbp_back.document.wrapped import as_batch
 from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
 

@@ -1,0 +1,168 @@
+"""The way to one range server of the document: what is asked in one turn of the event loop shares few frames.
+
+APPEND carries batches of many streams, FETCH asks for many streams at once; each element is answered by itself, in any
+order and any frame (document, sections APPEND and FETCH).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from sbp_back.carrier import Answer, Carrier
+from sbp_back.document.errors import DocumentError
+from sbp_back.document.messages import (
+    AppendBatchRequest,
+    AppendBatchResponse,
+    AppendItem,
+    FetchBatchRequest,
+    FetchBatchResponse,
+    FetchItem,
+    FetchItemResult,
+)
+from sbp_back.document.wrapped import entries_of
+from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, DecodeError, ErrorCode, NoSpace, SbpError
+from sbp_back.model import Buffer, DocumentResponse, Entry, Status
+
+AppendDone = Callable[[int, SbpError | None], None]
+"""Called with (base offset, None) or (-1, error), exactly once."""
+FetchDone = Callable[[list[Entry] | SbpError], None]
+
+FRAME_BYTES = 2 * 1024 * 1024
+"""Batches share an APPEND frame up to so many bytes: the server stores one frame while it receives the next."""
+_FRAME_ITEMS = 4096
+
+
+@dataclass(slots=True)
+class _Frame:
+    """Elements of one request that are not answered, by their request index."""
+
+    items: list[AppendItem] = field(default_factory=list)
+    waiting: dict[int, AppendDone] = field(default_factory=dict)
+    size: int = 0
+
+
+def error_of(status: Status) -> SbpError:
+    """What an element's status says."""
+    return NoSpace(status.message) if status.detail == NO_SPACE_DETAIL else DocumentError(status)
+
+
+class DocumentChannel:
+    """Speaks through ``carrier``, which it closes; ``timeout`` in seconds, of each request."""
+
+    def __init__(self, carrier: Carrier, append_timeout: float, fetch_timeout: float) -> None:
+        self.carrier = carrier
+        self._append_timeout = append_timeout
+        self._fetch_timeout = fetch_timeout
+        self._loop = asyncio.get_running_loop()
+        self._appends: list[tuple[AppendItem, AppendDone]] = []
+        self._fetches: list[tuple[FetchItem, FetchDone]] = []
+
+    def append(self, stream_id: int, batch: Buffer, done: AppendDone) -> None:
+        """Appends a record batch. Those of one stream are stored in the order of these calls, but the failure of one
+        does not keep the next from being stored."""
+        self._schedule()
+        self._appends.append((AppendItem(stream_id, 0, batch), done))
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone) -> None:
+        """Batches from the one that contains ``offset`` on, as entries (:func:`~.wrapped.entries_of`)."""
+        self._schedule()
+        self._fetches.append((FetchItem(stream_id, 0, offset, max_bytes), done))
+
+    async def close(self) -> None:
+        """Everything that waits is answered with ``ConnectionLost``."""
+        self._flush()
+        await self.carrier.close()
+
+    def _schedule(self) -> None:
+        if not self._appends and not self._fetches:
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        appends, self._appends = self._appends, []
+        fetches, self._fetches = self._fetches, []
+        frame = _Frame()
+        for item, done in appends:
+            if frame.items and (frame.size + len(item.batch) > FRAME_BYTES or len(frame.items) >= _FRAME_ITEMS):
+                self._send(frame)
+                frame = _Frame()
+            item.request_index = len(frame.items)
+            frame.waiting[item.request_index] = done
+            frame.items.append(item)
+            frame.size += len(item.batch)
+        if frame.items:
+            self._send(frame)
+        for start in range(0, len(fetches), _FRAME_ITEMS):
+            self._ask(fetches[start : start + _FRAME_ITEMS])
+
+    # --- APPEND -----------------------------------------------------------------------------------------------------
+
+    def _send(self, frame: _Frame) -> None:
+        request = AppendBatchRequest(int(self._append_timeout * 1000), frame.items)
+        self.carrier.submit(request, partial(self._appended, frame.waiting), self._append_timeout)
+
+    def _appended(self, waiting: dict[int, AppendDone], answer: Answer) -> None:
+        if isinstance(answer, AppendBatchResponse) and answer.status.ok:
+            for result in answer.results:
+                done = waiting.pop(result.request_index, None)
+                if done is None:
+                    continue
+                if result.status.ok:
+                    done(result.base_offset, None)
+                else:
+                    done(-1, error_of(result.status))
+            if not answer.last:
+                return
+        error = _failure(answer)
+        for done in list(waiting.values()):
+            done(-1, error)
+        waiting.clear()
+
+    # --- FETCH ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, fetches: list[tuple[FetchItem, FetchDone]]) -> None:
+        waiting: dict[int, FetchDone] = {}
+        items = []
+        for index, (item, done) in enumerate(fetches):
+            item.request_index = index
+            items.append(item)
+            waiting[index] = done
+        request = FetchBatchRequest(0, 0, items)
+        self.carrier.submit(request, partial(self._fetched, waiting), self._fetch_timeout)
+
+    def _fetched(self, waiting: dict[int, FetchDone], answer: Answer) -> None:
+        if isinstance(answer, FetchBatchResponse) and answer.status.ok:
+            for result in answer.results:
+                done = waiting.pop(result.request_index, None)
+                if done is not None:
+                    done(_found(result))
+            if not answer.last:
+                return
+        error = _failure(answer)
+        for done in list(waiting.values()):
+            done(error)
+        waiting.clear()
+
+
+def _found(result: FetchItemResult) -> list[Entry] | SbpError:
+    if result.status.code == ErrorCode.NO_NEW_RECORD:
+        return []
+    if not result.status.ok:
+        return error_of(result.status)
+    data = result.parts[0] if len(result.parts) == 1 else b"".join(result.parts)
+    try:
+        return entries_of(data, result.stream_id)
+    except DecodeError as error:
+        return SbpError(ErrorCode.RS_DATA_CORRUPTED, f"stream {result.stream_id} holds malformed batches: {error}")
+
+
+def _failure(answer: Answer) -> SbpError:
+    """Why elements of a request that is answered to its end have no answer."""
+    if isinstance(answer, ConnectionLost):
+        return answer
+    if not answer.status.ok:
+        return error_of(answer.status)
+    kind = "nothing of it" if isinstance(answer, DocumentResponse) else type(answer).__name__
+    return ConnectionLost(f"the server's answer to a request says {kind}")

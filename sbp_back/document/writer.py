@@ -1,0 +1,230 @@
+"""A writer of one stream on a backend that speaks only the document.
+
+The server gives the offsets, any number of writers may append, and a batch that is sent twice is stored twice. So one
+batch of a stream is under way at a time, what is appended meanwhile travels together in the next, as one batch that is
+stored whole or not at all; and nothing is repeated whose outcome is not known. What another writer has put between two
+batches of ours is noticed by the offsets and told to the home of this one before the next batch is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+from sbp_back.document.channel import AppendDone as Stored
+from sbp_back.document.wrapped import Payload, wrap, wrapped_bytes
+from sbp_back.errors import ErrorCode, NoSpace, SbpError
+from sbp_back.model import Buffer, Entry
+from sbp_back.replica import MAX_ENTRY_PAYLOAD
+
+AppendDone = Callable[[SbpError | None], None]
+
+MERGE_BYTES = 1024 * 1024
+"""Batches of one stream are stored together up to so many bytes."""
+_TAKES = 3
+
+_TAKEN_CODES = frozenset(
+    {int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.RANGE_NOT_FOUND), int(ErrorCode.PRECONDITION_FAILED)}
+)
+"""The stream's range takes no appends of the document: SEAL_RANGES opens one that does."""
+_REFUSED_CODES = frozenset(
+    {
+        int(ErrorCode.BAD_REQUEST),
+        int(ErrorCode.PAYLOAD_TOO_LARGE),
+        int(ErrorCode.TOO_MANY_REQUESTS),
+        int(ErrorCode.UNSUPPORTED_OPERATION),
+        *_TAKEN_CODES,
+    }
+)
+"""What is refused with these was not stored."""
+
+
+class WriterHome(Protocol):
+    """What a writer needs of its client."""
+
+    def append(self, stream_id: int, batch: Buffer, done: Stored) -> None:
+        """Have the stream's range server store a record batch."""
+
+    async def take(self, stream_id: int) -> int:
+        """Have the stream continue in a range that takes appends of the document; returns its next offset."""
+
+    async def between(self, stream_id: int, start: int, end: int) -> list[Entry]:
+        """What lies in [start, end)."""
+
+    def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries``, which lie before everything that is still under way here."""
+
+
+@dataclass(slots=True)
+class _Append:
+    payload: Payload
+    flags: int
+    done: AppendDone
+
+
+class DocumentWriter:
+    """Appends to a stream; made by ``DocumentStreams.open``.
+
+    ``next_offset`` is what the next batch gets unless another writer comes between. All below ``confirm_offset`` is
+    durable. ``failed`` tells why the writer is of no further use; the stream can be opened anew then.
+    """
+
+    def __init__(self, home: WriterHome, stream_id: int, epoch: int, start_offset: int, next_offset: int) -> None:
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.confirm_offset = next_offset
+        self.failed: SbpError | None = None
+        self._home = home
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Append] = deque()
+        self._under_way: list[_Append] = []
+        self._batch: Buffer = b""
+        self._takes = 0
+        self._scheduled = False
+        self._task: asyncio.Task[None] | None = None
+        self._idle: list[asyncio.Future[None]] = []
+
+    def append(self, payload: Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
+        """Appends a batch of ``count`` records and returns the base offset it is expected to get; ``timestamp`` in ms.
+
+        ``done(None)`` is called once the batch is durable, ``done(error)`` if it will not be or that is unknown; never
+        before this returns, and for all batches in the order of their offsets. When another writer came between,
+        ``WriterHome.overtaken`` is called before: the batches under way have moved up by as many offsets. After an
+        error that leaves ``failed`` unset, that batch and all after it were not stored and ``next_offset`` has gone
+        back.
+
+        ``payload`` must not change until ``done``. Raises ``ValueError`` for a count below 1, ``SbpError`` 1413 for a
+        payload no frame can carry.
+        """
+        if self.failed is not None:
+            self._loop.call_soon(done, self.failed)
+            return self.next_offset
+        if count < 1:
+            raise ValueError(f"a batch of {count} records")
+        size = wrapped_bytes(payload, count)
+        if size > MAX_ENTRY_PAYLOAD:
+            message = f"a batch of {len(payload)} bytes with {count} records takes {size} bytes, of {MAX_ENTRY_PAYLOAD}"
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
+        base = self.next_offset
+        self.next_offset = base + count
+        self._queue.append(_Append(Payload(payload, count, timestamp), flags, done))
+        self._schedule()
+        return base
+
+    async def close(self) -> None:
+        """Waits until the fate of every batch is decided, then appends no more. Idempotent."""
+        if self._queue or self._under_way:
+            idle: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(idle)
+            await idle
+        if self.failed is None:
+            self.fail(SbpError(ErrorCode.PRECONDITION_FAILED, "the writer is closed"))
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def fail(self, error: SbpError) -> None:
+        """Appends nothing more; the outcome of what is under way is unknown."""
+        if self.failed is None:
+            self.failed = error
+            self._end_all(error)
+
+    # --- one batch after the other ----------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._under_way and self._queue:
+            self._scheduled = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._scheduled = False
+        if self._under_way or not self._queue:
+            return
+        flags = self._queue[0].flags
+        room = MERGE_BYTES
+        taken = self._under_way
+        while self._queue and self._queue[0].flags == flags:
+            room -= wrapped_bytes(self._queue[0].payload.data, self._queue[0].payload.count)
+            if taken and room < 0:
+                break
+            taken.append(self._queue.popleft())
+        self._batch = wrap(self.stream_id, flags, [one.payload for one in taken])
+        self._takes = 0
+        self._home.append(self.stream_id, self._batch, self._answered)
+
+    def _answered(self, base: int, error: SbpError | None) -> None:
+        if self.failed is not None:
+            return
+        if error is None:
+            if base == self.confirm_offset:
+                self._settle()
+            elif base > self.confirm_offset:
+                self._start(self._catch_up(base))
+            else:
+                message = f"offset {base} of stream {self.stream_id} was given twice"
+                self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
+        elif error.code in _TAKEN_CODES and self._takes < _TAKES:
+            self._takes += 1
+            self._start(self._take())
+        elif isinstance(error, NoSpace) or error.code in _REFUSED_CODES:
+            self._refuse(error)
+        else:
+            self.fail(error)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self._task = self._loop.create_task(self._guard(work))
+
+    async def _guard(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except SbpError as error:
+            self.fail(error)
+
+    async def _take(self) -> None:
+        await self._home.take(self.stream_id)
+        if self.failed is None:
+            self._home.append(self.stream_id, self._batch, self._answered)
+
+    async def _catch_up(self, base: int) -> None:
+        """Another writer has come between: whoever follows this stream must know of it before he hears of ours."""
+        entries = await self._home.between(self.stream_id, self.confirm_offset, base)
+        if self.failed is None:
+            self.next_offset += base - self.confirm_offset
+            self.confirm_offset = base
+            self._home.overtaken(self.stream_id, entries)
+            self._settle()
+
+    def _settle(self) -> None:
+        stored, self._under_way = self._under_way, []
+        self._batch = b""
+        self.confirm_offset += sum(one.payload.count for one in stored)
+        self._schedule()
+        for one in stored:
+            one.done(None)
+        self._tell_idle()
+
+    def _refuse(self, error: SbpError) -> None:
+        """None of what is pending is stored; the writer lives on."""
+        self.next_offset = self.confirm_offset
+        self._end_all(error)
+
+    def _end_all(self, error: SbpError) -> None:
+        ended = [*self._under_way, *self._queue]
+        self._under_way = []
+        self._queue.clear()
+        self._batch = b""
+        for one in ended:
+            one.done(error)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if self._queue or self._under_way:
+            return
+        idle, self._idle = self._idle, []
+        for waiting in idle:
+            if not waiting.done():
+                waiting.set_result(None)
