@@ -26,6 +26,8 @@ from sbp_back.model import (
     ClientRole,
     DescribePdRequest,
     DescribePdResponse,
+    DocumentRequest,
+    DocumentResponse,
     GoAway,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -38,10 +40,14 @@ from sbp_back.model import (
     ReportMetricsResponse,
     Status,
     StreamInfo,
+    SystemErrorResponse,
 )
 from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
 from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until
+
+BROKEN = (ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.PD_INTERNAL_SERVER_ERROR)
+"""What must not come of anything a client says."""
 
 
 class Lab:
@@ -136,6 +142,52 @@ async def test_document_describe_pd_cluster(lab: Lab) -> None:
     name = "sbp-v0.1-april" if lab.kind == "april" else "sbp-v0.1"
     (node,) = answer.nodes
     assert (node.advertise_addr, node.is_leader) == ("{}:{}".format(*lab.embedded.addresses[name]), True)
+
+
+EDGES = (-(1 << 63), -1, 4711, (1 << 63) - 1)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+async def test_document_numbers_at_their_edges(lab: Lab, edge: int) -> None:
+    """Whatever number a field holds, every element is answered in its own place, and nothing of ours breaks."""
+    small, tiny = max(-(1 << 31), min(edge, (1 << 31) - 1)), max(-128, min(edge, 127))
+    stream_id = await created(lab.to)
+    await appended(lab.to, stream_id, b"a")
+    server = RangeServerInfo(small, "edge:1")
+    named = [m.DocumentStream(edge, 1, 0)]
+    ids = [m.RangeId(stream_id, small), m.RangeId(edge, 0)]
+    fetches = [m.FetchItem(stream_id, small, edge, small), m.FetchItem(edge, small, 0, 1)]
+    requests: list[DocumentRequest] = [
+        m.AppendBatchRequest(small, [m.AppendItem(edge, small, batch(b"x"))]),
+        m.FetchBatchRequest(0, small, fetches),
+        m.ListRangesRequest(small, [m.RangeOwner(server, edge), m.RangeOwner(server), m.RangeOwner(None, edge)]),
+        m.SealRangesRequest(small, ids),
+        m.SyncRangesRequest(small, [m.StreamRanges(one, [m.DocumentRange(one, small)]) for one in (stream_id, edge)]),
+        m.DescribeRangesRequest(small, ids),
+        m.CreateStreamsRequest(small, [m.DocumentStream(edge, tiny, 0), m.DocumentStream(edge, 1, edge)]),
+        m.UpdateStreamsRequest(small, [*named, m.DocumentStream(stream_id, tiny, edge)]),
+        m.DescribeStreamsRequest(small, [edge]),
+        m.TrimStreamsRequest(small, [m.TrimItem(edge, 0)]),
+        m.DeleteStreamsRequest(small, named),
+    ]
+    for request in requests:
+        asked = next(len(value) for name in request.__slots__ if isinstance(value := getattr(request, name), list))
+        parts = await exchange(lab.to, request)
+        assert all(isinstance(part, DocumentResponse) and part.status == Status() for part in parts), parts
+        results = [result for part in parts for result in getattr(part, "results", [])]
+        assert len(results) == asked, request
+        assert not any(result.status.code in BROKEN for result in results), results
+    for own in (
+        HeartbeatRequest("edge", ClientRole.RANGE_SERVER, server),
+        ReportMetricsRequest(server, RangeServerMetrics(edge, edge, edge)),
+        AllocateIdRequest(small, "edge"),
+        DescribePdRequest(server, small),
+    ):
+        answer = await lab.to.call(own)
+        assert not isinstance(answer, SystemErrorResponse)
+        assert answer.status.code not in BROKEN
+    assert bodies(await fetched(lab.to, stream_id, 0)) == [(0, b"a")]
+    assert (await appended(lab.to, stream_id, b"b")).base_offset == 1
 
 
 # --- streams --------------------------------------------------------------------------------------------------------

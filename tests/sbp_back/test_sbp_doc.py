@@ -1,4 +1,4 @@
-"""docs/sbp.md keeps its word: the tests it names exist, the frames it lists are all there, its examples run."""
+"""docs/sbp.md and docs/storage.md keep their word: the tests they name exist, frames are all there, examples run."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def test_every_test_it_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", TEXT))
     assert len(named) > 100
     assert named - set(defined_tests()) == set()
+
+
+def test_every_fault_of_the_store_has_a_test() -> None:
+    text = (ROOT / "docs" / "storage.md").read_text("utf-8")
+    assert set(re.findall(r"`(test_\w+)`", text)) - set(defined_tests()) == set()
+    section = text[text.index("## What happens when") : text.index("## Space")]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    assert [row for row in rows if "`test_" not in row] == []
 
 
 def test_tests_marked_c_are_of_the_conformance_suite() -> None:
