@@ -454,7 +454,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._output_bytes += done._sent
                 done._request = None
             if not self._busy:
-                self._schedule()
+                if slots or self._waiting or self._draining:
+                    self._schedule()
+                else:
+                    self._flush()  # nothing can join it in this turn
         self._release(size)
 
     def _encode(self, ctx: Context, response: Message) -> list[Buffer]:

@@ -620,6 +620,32 @@ async def test_answers_of_one_turn_leave_in_one_write(front: Front) -> None:
     assert len(writes) == 1
 
 
+async def test_the_answer_that_nothing_can_join_leaves_at_once(front: Front) -> None:
+    client = await front.connect()
+    client.send(9, produce("a"))
+    client.send(4, m.HeartbeatRequest())
+    await front.until(lambda: len(front.produces) == 1)
+    connection = front.produces[0][0].connection
+    while not connection._waiting:
+        await asyncio.sleep(0)
+    transport = connection._transport
+    assert transport is not None
+    writes: list[bytes] = []
+    real = transport.write
+    transport.write = lambda data: (writes.append(bytes(data)), real(data))[1]  # type: ignore[method-assign,func-returns-value]
+    # Behind the first one a request waits, whose answer is to leave with it.
+    front.produces[0][0].respond(produced("a"))
+    assert writes == []
+    await client.receive()
+    await client.receive()
+    assert len(writes) == 1
+    client.send(9, produce("b"))
+    await front.until(lambda: len(front.produces) == 2)
+    front.produces[1][0].respond(produced("b"))
+    assert len(writes) == 2
+    assert topic_of((await client.receive())[1]) == "b"
+
+
 async def test_close_lets_coroutines_end(front: Front) -> None:
     gate = asyncio.Event()
     ended: list[str] = []
