@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.node_process import NodeProcess
+from tests.node_process import ANY, NodeProcess
 
 settings.register_profile("long", max_examples=2000)
 """`pytest --hypothesis-profile=long`: for a night, or for a machine that has nothing else to do."""
@@ -57,6 +57,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+BACKENDS = ("embedded", "document")
+"""Where a test node keeps its data: itself, or in another process that it speaks to in SBP's dialect v0.1 alone."""
+_DOCUMENT_LISTENER = "sbp-v0.1"
+
+
 class NodeFactory:
     """Makes node processes that end with the fixture that made the factory."""
 
@@ -79,6 +84,25 @@ class NodeFactory:
             node.start()
         return node
 
+    def on(self, backend: str, name: str = "node", settings: Mapping[str, str] | None = None) -> NodeProcess:
+        """A started node of one of the ``BACKENDS``."""
+        if backend == "embedded":
+            return self(name, settings=settings)
+        closed = {"kafka": "off", "console": "off", "sbp-pd": ANY, "sbp-range-server": ANY}
+        behind = self(f"{name}-backend", listen={**closed, _DOCUMENT_LISTENER: ANY})
+        to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": behind.addresses[_DOCUMENT_LISTENER]}
+        return self(name, settings={**(settings or {}), **to_it}, listen={"kafka": ANY, "console": ANY})
+
+    def restart(self, *, kill: bool) -> None:
+        """End all nodes, the youngest first, with SIGKILL or in order, and start them again."""
+        for node in reversed(self.nodes):
+            if kill:
+                node.kill()
+            else:
+                node.terminate()
+        for node in self.nodes:
+            node.start()
+
     def dispose(self) -> None:
         """End all nodes."""
         for node in self.nodes:
@@ -86,17 +110,30 @@ class NodeFactory:
 
 
 @pytest.fixture(scope="session")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """One node for all tests that leave it running and use topics of their own."""
+def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], NodeProcess]]:
+    """One node of each of the ``BACKENDS``, for all tests that leave it running and use topics of their own."""
     factory = NodeFactory(tmp_path_factory.mktemp("shared"))
+    made: dict[str, NodeProcess] = {}
+
+    def node_on(backend: str) -> NodeProcess:
+        if backend not in made:
+            made[backend] = factory.on(backend, backend)
+        return made[backend]
+
     try:
-        yield factory()
+        yield node_on
     finally:
         factory.dispose()
 
 
+@pytest.fixture(scope="session", params=BACKENDS)
+def shared_node(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> NodeProcess:
+    """The node of all tests that leave it running and use topics of their own."""
+    return shared_nodes(request.param)
+
+
 @pytest.fixture
-def node_factory(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
+def node_factory(tmp_path: Path) -> Iterator[NodeFactory]:
     """Makes nodes that live as long as the test; for tests that kill, restart or fill them."""
     factory = NodeFactory(tmp_path)
     try:
@@ -106,6 +143,6 @@ def node_factory(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
 
 
 @pytest.fixture
-def node(node_factory: Callable[..., NodeProcess]) -> NodeProcess:
+def node(node_factory: NodeFactory) -> NodeProcess:
     """A running node of the test's own."""
     return node_factory()

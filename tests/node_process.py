@@ -14,6 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+ANY = "127.0.0.1:0"
+"""Any free port of loopback."""
+
 FRONTS = ("kafka", "console", "sbp-pd", "sbp-range-server")
 """Listeners that a test node opens, each on any free port of loopback."""
 
@@ -40,7 +43,7 @@ class NodeProcess:
     ) -> None:
         self.data = data
         self.settings = dict(settings or {})
-        self.listen = dict(listen) if listen is not None else dict.fromkeys(FRONTS, "127.0.0.1:0")
+        self.listen = dict(listen) if listen is not None else dict.fromkeys(FRONTS, ANY)
         self.start_seconds = start_seconds
         self.log = data.with_name(data.name + ".log")
         self.ready_file = data.with_name(data.name + ".ready")

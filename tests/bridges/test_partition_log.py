@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridges.errors import (
+    BatchTooLarge,
     LogDeleted,
     LogError,
     LogUnavailable,
@@ -22,6 +23,8 @@ from bridges.ledger import ProducerStamp
 from bridges.logs import LogOptions, Logs
 from bridges.partition_log import Batch, PartitionLog
 from bridges.records import Record
+from sbp_back.document.batch import set_base_offset
+from sbp_back.document.wrapped import Payload, wrap
 from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.model import Entry
@@ -40,8 +43,11 @@ class Writer:
         self.flying: list[tuple[Entry, Done]] = []
         self.closed = False
         self.failed: SbpError | None = None
+        self.largest = 1 << 30
 
     def append(self, payload: Any, count: int, flags: int, timestamp: int, done: Done) -> int:
+        if len(payload) > self.largest:
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, "too large")
         base = self.next_offset
         self.next_offset += count
         self.flying.append((pack_entry(1, 0, flags, base, count, timestamp, payload), done))
@@ -53,6 +59,18 @@ class Writer:
             self.backend.entries.append(entry)
             self.backend.end = self.confirm_offset = entry.end_offset
             done(None)
+
+    def overtake(self, *entries: Entry) -> None:
+        """Another writer's entries lie before what is in flight: its batches get later offsets."""
+        moved = sum(entry.count for entry in entries)
+        self.backend.entries += entries
+        self.confirm_offset += moved
+        self.next_offset += moved
+        self.flying = [
+            (pack_entry(1, 0, e.flags, e.base_offset + moved, e.count, e.timestamp, e.payload), done)
+            for e, done in self.flying
+        ]
+        self.backend.overtaken(1, list(entries))
 
     def refuse(self, error: SbpError) -> None:
         """Fail everything in flight; what comes next is written where it would have been."""
@@ -80,6 +98,7 @@ class Backend:
         self.writers: list[Writer] = []
         self.refusals: list[SbpError] = []
         self.reads = 0
+        self.overtaken: Callable[[int, list[Entry]], None] = lambda stream_id, entries: None
 
     async def open(self, stream_id: int, epoch: int) -> Writer:
         self.epochs.append(epoch)
@@ -136,6 +155,7 @@ class World:
         backend: Any = self.backend
         self.logs = Logs(backend, lambda t, p: streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
         await self.logs.start()
+        self.backend.overtaken = self.logs.overtaken
         log = self.logs.get("t", 0)
         assert log is not None
         await log.ready()
@@ -409,3 +429,101 @@ async def test_closing_saves_what_moved() -> None:
     assert world.snapshots.saved[1][0] == 1
     assert world.writer.closed
     assert world.logs.get("t", 1) is None
+
+
+async def test_a_batch_the_backend_cannot_take_leaves_no_trace() -> None:
+    world = World()
+    log = await world.boot()
+    world.writer.largest = 200
+    log.append(batch(sequence=0), world.done)
+    log.append(batch(sequence=1, size=500), world.done)
+    assert isinstance(world.answers[-1], BatchTooLarge)
+    log.append(batch(sequence=1), world.done)  # the producer has made it smaller
+    world.writer.acknowledge(2)
+    assert world.answers[1:] == [0, 1]
+
+
+async def test_what_another_writer_appends_moves_what_is_in_flight() -> None:
+    world = World()
+    log = await world.boot()
+    woken: list[int] = []
+
+    class Waiting:
+        def log_moved(self, log: PartitionLog) -> None:
+            woken.append(log.high_watermark)
+
+    log.append(batch(2, sequence=0), world.done)
+    world.writer.acknowledge(1)
+    log.add_waiter(Waiting())
+    log.append(batch(3, sequence=2), world.done)
+    log.append(batch(1, sequence=5), world.done)
+    log.append(batch(3, sequence=2), world.done)  # a repetition of one in flight
+    theirs = pack_entry(1, 0, int(FormatId.RAW), 2, 4, 5_000, b"theirs")
+    world.writer.overtake(theirs)
+    assert (log.high_watermark, log.next_offset) == (6, 10)
+    assert world.answers == [0], "what is in flight is not acknowledged for that"
+    world.writer.acknowledge(2)
+    assert world.answers == [0, 6, 6, 9]
+    await settle()
+    assert woken[-1] == 10
+    # What they say of themselves, in memory and in what is read, is where they are.
+    assert [parse_header(entry.payload).base_offset for entry in world.backend.entries if entry.flags == 1] == [0, 6, 9]
+    assert [(b.base_offset, b.end_offset) for b in await log.read_batches(0, 1 << 20)] == [
+        (0, 2),
+        (2, 6),
+        (6, 9),
+        (9, 10),
+    ]
+    assert [b.base_offset for b in await log.read_batches(6, 1 << 20)] == [6, 9]
+    # A later repetition is answered with the offset the batch really has.
+    log.append(batch(1, sequence=5), world.done)
+    assert world.answers[-1] == 9
+    assert log.retention_offset(-1, 0, 0) is None
+
+
+async def test_an_overtaken_log_knows_what_its_producers_had_stored_after_all() -> None:
+    """A batch whose answer was lost came late: its producer's next one follows it."""
+    world = World()
+    log = await world.boot()
+    payload = batch(2, sequence=0).payload
+    late = pack_entry(1, 0, int(FormatId.KAFKA), 0, 2, 1000, payload)
+    log.append(batch(1), world.done)
+    world.writer.overtake(late)
+    world.writer.acknowledge(1)
+    log.append(batch(2, sequence=0), world.done)
+    assert world.answers == [2, 0], "it is stored already"
+    log.append(batch(1, sequence=2), world.done)
+    world.writer.acknowledge(1)
+    assert world.answers[-1] == 3
+
+
+async def test_a_closed_log_is_not_overtaken() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    world.logs.overtaken(1, [pack_entry(1, 0, 0, 0, 4, 5, b"theirs")])
+    world.logs.overtaken(99, [pack_entry(99, 0, 0, 0, 4, 5, b"of no partition")])
+    assert log.high_watermark == 0
+
+
+async def test_batches_that_came_through_the_document_are_read_as_they_were_made() -> None:
+    world = World()
+    first, second = batch(3, sequence=0).payload, batch(2, sequence=3).payload
+    wrapped = wrap(1, int(FormatId.KAFKA), [Payload(first, 3, 5), Payload(second, 2, 6)])
+    set_base_offset(wrapped, 0)
+    lie = wrap(1, int(FormatId.KAFKA), [Payload(b"no batch of Kafka", 2, 5)])
+    set_base_offset(lie, 5)
+    world.backend.entries = [
+        pack_entry(1, 0, int(FormatId.SBP_V01), 0, 5, 5, wrapped),
+        pack_entry(1, 0, int(FormatId.SBP_V01), 5, 2, 5, lie),
+    ]
+    world.backend.end = 7
+    log = await world.boot()
+    batches = await log.read_batches(0, 1 << 20)
+    assert [(b.base_offset, b.end_offset, b.flags) for b in batches] == [(0, 3, 1), (3, 5, 1), (5, 7, 1)]
+    assert [parse_header(b.payload).base_offset for b in batches[:2]] == [0, 3]
+    assert bytes(batches[2].payload) == b"no batch of Kafka"
+    assert [b.base_offset for b in await log.read_batches(4, 1 << 20)] == [3, 5]
+    assert [b.base_offset for b in await log.read_batches(0, 10)] == [0]
+    log.append(batch(2, sequence=3), world.done)
+    assert world.answers == [3], "the producer's last batch is known"

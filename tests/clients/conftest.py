@@ -1,4 +1,5 @@
-"""The broker under test: a node of ours, or another broker at ANABRANCH_TEST_BOOTSTRAP (host:port).
+"""The broker under test: a node of ours, once for each backend it may have; or another broker, at
+ANABRANCH_TEST_BOOTSTRAP (host:port).
 
 Running these tests against Apache Kafka (benchmarks/kafka_broker.py) shows that what they demand is what Kafka does.
 """
@@ -15,15 +16,19 @@ from tests.clients.api import Client
 from tests.clients.raw import offered_apis
 from tests.clients.registry import Opener
 from tests.clients.sharing import await_topic
+from tests.conftest import BACKENDS
+from tests.node_process import NodeProcess
 
 MakeTopic = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
-def bootstrap(request: pytest.FixtureRequest) -> str:
+GIVEN = os.environ.get("ANABRANCH_TEST_BOOTSTRAP")
+
+
+@pytest.fixture(scope="session", params=["given"] if GIVEN else BACKENDS)
+def bootstrap(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> str:
     """`host:port` of the broker under test."""
-    given = os.environ.get("ANABRANCH_TEST_BOOTSTRAP")
-    return given or str(request.getfixturevalue("shared_node").kafka)
+    return GIVEN or shared_nodes(request.param).kafka
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,6 +10,7 @@ from tests.clients.api import LATEST, Client, Rec
 from tests.clients.raw import stored_batches
 from tests.clients.registry import Opener, clients
 from tests.clients.sharing import await_topic
+from tests.conftest import BACKENDS, NodeFactory
 from tests.node_process import NodeProcess
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
@@ -25,8 +26,12 @@ def opener() -> Iterator[Opener]:
         opened.close()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kill", [True, False], ids=["kill -9", "orderly"])
-def test_topics_records_and_positions_survive(node: NodeProcess, opener: Opener, kill: bool) -> None:
+def test_topics_records_and_positions_survive(
+    node_factory: NodeFactory, opener: Opener, kill: bool, backend: str
+) -> None:
+    node = node_factory.on(backend)
     client = opener.at("confluent-kafka", node.kafka)
     client.create_topic("kept", 3, {"retention.ms": "98765432"})
     await_topic(client, "kept", 3)
@@ -36,7 +41,7 @@ def test_topics_records_and_positions_survive(node: NodeProcess, opener: Opener,
     client.consume_group("reader", "kept", 150)
     before = [stored_batches(node.kafka, "kept", partition, 0, 50) for partition in range(3)]
 
-    node.restart(kill=kill)
+    node_factory.restart(kill=kill)
 
     client = opener.at("confluent-kafka", node.kafka)
     assert client.config("kept")["retention.ms"] == "98765432"
@@ -50,15 +55,16 @@ def test_topics_records_and_positions_survive(node: NodeProcess, opener: Opener,
     assert client.consume_group("reader", "kept", 1)[0].value == b"after"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", clients())
-def test_every_client_finds_what_it_wrote(name: str, node_factory: Callable[..., NodeProcess], opener: Opener) -> None:
-    node = node_factory()
+def test_every_client_finds_what_it_wrote(name: str, node_factory: NodeFactory, opener: Opener, backend: str) -> None:
+    node = node_factory.on(backend)
     admin: Client = opener.at("confluent-kafka", node.kafka)
     admin.create_topic("t", 1)
     await_topic(admin, "t", 1)
     records = [Rec(f"value {number}".encode() * 20, b"key") for number in range(30)]
     opener.at(name, node.kafka).produce("t", 0, records, codec="gzip")
-    node.restart(kill=True)
+    node_factory.restart(kill=True)
     client = opener.at(name, node.kafka)
     assert [(record.offset, record.value) for record in client.consume("t", {0: 30})] == [
         (number, record.value) for number, record in enumerate(records)

@@ -17,9 +17,8 @@ from sbp_back.carrier import parse_address, tcp_connector
 from sbp_back.client import Client
 from sbp_back.leader import pd_carrier
 from tests.conftest import TEST_SETTINGS
-from tests.node_process import NodeFailed, NodeProcess
+from tests.node_process import ANY, NodeFailed, NodeProcess
 
-ANY = "127.0.0.1:0"
 PATIENCE = 90.0
 """Seconds in which anything that can happen must have happened."""
 

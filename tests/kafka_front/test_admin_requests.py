@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,10 @@ from bridges.formats.kafka import encode
 from bridges.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
+from tests.conftest import BACKENDS
 from tests.kafka_facts import TOPIC_KEYS
 from tests.kafka_front.groups.wire_client import WireClient
+from tests.node_process import NodeProcess
 
 NO_ID = bytes(16)
 NO_OPERATIONS = -(2**31)
@@ -92,11 +94,11 @@ def apache_kafka_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kaf
         yield broker
 
 
-@pytest.fixture(params=["anabranch", pytest.param("kafka", marks=pytest.mark.java)])
-async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
-    ours = request.param == "anabranch"
+@pytest.fixture(params=[*BACKENDS, pytest.param("kafka", marks=pytest.mark.java)])
+async def place(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> AsyncIterator[Place]:
+    ours = request.param in BACKENDS
     if ours:
-        host, _, port = request.getfixturevalue("shared_node").kafka.rpartition(":")
+        host, _, port = shared_nodes(request.param).kafka.rpartition(":")
     else:
         host, port = "127.0.0.1", request.getfixturevalue("apache_kafka_admin").port
     async with AsyncExitStack() as stack:

@@ -323,6 +323,29 @@ class BackendMachine(RuleBasedStateMachine):
         stream.writers.append(Attempted(writer, client, stream.epoch))
         return stream.writers[-1]
 
+    @rule(choice=st.integers(0, 9))
+    def seal(self, choice: int) -> None:
+        """In a later epoch, by somebody who will not write."""
+        stream = self.pick(choice)
+        if stream is None:
+            return
+
+        async def seal() -> None:
+            stream.epoch += 1
+            client = self.client()
+            try:
+                end = await client.seal(stream.stream_id, stream.epoch)
+            except SbpError as error:
+                self.must(error.code != ErrorCode.NOT_FOUND, "a stream is gone")
+                self.must(not isinstance(error, FencedError), "nobody has a later epoch")
+                return
+            finally:
+                await client.close()
+            assert end >= stream.end, f"{stream.end} was confirmed, the stream was sealed at {end}"
+            stream.end = end
+
+        self.run(seal())
+
     @rule(
         choice=st.integers(0, 9),
         back=st.integers(0, 2),
