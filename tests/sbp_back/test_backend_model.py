@@ -548,7 +548,7 @@ def _copy_store(source: Path, target: Path) -> None:
     for name in ("wal", "ckpt"):
         (target / name).mkdir(parents=True)
         for path in (source / name).iterdir():
-            if path.is_file():
+            if path.is_file() and path.suffix != ".tmp":  # half made, and renamed by another thread at any moment
                 shutil.copyfile(path, target / name / path.name)
     shutil.copyfile(source / "LOCK", target / "LOCK")
 

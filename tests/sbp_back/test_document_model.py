@@ -422,7 +422,7 @@ def _copy_log(source: Path, target: Path) -> None:
     for name in ("wal", "ckpt"):
         (target / name).mkdir(parents=True)
         for path in (source / name).iterdir():
-            if path.is_file():
+            if path.suffix != ".tmp":  # half made, and renamed by another thread at any moment
                 shutil.copyfile(path, target / name / path.name)
 
 
