@@ -85,7 +85,7 @@ _DOCUMENT = (
     "node or any client of the document; its records stand between ours",
     "sbp.dialect is v0.1, in which a batch sent again cannot be told from a new one: one whose answer was lost may "
     "still be stored after its producer was told to try again",
-    "sbp.dialect is v0.1: what another writer appends is seen with the next append or opening of the partition",
+    "sbp.dialect is v0.1: what another writer appends is seen some seconds later",
 )
 _ELASTIC_STREAM = (
     "elastic-stream's servers may acknowledge before the disk has the data (segments opened later lack O_DSYNC)",

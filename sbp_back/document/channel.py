@@ -7,7 +7,7 @@ order and any frame (document, sections APPEND and FETCH).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -70,6 +70,21 @@ class DocumentChannel:
         """Batches from the one that contains ``offset`` on, as entries (:func:`~.wrapped.entries_of`)."""
         self._schedule()
         self._fetches.append((FetchItem(stream_id, 0, offset, max_bytes), done))
+
+    async def watch(self, wanted: list[tuple[int, int]], wait: float) -> AsyncIterator[tuple[int, list[Entry]]]:
+        """Waits up to ``wait`` seconds for data behind each of the (stream, offset) pairs, and yields where in
+        ``wanted`` there is some, and the entries, as they arrive. What goes wrong ends it."""
+        items = [FetchItem(stream_id, index, offset, 1) for index, (stream_id, offset) in enumerate(wanted)]
+        parts: asyncio.Queue[Answer] = asyncio.Queue()
+        request = FetchBatchRequest(int(wait * 1000), 1, items)
+        self.carrier.submit(request, parts.put_nowait, wait + self._fetch_timeout)
+        while isinstance(part := await parts.get(), FetchBatchResponse) and part.status.ok:
+            for result in part.results:
+                found = _found(result)
+                if isinstance(found, list) and found and 0 <= result.request_index < len(wanted):
+                    yield result.request_index, found
+            if part.last:
+                return
 
     async def close(self) -> None:
         """Everything that waits is answered with ``ConnectionLost``."""

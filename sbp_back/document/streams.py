@@ -17,6 +17,7 @@ from sbp_back.carrier import Carrier
 from sbp_back.control import TRANSIENT_CODES, ControlOptions
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
+from sbp_back.document.follower import Follower, FollowOptions
 from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.document.writer import DocumentWriter
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
@@ -39,6 +40,7 @@ class StreamsOptions:
     append_timeout: float = 15.0
     fetch_timeout: float = 20.0
     open_timeout: float = 60.0
+    follow: FollowOptions = field(default_factory=FollowOptions)
 
 
 def _ignored(stream_id: int, entries: list[Entry]) -> None:
@@ -48,8 +50,9 @@ def _ignored(stream_id: int, entries: list[Entry]) -> None:
 class DocumentStreams:
     """``pd`` leads to the document's placement driver, ``connect`` to a range server it names; both are closed with it.
 
-    ``overtaken`` is told what another writer has appended to a stream that is written here, before the next batch of
-    ours is acknowledged. Errors are ``SbpError``; ``ConnectionLost`` when a server did not answer.
+    ``overtaken`` is told what another writer has appended to a stream that is written here: before the next batch of
+    ours is acknowledged, and within some seconds when there is none (:mod:`.follower`). Errors are ``SbpError``;
+    ``ConnectionLost`` when a server did not answer.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class DocumentStreams:
         self._listing: dict[int, asyncio.Task[None]] = {}
         self._writers: dict[int, DocumentWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._follower = Follower(lambda: list(self._writers.values()), self._channel_of, self._options.follow)
 
     @property
     def pd(self) -> DocumentClient:
@@ -72,6 +76,7 @@ class DocumentStreams:
 
     async def close(self) -> None:
         """Answers everything under way with ``ConnectionLost``. Idempotent."""
+        await self._follower.close()
         for channel in list(self._channels.values()):
             await channel.close()
         await self._pd.close()
@@ -165,6 +170,7 @@ class DocumentStreams:
         start_offset = ranges[0].start if ranges else next_offset
         writer = DocumentWriter(self, stream_id, epoch, start_offset, next_offset)
         self._writers[stream_id] = writer
+        self._follower.start()
         return writer
 
     async def take(self, stream_id: int) -> int:
@@ -194,13 +200,12 @@ class DocumentStreams:
 
     def append(self, stream_id: int, batch: Buffer, done: AppendDone) -> None:
         """For writers: has the stream's range server store a batch."""
-        ranges = self._ranges.get(stream_id)
-        try:
-            if not ranges:
-                raise ConnectionLost(f"stream {stream_id} is not open")
-            self._channel(ranges[-1]).append(stream_id, batch, done)
-        except ConnectionLost as error:
+        channel = self._channel_of(stream_id)
+        if channel is None:
+            error = ConnectionLost(f"there is no way to the range server of stream {stream_id}")
             asyncio.get_running_loop().call_soon(done, -1, error)
+        else:
+            channel.append(stream_id, batch, done)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -282,6 +287,14 @@ class DocumentStreams:
         channel.fetch(stream_id, offset, max_bytes, done)
 
     # --- own --------------------------------------------------------------------------------------------------------
+
+    def _channel_of(self, stream_id: int) -> DocumentChannel | None:
+        """The way to the server of a stream's last range, if one is known."""
+        ranges = self._ranges.get(stream_id)
+        try:
+            return self._channel(ranges[-1]) if ranges else None
+        except ConnectionLost:
+            return None
 
     def _channel(self, known: DocumentRange) -> DocumentChannel:
         """The way to the primary server of a range. Raises ``ConnectionLost`` when its address is of no use."""

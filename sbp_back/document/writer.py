@@ -55,7 +55,7 @@ class WriterHome(Protocol):
         """What lies in [start, end)."""
 
     def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
-        """Another writer has appended ``entries``, which lie before everything that is still under way here."""
+        """Another writer has appended ``entries``; all that is still under way here comes behind them."""
 
 
 @dataclass(slots=True)
@@ -79,6 +79,8 @@ class DocumentWriter:
         self.next_offset = next_offset
         self.confirm_offset = next_offset
         self.failed: SbpError | None = None
+        self.appended_at = 0.0
+        """When something was last appended, on the loop's clock."""
         self._home = home
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Append] = deque()
@@ -112,9 +114,22 @@ class DocumentWriter:
             raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
         base = self.next_offset
         self.next_offset = base + count
+        self.appended_at = self._loop.time()
         self._queue.append(_Append(Payload(payload, count, timestamp), flags, done))
         self._schedule()
         return base
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing of ours is under way."""
+        return self.failed is None and not self._under_way and not self._queue
+
+    def found(self, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries``, it seems. Of no interest while something of ours is under way, whose
+        offset will tell, or if they are not what comes next."""
+        if self.is_quiet and entries and entries[0].base_offset == self.confirm_offset:
+            self.next_offset = self.confirm_offset = entries[-1].end_offset
+            self._home.overtaken(self.stream_id, entries)
 
     async def close(self) -> None:
         """Waits until the fate of every batch is decided, then appends no more. Idempotent."""

@@ -19,7 +19,7 @@ TEXT = (ROOT / "docs" / "sbp.md").read_text("utf-8")
 
 
 def defined_tests() -> Iterator[str]:
-    for folder in ("sbp_back", "bridges", "kafka_front"):
+    for folder in ("sbp_back", "bridges", "kafka_front", "external"):
         for path in (ROOT / "tests" / folder).rglob("test_*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):

@@ -1,0 +1,73 @@
+"""Looks out for what other writers append to streams that are written here, while nothing of ours goes there.
+
+One FETCH asks a range server for all streams that are quiet and waits there: it answers for each as data arrives.
+Streams that we append to need no watching, the offsets of our own batches tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sbp_back.document.channel import DocumentChannel
+    from sbp_back.document.writer import DocumentWriter
+
+_MOST_STREAMS = 4096
+
+
+@dataclass(slots=True)
+class FollowOptions:
+    """Seconds. ``quiet``: since our last append, until a stream is watched; ``wait``: of one request; ``pause``: until
+    the next one."""
+
+    quiet: float = 1.0
+    wait: float = 5.0
+    pause: float = 0.2
+
+
+class Follower:
+    """``writers`` gives all writers, ``channel_of`` the way to the server of a stream's last range, if there is one."""
+
+    def __init__(
+        self,
+        writers: Callable[[], Iterable[DocumentWriter]],
+        channel_of: Callable[[int], DocumentChannel | None],
+        options: FollowOptions,
+    ) -> None:
+        self._writers = writers
+        self._channel_of = channel_of
+        self._options = options
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.pause)
+            await asyncio.gather(*(self._watch(channel, found) for channel, found in self._quiet().items()))
+
+    def _quiet(self) -> dict[DocumentChannel, list[DocumentWriter]]:
+        before = asyncio.get_running_loop().time() - self._options.quiet
+        by_channel: dict[DocumentChannel, list[DocumentWriter]] = {}
+        for writer in self._writers():
+            if writer.is_quiet and writer.appended_at < before:
+                channel = self._channel_of(writer.stream_id)
+                if channel is not None and len(by_channel.setdefault(channel, [])) < _MOST_STREAMS:
+                    by_channel[channel].append(writer)
+        return by_channel
+
+    async def _watch(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
+        wanted = [(writer.stream_id, writer.confirm_offset) for writer in writers]
+        async for position, entries in channel.watch(wanted, self._options.wait):
+            writers[position].found(entries)
