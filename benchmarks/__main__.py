@@ -64,7 +64,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the load, one round: only whether it works")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of every workload (default 3, quick: 1)")
-    parser.add_argument("--targets", default=",".join(TARGETS), help=f"of {', '.join(TARGETS)}")
+    parser.add_argument(
+        "--targets",
+        default=",".join(name for name, target in TARGETS.items() if not target.asked_for),
+        help=f"of {', '.join(TARGETS)}",
+    )
     parser.add_argument("--only", default="", help="regular expression on the names of workloads")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to measure")
     parser.add_argument("--output", type=Path, default=None, help="directory of the results")

@@ -45,7 +45,7 @@ class AnabranchNode:
         self.start_seconds = start_seconds
         self.command = tuple(command) or (sys.executable, "-c", MAIN)
         self.log = directory / "node.log"
-        self.others = {name: free_port() for name in LISTENERS}
+        self.listen = {"kafka": self.port, **{name: free_port() for name in LISTENERS}}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -62,9 +62,8 @@ class AnabranchNode:
 
     def arguments(self, ready: Path) -> list[str]:
         """The full command line; ``ready`` is the file the node writes when it serves."""
-        listen = {"kafka": self.port, **self.others}
         line = [*self.command, "serve", "--data", str(self.data), "--ready-file", str(ready)]
-        for name, port in listen.items():
+        for name, port in self.listen.items():
             line += ["--listen", f"{name}=127.0.0.1:{port}"]
         for key, value in self.settings.items():
             line += ["--set", f"{key}={value}"]
@@ -141,3 +140,25 @@ class AnabranchNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class DocumentNode(AnabranchNode):
+    """The same with its data behind another process, spoken to in SBP's dialect v0.1; ``settings`` are the other's."""
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, str]) -> None:
+        self.backend = AnabranchNode(directory / "backend", settings=settings)
+        address = free_port()
+        self.backend.listen["sbp-v0.1"] = address
+        to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": f"127.0.0.1:{address}"}
+        super().__init__(directory / "front", settings=to_it)
+        for name in ("sbp-pd", "sbp-range-server"):
+            del self.listen[name]
+
+    def start(self) -> str:
+        if self.backend.process is None:
+            self.backend.start()
+        return super().start()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        super().stop(seconds)
+        self.backend.stop(seconds)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.anabranch_node import AnabranchNode
+from benchmarks.anabranch_node import AnabranchNode, DocumentNode
 from benchmarks.kafka_broker import KafkaBroker
 
 Server = AnabranchNode | KafkaBroker
@@ -14,18 +14,22 @@ Server = AnabranchNode | KafkaBroker
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server in one configuration; ``promise`` says what an acknowledgement survives."""
+    """A server in one configuration; ``promise`` says what an acknowledgement survives. Some are measured only when
+    they are asked for."""
 
     name: str
     kind: str
     settings: Mapping[str, str]
     promise: str
+    asked_for: bool = False
 
     def server(self, directory: Path) -> Server:
         """A server of this kind, not started, with its data below ``directory``."""
         place = directory / self.name
         if self.kind == "kafka":
             return KafkaBroker(place, heap="1g", settings=dict(self.settings))
+        if self.kind == "document":
+            return DocumentNode(place, settings=dict(self.settings))
         return AnabranchNode(place, settings=dict(self.settings))
 
 
@@ -40,6 +44,20 @@ TARGETS = {
             "kafka",
             {"log.flush.interval.messages": "1"},
             "power loss: flush.messages=1, flushed before acknowledged",
+        ),
+        Target(
+            "document-fsync",
+            "document",
+            {"sbp.durability": "fsync"},
+            "power loss; the data is behind another process, spoken to in SBP's dialect v0.1",
+            asked_for=True,
+        ),
+        Target(
+            "document-os",
+            "document",
+            {"sbp.durability": "os"},
+            "death of the process, not power loss; behind another process, in SBP's dialect v0.1",
+            asked_for=True,
         ),
     )
 }
