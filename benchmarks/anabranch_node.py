@@ -150,14 +150,16 @@ class DocumentNode(AnabranchNode):
         address = free_port()
         self.backend.listen["sbp-v0.1"] = address
         to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": f"127.0.0.1:{address}"}
-        super().__init__(directory / "front", settings=to_it)
+        kafka = {key: value for key, value in settings.items() if key.startswith("kafka.")}
+        super().__init__(directory / "front", settings={**kafka, **to_it})
         for name in ("sbp-pd", "sbp-range-server"):
             del self.listen[name]
 
     def start(self) -> str:
+        """Start whichever of the two does not run."""
         if self.backend.process is None:
             self.backend.start()
-        return super().start()
+        return super().start() if self.process is None else self.bootstrap
 
     def stop(self, seconds: float = 30.0) -> None:
         super().stop(seconds)

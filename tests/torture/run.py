@@ -2,6 +2,7 @@
 
     python tests/torture/run.py                       # 50 cycles, a random seed that is printed
     python tests/torture/run.py --cycles 3 --seed 7
+    python tests/torture/run.py --broker document     # a node behind SBP's dialect v0.1: one of the two dies, or both
     python tests/torture/run.py --broker kafka        # the harness itself against Apache Kafka
 
 Checked at the end: every acknowledged record is at its offset with its content; none of an idempotent producer's is
@@ -51,7 +52,7 @@ from torture_verdict import (  # noqa: E402
     read_log,
 )
 
-from benchmarks.anabranch_node import AnabranchNode, NodeFailed  # noqa: E402
+from benchmarks.anabranch_node import AnabranchNode, DocumentNode, NodeFailed  # noqa: E402
 from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
 from benchmarks.probe import first_metadata  # noqa: E402
 
@@ -137,7 +138,8 @@ class Torture:
     def kill(self) -> None:
         """SIGKILL."""
         if isinstance(self.server, AnabranchNode):
-            self.server.kill()
+            for process in self.victims():
+                process.kill()
         else:
             process, self.server.process = self.server.process, None
             assert process is not None
@@ -145,10 +147,18 @@ class Torture:
             process.wait()
         self.report.kills += 1
 
+    def victims(self) -> list[AnabranchNode]:
+        """The processes that die together."""
+        server = self.server
+        assert isinstance(server, AnabranchNode)
+        if isinstance(server, DocumentNode):
+            return self.random.choice(([server], [server.backend], [server, server.backend]))
+        return [server]
+
     def restart(self) -> None:
         """Start again, sometimes killed again while starting; measures the last start to its first metadata."""
         node = self.server if isinstance(self.server, AnabranchNode) else None
-        while node is not None and self.random.random() < 0.2:
+        while node is not None and node.process is None and self.random.random() < 0.2:
             node.launch()
             time.sleep(self.random.uniform(0.02, 0.8))
             node.kill()
@@ -159,11 +169,12 @@ class Torture:
 
     def tear(self) -> None:
         """Damage the unused space behind the last durable group, as a write cut off by a crash would."""
-        if not isinstance(self.server, AnabranchNode):
+        server = self.server.backend if isinstance(self.server, DocumentNode) else self.server
+        if not isinstance(server, AnabranchNode) or server.process is not None:
             return
         from torture_damage import tear_tail
 
-        what = tear_tail(self.server.data, self.random)
+        what = tear_tail(server.data, self.random)
         self.report.torn[what] = self.report.torn.get(what, 0) + 1
 
     def cycle(self, life: tuple[float, float]) -> None:
@@ -267,7 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cycles", type=int, default=50)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--broker", choices=("node", "kafka"), default="node")
+    parser.add_argument("--broker", choices=("node", "document", "kafka"), default="node")
     parser.add_argument("--life", type=float, nargs=2, default=(0.3, 3.0), metavar=("MIN", "MAX"), help="seconds")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the server")
     parser.add_argument("--directory", type=Path, default=None, help="kept when promises were broken")
@@ -284,10 +295,12 @@ def main() -> int:
         if directory.exists():
             shutil.rmtree(directory)
         server: AnabranchNode | KafkaBroker
+        # Small segments, so that a run crosses many of them.
+        defaults = {"kafka.group.initial_rebalance_delay_ms": "0", "sbp.segment_bytes": "8MiB"}
         if args.broker == "node":
-            # Small segments, so that a run crosses many of them.
-            defaults = {"kafka.group.initial_rebalance_delay_ms": "0", "sbp.segment_bytes": "8MiB"}
             server = AnabranchNode(directory, settings={**defaults, **settings})
+        elif args.broker == "document":
+            server = DocumentNode(directory, settings={**defaults, **settings})
         else:
             server = KafkaBroker(directory, settings=settings)
         stack.callback(server.stop)
@@ -298,7 +311,7 @@ def main() -> int:
             torture.cycle(tuple(args.life))
         torture.end()
         server.stop()
-        if isinstance(server, AnabranchNode):
+        if type(server) is AnabranchNode:
             flip_bit(server, seed, report)
     show(report)
     if not report.verdict.violations:
