@@ -168,6 +168,9 @@ def _shared(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
     from sbp_back.document.streams import DocumentStreams, StreamsOptions
 
     seconds = sbp.timeout_ms / 1000
-    options = StreamsOptions(ControlOptions(timeout=seconds / 3), seconds / 2, seconds / 2, seconds)
+    control = ControlOptions(timeout=seconds / 3)
+    options = StreamsOptions(
+        control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
+    )
     streams = DocumentStreams(pd, tcp_connector(DIALECTS["sbp-v0.1"], tcp), options)
     return Backend(streams, shared=streams)

@@ -83,8 +83,8 @@ def _external(sbp: SbpSettings) -> Iterator[Limit]:
 _DOCUMENT = (
     "sbp.dialect is v0.1, which has no epochs: a second writer of a partition's stream is not fenced, whether another "
     "node or any client of the document; its records stand between ours",
-    "sbp.dialect is v0.1, in which a batch sent again cannot be told from a new one: one whose answer was lost may "
-    "still be stored after its producer was told to try again",
+    "sbp.dialect is v0.1, in which a batch sent again cannot be told from a new one: one whose request was given up "
+    "before the server had read it may be stored twice",
     "sbp.dialect is v0.1: what another writer appends is seen some seconds later",
 )
 _ELASTIC_STREAM = (

@@ -34,12 +34,13 @@ _CATCH_UP_BYTES = 4 * 1024 * 1024
 @dataclass(slots=True)
 class StreamsOptions:
     """Seconds: ``append_timeout`` and ``fetch_timeout`` of one request, ``open_timeout`` until the opening of a stream
-    is given up."""
+    is given up, ``patience`` until a batch is whose server stays away."""
 
     control: ControlOptions = field(default_factory=ControlOptions)
     append_timeout: float = 15.0
     fetch_timeout: float = 20.0
     open_timeout: float = 60.0
+    patience: float = 30.0
     follow: FollowOptions = field(default_factory=FollowOptions)
 
 
@@ -76,6 +77,8 @@ class DocumentStreams:
 
     async def close(self) -> None:
         """Answers everything under way with ``ConnectionLost``. Idempotent."""
+        for writer in list(self._writers.values()):
+            writer.fail(ConnectionLost("the client is closed"))
         await self._follower.close()
         for channel in list(self._channels.values()):
             await channel.close()
@@ -168,7 +171,7 @@ class DocumentStreams:
         else:
             next_offset = await self._continue(stream_id, last)
         start_offset = ranges[0].start if ranges else next_offset
-        writer = DocumentWriter(self, stream_id, epoch, start_offset, next_offset)
+        writer = DocumentWriter(self, stream_id, epoch, start_offset, next_offset, self._options.patience)
         self._writers[stream_id] = writer
         self._follower.start()
         return writer

@@ -40,8 +40,11 @@ from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
 from sbp_back.model import Buffer, Entry
 
+TOKEN = "anabranch.batch"
+"""Key of the batch property by which a writer knows its batch again when the answer to its APPEND was lost."""
+
 EMPTY_RECORD_BYTES = 8
-OVERHEAD_BYTES = 256
+OVERHEAD_BYTES = 384
 """Most bytes that :func:`wrap` adds to one payload besides its empty records."""
 
 _OTHER_FLAGS = 0x7FFF & ~FORMAT_MASK
@@ -90,12 +93,13 @@ def wrapped_bytes(data: Buffer, count: int) -> int:
     return len(data) + EMPTY_RECORD_BYTES * (count - 1) + OVERHEAD_BYTES
 
 
-def wrap(stream_id: int, flags: int, payloads: Sequence[Payload]) -> bytearray:
+def wrap(stream_id: int, flags: int, payloads: Sequence[Payload], token: str = "") -> bytearray:
     """One batch of ``payloads``, at least one, all of the format and with the flags of ``flags``: stored as a whole
-    or not at all."""
+    or not at all. ``token``, of 40 characters at most, is what :func:`token_of` will tell of it."""
     first = payloads[0].timestamp
     total = sum(payload.count for payload in payloads)
-    out = bytearray(pack_head(0, BatchMeta(stream_id, flags, 0, total - 1, first, [_mark(flags)])))
+    properties = [_mark(flags), KeyValue(TOKEN, token)] if token else [_mark(flags)]
+    out = bytearray(pack_head(0, BatchMeta(stream_id, flags, 0, total - 1, first, properties)))
     delta = -1
     for payload in payloads:
         out += bytes(EMPTY_RECORD_BYTES * (payload.count - 1))
@@ -142,6 +146,12 @@ def entries_of(data: Buffer, stream_id: int) -> list[Entry]:
             count += max(delta for delta, _, _ in _payloads(batch, at))
         entries.append(pack_entry(stream_id, 0, FORMAT_FLAG, base, count, max(meta.base_timestamp, 0), batch))
     return entries
+
+
+def token_of(entry: Entry) -> str:
+    """The token of the batch in an entry, empty for one without. Raises ``DecodeError``."""
+    _, meta, _ = parse_head(memoryview(entry.payload), lenient=True)
+    return next((pair.value for pair in meta.properties if pair.key == TOKEN), "")
 
 
 def unwrap(entry: Entry) -> list[Entry]:

@@ -1,21 +1,23 @@
 """A writer of one stream on a backend that speaks only the document.
 
 The server gives the offsets, any number of writers may append, and a batch that is sent twice is stored twice. So one
-batch of a stream is under way at a time, what is appended meanwhile travels together in the next, as one batch that is
-stored whole or not at all; and nothing is repeated whose outcome is not known. What another writer has put between two
-batches of ours is noticed by the offsets and told to the home of this one before the next batch is settled.
+batch of a stream is under way at a time, and what is appended meanwhile travels together in the next, as one batch that
+is stored whole or not at all. When an answer is lost, the range is sealed, which decides what was under way, and what
+has come since is read: the batch is among it, or it is sent again. What another writer has put between two batches of
+ours is noticed by the offsets and told to the home of this one before the next batch is settled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Protocol
 
 from sbp_back.document.channel import AppendDone as Stored
-from sbp_back.document.wrapped import Payload, wrap, wrapped_bytes
+from sbp_back.document.wrapped import Payload, token_of, wrap, wrapped_bytes
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.model import Buffer, Entry
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
@@ -25,6 +27,8 @@ AppendDone = Callable[[SbpError | None], None]
 MERGE_BYTES = 1024 * 1024
 """Batches of one stream are stored together up to so many bytes."""
 _TAKES = 3
+_DELAY_FIRST = 0.05
+_DELAY_LIMIT = 1.0
 
 _TAKEN_CODES = frozenset(
     {int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.RANGE_NOT_FOUND), int(ErrorCode.PRECONDITION_FAILED)}
@@ -69,10 +73,13 @@ class DocumentWriter:
     """Appends to a stream; made by ``DocumentStreams.open``.
 
     ``next_offset`` is what the next batch gets unless another writer comes between. All below ``confirm_offset`` is
-    durable. ``failed`` tells why the writer is of no further use; the stream can be opened anew then.
+    durable. ``failed`` tells why the writer is of no further use; the stream can be opened anew then. ``patience``:
+    seconds from a batch's first sending until a server that stays away makes the writer fail.
     """
 
-    def __init__(self, home: WriterHome, stream_id: int, epoch: int, start_offset: int, next_offset: int) -> None:
+    def __init__(
+        self, home: WriterHome, stream_id: int, epoch: int, start_offset: int, next_offset: int, patience: float
+    ) -> None:
         self.stream_id = stream_id
         self.epoch = epoch
         self.start_offset = start_offset
@@ -86,6 +93,10 @@ class DocumentWriter:
         self._queue: deque[_Append] = deque()
         self._under_way: list[_Append] = []
         self._batch: Buffer = b""
+        self._name = uuid.uuid4().hex
+        self._sent = 0
+        self._patience = patience
+        self._deadline = 0.0
         self._takes = 0
         self._scheduled = False
         self._task: asyncio.Task[None] | None = None
@@ -128,8 +139,7 @@ class DocumentWriter:
         """Another writer has appended ``entries``, it seems. Of no interest while something of ours is under way, whose
         offset will tell, or if they are not what comes next."""
         if self.is_quiet and entries and entries[0].base_offset == self.confirm_offset:
-            self.next_offset = self.confirm_offset = entries[-1].end_offset
-            self._home.overtaken(self.stream_id, entries)
+            self._overtaken(entries)
 
     async def close(self) -> None:
         """Waits until the fate of every batch is decided, then appends no more. Idempotent."""
@@ -167,8 +177,10 @@ class DocumentWriter:
             if taken and room < 0:
                 break
             taken.append(self._queue.popleft())
-        self._batch = wrap(self.stream_id, flags, [one.payload for one in taken])
+        self._sent += 1
+        self._batch = wrap(self.stream_id, flags, [one.payload for one in taken], self._token)
         self._takes = 0
+        self._deadline = self._loop.time() + self._patience
         self._home.append(self.stream_id, self._batch, self._answered)
 
     def _answered(self, base: int, error: SbpError | None) -> None:
@@ -187,8 +199,14 @@ class DocumentWriter:
             self._start(self._take())
         elif isinstance(error, NoSpace) or error.code in _REFUSED_CODES:
             self._refuse(error)
-        else:
+        elif error.code == ErrorCode.NOT_FOUND or self._loop.time() >= self._deadline:
             self.fail(error)
+        else:
+            self._start(self._find_out(error))
+
+    @property
+    def _token(self) -> str:
+        return f"{self._name}-{self._sent}"
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._task = self._loop.create_task(self._guard(work))
@@ -208,10 +226,43 @@ class DocumentWriter:
         """Another writer has come between: whoever follows this stream must know of it before he hears of ours."""
         entries = await self._home.between(self.stream_id, self.confirm_offset, base)
         if self.failed is None:
-            self.next_offset += base - self.confirm_offset
-            self.confirm_offset = base
-            self._home.overtaken(self.stream_id, entries)
+            self._overtaken(entries)
             self._settle()
+
+    async def _find_out(self, error: SbpError) -> None:
+        """What became of the batch under way, whose answer was lost with ``error``."""
+        entries = await self._since_confirmed(error)
+        if self.failed is not None:
+            return
+        ours = next((index for index, entry in enumerate(entries) if token_of(entry) == self._token), len(entries))
+        self._overtaken(entries[:ours])
+        if ours == len(entries):
+            self._home.append(self.stream_id, self._batch, self._answered)
+            return
+        self._settle()
+        self._overtaken(entries[ours + 1 :])
+
+    async def _since_confirmed(self, error: SbpError) -> list[Entry]:
+        """What has been stored behind what is confirmed; nothing more comes there. Raises ``error`` when the server
+        stays away, another ``SbpError`` when the stream is gone."""
+        delay = _DELAY_FIRST
+        while True:
+            try:
+                end = await self._home.take(self.stream_id)
+                return await self._home.between(self.stream_id, self.confirm_offset, end)
+            except SbpError as refused:
+                if refused.code == ErrorCode.NOT_FOUND or self.failed is not None:
+                    raise
+            if self._loop.time() + delay >= self._deadline:
+                raise error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _DELAY_LIMIT)
+
+    def _overtaken(self, entries: list[Entry]) -> None:
+        if entries:
+            self.next_offset += entries[-1].end_offset - self.confirm_offset
+            self.confirm_offset = entries[-1].end_offset
+            self._home.overtaken(self.stream_id, entries)
 
     def _settle(self) -> None:
         stored, self._under_way = self._under_way, []

@@ -218,41 +218,78 @@ async def test_opening_takes_the_stream_from_a_writer_of_sbp_02(lab: Lab) -> Non
     assert [(base, payload) for base, _, _, payload in await lab.read(stream, 6)] == [(6, b"again"), (7, b"and back")]
 
 
-async def test_a_lost_answer_fails_the_writer_and_opening_tells_what_is_stored(lab: Lab) -> None:
+class Once:
+    """Holds for the first APPEND only."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def __call__(self, request: Request) -> bool:
+        holds = isinstance(request, m.AppendBatchRequest) and self.left > 0
+        self.left -= holds
+        return holds
+
+
+async def test_a_lost_answer_is_found_out(lab: Lab) -> None:
+    """Nobody is told of it: the range is sealed, and what is not stored then is sent again."""
     stream = await lab.stream()
     writer = await lab.streams.open(stream, 1)
     await append(writer, b"before")
-    lab.tap.lose_answer = lambda request: isinstance(request, m.AppendBatchRequest)
-    lost, behind = append(writer, b"stored", 2), append(writer, b"never sent", flags=0)
-    for future in (lost, behind):
-        with pytest.raises(ConnectionLost):
-            await future
-    assert writer.failed is not None
-    lab.tap.lose_answer = lambda request: False
-    again = await lab.streams.open(stream, 2)
-    # The disk may have had it or not when the range was sealed; either is final.
-    assert again.next_offset in (1, 3)
-    stored = [b"stored"] if again.next_offset == 3 else []
-    assert await append(again, b"after") == again.confirm_offset - 1 == 1 + 2 * len(stored)
-    assert [payload for *_, payload in await lab.read(stream)] == [b"before", *stored, b"after"]
-    assert lab.foreign == []
+    order: list[int] = []
+    for _ in range(10):
+        lab.tap.lose_answer = Once()
+        futures = [append(writer, b"stored %d" % n, 2, flags=n % 2) for n in range(4)]
+        for future in futures:
+            future.add_done_callback(lambda done: order.append(done.result()))
+        await asyncio.gather(*futures)
+    assert order == [1 + 2 * n for n in range(40)]
+    assert (writer.failed, writer.confirm_offset, lab.foreign) == (None, 81, [])
+    expected = [b"before", *[b"stored %d" % n for n in range(4)] * 10]
+    assert [payload for *_, payload in await lab.read(stream)] == expected
 
 
-async def test_a_request_that_comes_late_is_noticed(lab: Lab) -> None:
-    """The one thing opening cannot prevent: the document has no epochs."""
+async def test_a_lost_request_is_sent_again(lab: Lab) -> None:
     stream = await lab.stream()
     writer = await lab.streams.open(stream, 1)
-    lab.tap.lose_request = lambda request: isinstance(request, m.AppendBatchRequest)
-    with pytest.raises(ConnectionLost):
-        await append(writer, b"late", 2)
-    lab.tap.lose_request = lambda request: False
-    writer = await lab.streams.open(stream, 2)
+    stranger = DocumentClient(lab._carrier())
+    await stranger.append(stream, [b"theirs"])
+    lab.tap.lose_request = Once()
+    await append(writer, b"ours", 2)
+    assert [payload for *_, payload in await lab.read(stream)][1:] == [b"ours"]
+    ((_, entries),) = lab.foreign
+    assert [(e.base_offset, e.count) for e in entries] == [(0, 1)]
+    assert await append(writer, b"after") == 3
+    await stranger.close()
+
+
+async def test_a_server_that_stays_away_fails_the_writer(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded, opened(embedded, "in-process") as lab:
+        lab.streams = DocumentStreams(lab._carrier(), lambda server: lab.tap, StreamsOptions(patience=0.2))
+        stream = await lab.stream()
+        writer = await lab.streams.open(stream, 1)
+        lab.tap.lose_request = lambda request: isinstance(request, m.AppendBatchRequest)
+        for future in (append(writer, b"lost", 2), append(writer, b"never sent", flags=0)):
+            with pytest.raises(ConnectionLost):
+                await future
+        assert isinstance(writer.failed, ConnectionLost)
+        lab.tap.lose_request = lambda request: False
+        again = await lab.streams.open(stream, 2)
+        assert await append(again, b"after") == 0
+
+
+async def test_a_request_that_comes_late_is_stored_twice_and_noticed(lab: Lab) -> None:
+    """The one thing that sealing cannot prevent: the document has no epochs."""
+    stream = await lab.stream()
+    writer = await lab.streams.open(stream, 1)
+    lab.tap.lose_request = Once()
+    assert await append(writer, b"late", 2) == 0
     (late,) = lab.tap.late
     late()
-    assert await append(writer, b"ours") == 0
+    await append(writer, b"ours")
     ((_, entries),) = lab.foreign
-    assert [(e.base_offset, e.count, bytes(e.payload)) for entry in entries for e in unwrap(entry)] == [(0, 2, b"late")]
-    assert [(base, payload) for base, _, _, payload in await lab.read(stream)] == [(0, b"late"), (2, b"ours")]
+    assert [(e.base_offset, e.count, bytes(e.payload)) for entry in entries for e in unwrap(entry)] == [(2, 2, b"late")]
+    found = [(base, payload) for base, _, _, payload in await lab.read(stream)]
+    assert found == [(0, b"late"), (2, b"late"), (4, b"ours")]
 
 
 async def test_no_space_refuses_everything_under_way_and_the_writer_lives_on(lab: Lab) -> None:
@@ -293,11 +330,12 @@ async def test_an_offset_given_twice_is_not_believed(lab: Lab) -> None:
 @pytest.mark.parametrize("answer", [m.AppendBatchResponse(), m.FetchBatchResponse()])
 async def test_an_answer_that_says_nothing_leaves_the_outcome_unknown(tmp_path: Path, answer: Response) -> None:
     async with running(tmp_path) as embedded, opened(embedded, "in-process") as lab:
-        writer = await lab.streams.open(await lab.stream(), 1)
-        lab.tap.instead = lambda request: answer if isinstance(request, m.AppendBatchRequest) else None
-        with pytest.raises(ConnectionLost):
-            await append(writer, b"gone")
-        assert writer.failed is not None
+        stream = await lab.stream()
+        writer = await lab.streams.open(stream, 1)
+        nonsense = Once()
+        lab.tap.instead = lambda request: answer if nonsense(request) else None
+        assert await append(writer, b"sent again") == 0
+        assert [payload for *_, payload in await lab.read(stream)] == [b"sent again"]
 
 
 async def test_reading_trimmed_deleted_and_unknown_streams(lab: Lab) -> None:

@@ -17,7 +17,7 @@ from sbp_back.document.batch import (
     set_base_offset,
     split_batches,
 )
-from sbp_back.document.wrapped import Payload, as_batch, entries_of, unwrap, wrap, wrapped_bytes
+from sbp_back.document.wrapped import Payload, as_batch, entries_of, token_of, unwrap, wrap, wrapped_bytes
 from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
 from sbp_back.model import Entry
@@ -42,9 +42,9 @@ def facts(entry: Entry) -> tuple[int, int, int, int, int, bytes]:
 
 
 @settings(deadline=None)
-@given(FLAGS, PAYLOADS, st.integers(0, 2**60))
-def test_what_is_wrapped_is_found_again(flags: int, payloads: list[Payload], base: int) -> None:
-    batch = wrap(7, flags, payloads)
+@given(FLAGS, PAYLOADS, st.integers(0, 2**60), st.text("0123456789abcdef-", max_size=40))
+def test_what_is_wrapped_is_found_again(flags: int, payloads: list[Payload], base: int, token: str) -> None:
+    batch = wrap(7, flags, payloads, token)
     total = sum(payload.count for payload in payloads)
     # The server counts records one by one, and so does any other reader of the document.
     assert count_records(batch) == total
@@ -54,6 +54,7 @@ def test_what_is_wrapped_is_found_again(flags: int, payloads: list[Payload], bas
     assert [record.offset for record in records] == list(range(base, base + total))
     (entry,) = entries_of(batch, 7)
     assert facts(entry)[:4] == (7, base, total, FORMAT_FLAG)
+    assert token_of(entry) == token
     offset = base
     expected = []
     for payload in payloads:
