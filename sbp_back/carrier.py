@@ -290,6 +290,14 @@ class _Connection(asyncio.BufferedProtocol):
             call = self.calls.get(frame.stream_id)
             if call is None:
                 continue  # its caller has stopped waiting
+            if frame.opcode != call.opcode and not frame.flags & FLAG_SYSTEM_ERROR:
+                # (A system error looks the same under any opcode.)
+                manners = self._dialect.manners
+                if manners.discards(frame.opcode):
+                    continue
+                if not manners.answers(call.opcode, frame.opcode):
+                    self.drop(f"malformed response: opcode {frame.opcode:#06x} answers {call.opcode:#06x}")
+                    return
             if not self._dialect.manners.several_frames or frame.flags & (FLAG_END | FLAG_SYSTEM_ERROR):
                 del self.calls[frame.stream_id]
                 self.inflight_bytes -= call.size

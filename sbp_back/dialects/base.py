@@ -18,7 +18,8 @@ class Manners:
     response is complete, whatever its flags (reference/sbp.md, section 1.1). ``ignores_unknown``: a frame of an
     unknown opcode is discarded, not answered. ``skips_foreign_magic``: so is a frame with another magic number, where
     else the connection is cut. ``signed_stream_ids``: ids from 2**31 on are negative and not allowed. ``malformed`` is
-    the code for bytes that are no request of the dialect.
+    the code for bytes that are no request of the dialect. ``opcodes`` are those that are known to the dialect.
+    ``answers_as``: pairs of opcodes of a request and of answers that are as good as the request's own.
     """
 
     several_frames: bool = False
@@ -26,6 +27,16 @@ class Manners:
     skips_foreign_magic: bool = False
     signed_stream_ids: bool = False
     malformed: int = ErrorCode.BAD_REQUEST
+    opcodes: frozenset[int] = frozenset()
+    answers_as: frozenset[tuple[int, int]] = frozenset()
+
+    def discards(self, opcode: int) -> bool:
+        """Whether a frame of ``opcode`` is one that must be ignored."""
+        return self.ignores_unknown and opcode not in self.opcodes
+
+    def answers(self, asked: int, opcode: int) -> bool:
+        """Whether a frame of ``opcode``, not being a system error, may be the answer to a request of ``asked``."""
+        return opcode == asked or (asked, opcode) in self.answers_as
 
 
 class Dialect(Protocol):

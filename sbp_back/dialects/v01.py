@@ -62,18 +62,21 @@ class DialectV01:
     ``april``: the variant of April 2023, which a Java client of that time speaks (reference/sbp.md, section 1.2).
     """
 
-    manners = Manners(
-        several_frames=True,
-        ignores_unknown=True,
-        skips_foreign_magic=True,
-        signed_stream_ids=True,
-        malformed=ErrorCode.UNSUPPORTED_VERSION,
-    )
-
     def __init__(self, name: str, *, april: bool = False) -> None:
         self.name = name
         self.shapes = Shapes(april=april)
         self._april = april
+        # The document's section has DESCRIBE_RANGES under CREATE_RANGE's number (section 1.4, row 1).
+        describe = frozenset() if april else frozenset({(int(Opcode.DESCRIBE_RANGE), int(Opcode.CREATE_RANGE))})
+        self.manners = Manners(
+            several_frames=True,
+            ignores_unknown=True,
+            skips_foreign_magic=True,
+            signed_stream_ids=True,
+            malformed=ErrorCode.UNSUPPORTED_VERSION,
+            opcodes=frozenset({int(Opcode.PING), int(Opcode.GOAWAY), *self.shapes.requests}),
+            answers_as=describe,
+        )
 
     # --- requests ---------------------------------------------------------------------------------------------------
 

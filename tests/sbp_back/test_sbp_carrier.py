@@ -11,6 +11,7 @@ import pytest
 
 from sbp_back.carrier import Answer, Carrier, InProcessCarrier, TcpCarrier, TcpOptions, parse_address, tcp_connector
 from sbp_back.dialects import DIALECTS
+from sbp_back.document import messages as m
 from sbp_back.entry import pack_entry
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
@@ -376,6 +377,68 @@ async def test_malformed_answers_cost_the_connection(reply: bytes) -> None:
         await until(lambda: len(got) == 2)
         assert all(isinstance(answer, ConnectionLost) and "malformed" in answer.message for answer in got)
         assert not carrier.connected
+
+
+DIALECT_NAMES = ["sbp-0.2", "sbp-v0.1", "sbp-v0.1-april"]
+
+
+@pytest.mark.parametrize("opcode", [Opcode.APPEND, Opcode.HEARTBEAT, Opcode.DESCRIBE_PD])
+@pytest.mark.parametrize("dialect", DIALECT_NAMES)
+async def test_an_answer_of_another_opcode_costs_the_connection(dialect: str, opcode: Opcode) -> None:
+    """An empty header would pass for anybody's answer."""
+    async with peer_and_carrier(dialect=dialect) as (peer, carrier):
+        got: list[Answer] = []
+        carrier.submit(PingRequest(b"first"), got.append)
+        carrier.submit(PingRequest(b"second"), got.append)
+        frames = [await peer.frames.get() for _ in range(2)]
+        peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, frames[0].stream_id)))
+        await until(lambda: len(got) == 2)
+        assert all(isinstance(answer, ConnectionLost) and "malformed" in answer.message for answer in got)
+        assert not carrier.connected
+        again = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        peer.echo(1, await peer.frames.get())
+        assert await again == PingResponse(b"again")
+
+
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.APPEND, 0, 0x7777])
+@pytest.mark.parametrize("dialect", DIALECT_NAMES)
+async def test_a_system_error_answers_under_any_opcode(dialect: str, opcode: int) -> None:
+    async with peer_and_carrier(dialect=dialect) as (peer, carrier):
+        answer = asyncio.ensure_future(carrier.call(PingRequest()))
+        frame = await peer.frames.get()
+        error = SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "broken"))
+        flags, header, _ = DIALECTS[dialect].encode_response(Opcode.PING, error)
+        peer.send(0, *(bytes(p) for p in encode_frame(opcode, flags, frame.stream_id, header)))
+        assert await answer == error
+
+
+@pytest.mark.parametrize("dialect", ["sbp-v0.1", "sbp-v0.1-april"])
+async def test_frames_of_an_unknown_opcode_are_discarded_by_the_documents_client(dialect: str) -> None:
+    """The document: "Implementations MUST ignore and discard any frame with an unknown opcode"."""
+    async with peer_and_carrier(dialect=dialect) as (peer, carrier):
+        answer = asyncio.ensure_future(carrier.call(PingRequest(b"ours")))
+        ours = await peer.frames.get()
+        for opcode in (0, 0x5001, 0x7777):
+            peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, ours.stream_id, b"theirs")))
+        peer.echo(0, ours)
+        assert await answer == PingResponse(b"ours")
+        assert peer.connections == 1
+
+
+@pytest.mark.parametrize(("opcode", "good"), [(0x2005, True), (0x2004, True), (0x2002, False)])
+async def test_both_opcodes_of_describe_ranges_answer_it(opcode: int, good: bool) -> None:
+    """The document names 0x2005 in its table and 0x2004 in the section (reference/sbp.md, section 1.4, row 1)."""
+    async with peer_and_carrier(dialect="sbp-v0.1") as (peer, carrier):
+        got: list[Answer] = []
+        carrier.submit(m.DescribeRangesRequest(ranges=[m.RangeId(1, 2)]), got.append)
+        frame = await peer.frames.get()
+        assert frame.opcode == 0x2005
+        response = m.DescribeRangesResponse(results=[m.RangeItemResult(1, m.DocumentRange(1, 2))])
+        _, header, _ = DIALECTS["sbp-v0.1"].encode_response(Opcode.DESCRIBE_RANGE, response)
+        peer.send(0, *(bytes(p) for p in encode_frame(opcode, RESPONSE_FLAGS, frame.stream_id, header)))
+        await until(lambda: len(got) == 1)
+        assert (got == [response]) is good
+        assert isinstance(got[0], ConnectionLost) is not good
 
 
 async def test_answers_nobody_asked_for_are_ignored() -> None:
