@@ -105,7 +105,10 @@ class Controls:
                 )
                 return m.SyncRangesResponse(results=synced)
             case m.NextRangeRequest():
-                return await self._next_range(request)
+                try:
+                    return await self._next_range(request)
+                except SbpError as error:
+                    return m.NextRangeResponse(Status(error.code, error.message))
             case _:
                 raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is not served")
 

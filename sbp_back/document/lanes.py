@@ -195,6 +195,9 @@ class Lanes:
             return made.index
 
     async def seal(self, stream_id: int, index: int) -> int:
+            if last is not None and last.is_open:
+                message = f"range {last.index} of stream {stream_id} is still open"
+                raise SbpError(ErrorCode.CREATE_RANGE_BEFORE_SEAL, message)
         """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
         (reference/sbp.md, section 2.4: repeatable). Raises ``SbpError`` 1462 for a range that does not exist."""
         async with self._lock(stream_id):

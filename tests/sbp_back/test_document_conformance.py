@@ -393,8 +393,11 @@ async def test_document_sync_tells_the_range_server(lab: Lab) -> None:
 async def test_document_create_range(document_lab: Lab) -> None:
     lab = document_lab
     stream_id = await created(lab.to)
-    (refused,) = await exchange(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id)))
-    assert refused.status.code == ErrorCode.CREATE_RANGE_BEFORE_SEAL
+    for expected in (-1, 0, 1, 7):
+        (refused,) = await exchange(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id, expected)))
+        assert isinstance(refused, m.NextRangeResponse), "no system error: those are for what nobody expects"
+        assert (refused.status.code, refused.range) == (ErrorCode.CREATE_RANGE_BEFORE_SEAL, None)
+        assert refused.status.message == f"range 0 of stream {stream_id} is still open"
     # A writer of sbp-0.2 that opens a stream seals its range, and makes the next one with its first batch only.
     writer = await lab.embedded.client.open(stream_id, 5)
     await writer.close()
@@ -405,6 +408,7 @@ async def test_document_create_range(document_lab: Lab) -> None:
     ):
         (refused,) = await exchange(lab.to, m.NextRangeRequest(wanted))
         assert refused.status.code == code
+        assert isinstance(refused, m.NextRangeResponse)
     answer = await ask(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id)), m.NextRangeResponse)
     assert answer.range is not None
     assert (answer.range.index, answer.range.start, answer.range.end) == (1, 0, -1)
