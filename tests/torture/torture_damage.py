@@ -116,6 +116,15 @@ def tear_tail(data: Path, rng: random.Random) -> str:
     return kind
 
 
+def _bodies(group: Group) -> Iterator[tuple[int, int]]:
+    """Position and length of the body of each record that has one."""
+    at = group.body_at
+    for *_, length in group.records:
+        if length:
+            yield at, length
+        at += length
+
+
 def flip_acknowledged_bit(data: Path, rng: random.Random) -> str:
     """Flip one bit in the body of a record that recovery must read and that is followed by a whole group.
 
@@ -126,11 +135,10 @@ def flip_acknowledged_bit(data: Path, rng: random.Random) -> str:
     replayed_from = decode(newest.read_bytes()).lsn if newest is not None else 0
     tail = find_tail(data)
     candidates = [
-        (record.position, record.length)
+        place
         for group in (tail.groups[:-1] if tail is not None else [])
         if tail is not None and tail.base + group.position >= replayed_from
-        for record in group.records
-        if record.length
+        for place in _bodies(group)
     ]
     if tail is None or not candidates:
         raise NoPlace("no group that recovery reads is followed by another")
