@@ -9,11 +9,19 @@ from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.batch import FORMAT_FLAG, count_records, set_base_offset
 from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
+from sbp_back.document.timeouts import too_late
 from sbp_back.entry import pack_entry
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
+from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
+
+_MAX_LATE_BYTES = 64 * 1024 * 1024
+"""Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
+is taken, or clients in a hurry would fill the memory behind a slow disk."""
+_MAX_RESULTS = 16 * 1024
+"""In one frame: each with its message, they must fit the header."""
 
 
 class Appends:
@@ -22,59 +30,70 @@ class Appends:
     def __init__(self, lanes: Lanes, to_range_server: Carrier) -> None:
         self._lanes = lanes
         self._carrier = to_range_server
+        self._loop = asyncio.get_running_loop()
+        self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire)
+        self.late_bytes = 0
+        """Of batches whose time was up and that are under way still."""
 
     def handle(self, request: AppendBatchRequest, reply: Reply) -> None:
         """Whatever can be is handed over before this returns, in the order of the request: that is the order of
         offsets, and of arrival."""
-        call = _Call(len(request.items), reply)
+        call = _Call(self, request, reply)
+        if not request.items:
+            call.flush()
+            return
+        if self.late_bytes > _MAX_LATE_BYTES:
+            call.refuse_all(SbpError(ErrorCode.TOO_MANY_REQUESTS, f"{self.late_bytes} bytes are late already"))
+            return
+        if request.timeout_ms > 0:
+            self.deadlines.add(call, self._loop.time() + request.timeout_ms / 1000)
         entries: list[Entry] = []
-        items: list[AppendItem] = []
+        positions: list[int] = []
         upcoming: dict[int, tuple[int, int]] = {}
-        for item in request.items:
+        for position, item in enumerate(request.items):
             try:
                 count = _count(item)
+                owner = self._lanes.owner_of(item.stream_id)
+                if owner is not None:
+                    owner.append(bytearray(item.batch), count, FORMAT_FLAG, _Owned(call, position))
+                    continue
             except SbpError as error:
-                call.refuse(item, error)
-                continue
-            owner = self._lanes.owner_of(item.stream_id)
-            if owner is not None:
-                owner.append(bytearray(item.batch), count, FORMAT_FLAG, _Owned(call, item))
+                call.refuse(position, error)
                 continue
             index, offset = upcoming.get(item.stream_id) or self._lanes.position(item.stream_id)
             if index < 0:
-                self._lanes.when_ready(item.stream_id, _Delayed(self, call, item, count))
+                self._lanes.when_ready(item.stream_id, _Delayed(self, call, position, count))
                 continue
             upcoming[item.stream_id] = (index, offset + count)
-            items.append(item)
+            positions.append(position)
             entries.append(_entry(item, index, offset, count))
         if entries:
-            self._submit(call, items, entries)
-        if not request.items:
-            call.flush()
+            self._submit(call, positions, entries)
 
-    def append_one(self, call: _Call, item: AppendItem, count: int) -> None:
+    def append_one(self, call: _Call, position: int, item: AppendItem, count: int) -> None:
         """The lane was found: append what had to wait for it."""
         index, offset = self._lanes.position(item.stream_id)
         if index < 0:  # lost again, to an append before this one that found the range sealed
-            call.refuse(item, SbpError(ErrorCode.RANGE_ALREADY_SEALED, "the range was sealed a moment ago"))
+            call.refuse(position, SbpError(ErrorCode.RANGE_ALREADY_SEALED, "the range was sealed a moment ago"))
             return
-        self._submit(call, [item], [_entry(item, index, offset, count)])
+        self._submit(call, [position], [_entry(item, index, offset, count)])
 
-    def _submit(self, call: _Call, items: list[AppendItem], entries: list[Entry]) -> None:
+    def _submit(self, call: _Call, positions: list[int], entries: list[Entry]) -> None:
         def answered(answer: Answer) -> None:
-            if isinstance(answer, AppendResponse) and answer.status.ok and len(answer.results) == len(items):
-                for item, entry, result in zip(items, entries, answer.results, strict=True):
-                    if not result.status.ok:
-                        self._lanes.forget(item.stream_id)
-                    base = entry.base_offset if result.status.ok else -1
-                    call.add(
-                        AppendItemResult(item.stream_id, item.request_index, base, result.timestamp_ms, result.status)
-                    )
+            if isinstance(answer, AppendResponse) and answer.status.ok and len(answer.results) == len(entries):
+                for position, entry, result in zip(positions, entries, answer.results, strict=True):
+                    if result.status.ok:
+                        call.add(position, entry.base_offset, result.timestamp_ms, result.status)
+                    else:
+                        self._lanes.forget(entry.stream_id)
+                        call.add(position, -1, result.timestamp_ms, result.status)
                 return
             status = Status(answer.code, answer.message) if isinstance(answer, SbpError) else answer.status
-            for item in items:
-                self._lanes.forget(item.stream_id)
-                call.refuse(item, SbpError(status.code, status.message))
+            if status.ok:  # or it would pass for the success of every batch
+                status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server's answer does not fit the append")
+            for position, entry in zip(positions, entries, strict=True):
+                self._lanes.forget(entry.stream_id)
+                call.add(position, -1, 0, status)
 
         self._carrier.submit(AppendRequest(0, entries), answered)
 
@@ -103,63 +122,89 @@ def _now_ms() -> int:
 class _Delayed:
     """An append that waits for its lane."""
 
-    __slots__ = ("_appends", "_call", "_count", "_item")
+    __slots__ = ("_appends", "_call", "_count", "_position")
 
-    def __init__(self, appends: Appends, call: _Call, item: AppendItem, count: int) -> None:
+    def __init__(self, appends: Appends, call: _Call, position: int, count: int) -> None:
         self._appends = appends
         self._call = call
-        self._item = item
+        self._position = position
         self._count = count
 
     def __call__(self, error: SbpError | None) -> None:
-        if error is not None:
-            self._call.refuse(self._item, error)
+        item = self._call.item(self._position)
+        if error is not None or item is None:
+            # Too late: it is valid no longer, and its bytes are its sender's again.
+            self._call.refuse(self._position, error or SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "too late"))
         else:
-            self._appends.append_one(self._call, self._item, self._count)
+            self._appends.append_one(self._call, self._position, item, self._count)
 
 
 class _Owned:
     """An append that somebody else in this process carries out."""
 
-    __slots__ = ("_call", "_item")
+    __slots__ = ("_call", "_position")
 
-    def __init__(self, call: _Call, item: AppendItem) -> None:
+    def __init__(self, call: _Call, position: int) -> None:
         self._call = call
-        self._item = item
+        self._position = position
 
     def __call__(self, base_offset: int, error: SbpError | None) -> None:
-        item = self._item
         if error is not None:
-            self._call.refuse(item, error)
+            self._call.refuse(self._position, error)
         else:
-            self._call.add(AppendItemResult(item.stream_id, item.request_index, base_offset, _now_ms()))
+            self._call.add(self._position, base_offset, _now_ms(), Status())
 
 
 class _Call:
-    """One request. Results that come in one turn of the event loop share a frame; the last frame says so."""
+    """One request. Results that come in one turn of the event loop share a frame; the last frame says so.
 
-    __slots__ = ("_missing", "_reply", "_results", "_scheduled")
+    Its items are known by their positions. When the time is up those that are not stored are answered as unknown, and
+    what becomes of them later is of interest for the count of ``Appends.late_bytes`` only.
+    """
 
-    def __init__(self, total: int, reply: Reply) -> None:
-        self._missing = total
+    __slots__ = ("_appends", "_late", "_reply", "_results", "_scheduled", "_timeout_ms", "_waiting", "slot")
+
+    def __init__(self, appends: Appends, request: AppendBatchRequest, reply: Reply) -> None:
+        self.slot = -1
+        self._appends = appends
         self._reply = reply
+        self._timeout_ms = request.timeout_ms
+        self._waiting = dict(enumerate(request.items))
+        self._late: dict[int, int] = {}  # bytes of each item that was answered before its outcome was known
         self._results: list[AppendItemResult] = []
         self._scheduled = False
 
-    def refuse(self, item: AppendItem, error: SbpError) -> None:
+    def item(self, position: int) -> AppendItem | None:
+        """An item that is not answered yet."""
+        return self._waiting.get(position)
+
+    def refuse(self, position: int, error: SbpError) -> None:
         # A writer gives up after a failure, but not for want of room: it must be able to tell them apart.
         detail = NO_SPACE_DETAIL if isinstance(error, NoSpace) else b""
-        status = Status(error.code, error.message, detail)
-        self.add(AppendItemResult(item.stream_id, item.request_index, -1, 0, status))
+        self.add(position, -1, 0, Status(error.code, error.message, detail))
 
-    def add(self, result: AppendItemResult) -> None:
-        self._results.append(result)
-        self._missing -= 1
-        if self._missing == 0:
+    def refuse_all(self, error: SbpError) -> None:
+        for position in list(self._waiting):
+            self.refuse(position, error)
+
+    def add(self, position: int, base_offset: int, append_time_ms: int, status: Status) -> None:
+        item = self._waiting.pop(position, None)
+        if item is None:
+            self._appends.late_bytes -= self._late.pop(position, 0)
+            return
+        self._results.append(AppendItemResult(item.stream_id, item.request_index, base_offset, append_time_ms, status))
+        if not self._waiting:
             self.flush()
         elif not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._tick)
+
+    def expire(self) -> None:
+        self._late = {position: len(item.batch) for position, item in self._waiting.items()}
+        self._appends.late_bytes += sum(self._late.values())
+        status = too_late(self._timeout_ms)
+        for position in list(self._late):
+            self.add(position, -1, 0, status)
 
     def _tick(self) -> None:
         self._scheduled = False
@@ -168,4 +213,9 @@ class _Call:
 
     def flush(self) -> None:
         results, self._results = self._results, []
-        self._reply(AppendBatchResponse(last=self._missing == 0, results=results))
+        if not self._waiting:
+            self._appends.deadlines.remove(self)
+        while len(results) > _MAX_RESULTS:
+            self._reply(AppendBatchResponse(last=False, results=results[:_MAX_RESULTS]))
+            results = results[_MAX_RESULTS:]
+        self._reply(AppendBatchResponse(last=not self._waiting, results=results))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -18,6 +18,7 @@ from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
 from sbp_back.document.errors import DocumentError
+from sbp_back.document.timeouts import milliseconds
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.model import (
     AllocateIdRequest,
@@ -38,6 +39,11 @@ from sbp_back.model import (
     Response,
     Status,
 )
+
+# What an answer may take on its way, beyond the time that the server is given: a part of that, seconds, seconds.
+_GRACE = 0.1
+_LEAST_GRACE = 0.1
+_MOST_GRACE = 1.0
 
 T = TypeVar("T", bound=Response)
 D = TypeVar("D", bound=DocumentResponse)
@@ -98,13 +104,18 @@ class Trimmed:
 class DocumentClient:
     """Speaks through ``carrier``, which it closes. Requests may overlap; ``timeout`` is in seconds, for each.
 
-    Errors: :class:`~sbp_back.document.codes.DocumentError` for what the server refused, ``ConnectionLost`` when it did
-    not answer and the outcome is unknown. Nothing is repeated: the document has no way to recognise a repetition.
+    Errors: :class:`~sbp_back.document.errors.DocumentError` for what the server refused or, if ``outcome_unknown`` says
+    so, did not bring to its end; ``ConnectionLost`` when it did not answer and the outcome is unknown. Nothing is
+    repeated: the document has no way to recognise a repetition.
+
+    The server is told of ``timeout``, and given a moment more to answer that the time is up: what was done of a request
+    for many things is known then.
     """
 
     def __init__(self, carrier: Carrier, timeout: float = 30.0) -> None:
         self._carrier = carrier
-        self._timeout = timeout
+        self._timeout_ms = milliseconds(timeout)
+        self._timeout = timeout + max(_LEAST_GRACE, min(timeout * _GRACE, _MOST_GRACE))
 
     @classmethod
     def connect(
@@ -217,7 +228,7 @@ class DocumentClient:
             for index, (stream_id, records) in enumerate(batches)
         ]
         outcomes: dict[int, Appended | DocumentError] = {}
-        async for part in self._parts(m.AppendBatchRequest(int(self._timeout * 1000), items), self._timeout):
+        async for part in self._parts(m.AppendBatchRequest(self._timeout_ms, items), self._timeout):
             if not isinstance(part, m.AppendBatchResponse):
                 raise _nonsense(f"{type(part).__name__} is no answer to an append")
             _check(part.status)
@@ -260,6 +271,31 @@ class DocumentClient:
                 one = wanted[result.request_index]
                 yield one, _fetched(one, result)
 
+    async def watch(
+        self, stream_id: int, offset: int, *, max_bytes: int = 0, max_wait_ms: int = 10_000
+    ) -> AsyncGenerator[RecordBatch, None]:
+        """Every batch from the one that contains ``offset`` on, each as soon as it is durable; goes on for ever.
+
+        ``max_bytes``: of one fetch (0 leaves that to the server); ``max_wait_ms``: how long one waits for data. Raises
+        ``DocumentError``: 1404 when there is no such stream or it is deleted meanwhile (after ``max_wait_ms`` at the
+        latest), 1463 when a trim overtook it; ``ConnectionLost`` when the server does not answer, after which one may
+        go on from the end of the last batch.
+        """
+        await self.describe_stream(stream_id)
+        while True:
+            try:
+                found = await self.fetch(stream_id, offset, max_bytes, max_wait_ms=max_wait_ms)
+            except DocumentError:
+                await self.describe_stream(stream_id)  # of a stream that is gone a fetch does not always say so
+                raise
+            if not found.batches:
+                await self.describe_stream(stream_id)
+            elif found.next_offset <= offset:
+                raise _nonsense(f"what was sent from offset {offset} on ends at {found.next_offset}")
+            for batch in found.batches:
+                yield batch
+                offset = batch.end_offset
+
     # --- the server itself ------------------------------------------------------------------------------------------
 
     async def ping(self, payload: bytes = b"") -> None:
@@ -273,7 +309,7 @@ class DocumentClient:
 
     async def allocate_id(self, host: str) -> int:
         """A number the placement driver gives to nobody else."""
-        return (await self._ask(AllocateIdRequest(0, host), AllocateIdResponse)).id
+        return (await self._ask(AllocateIdRequest(self._timeout_ms, host), AllocateIdResponse)).id
 
     async def describe_cluster(self) -> list[PdNode]:
         """The placement driver's nodes."""
@@ -288,9 +324,10 @@ class DocumentClient:
             raise _nonsense(f"{type(answer).__name__} is no answer to {type(request).__name__}")
         return answer
 
-    async def _batch(self, request: DocumentRequest, kind: type[D]) -> D:
+    async def _batch(self, request: m.ControlRequest, kind: type[D]) -> D:
         """One answer of parts put together."""
         whole: D | None = None
+        request.timeout_ms = self._timeout_ms
         async for part in self._parts(request, self._timeout):
             _check(part.status)
             if not isinstance(part, kind):

@@ -17,6 +17,7 @@ A writer of sbp-0.2 that opens the stream seals our range like any other; what w
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 Ready = Callable[[SbpError | None], None]
 
+logger = logging.getLogger(__name__)
+
 _TRIES = 5
+_STOPPED = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
 
 
 def error_of(status: Status) -> SbpError:
@@ -72,6 +76,7 @@ class Lanes:
         self._waiting: dict[int, list[Ready]] = {}
         self._locks: dict[int, tuple[asyncio.Lock, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def server_id(self) -> int:
@@ -94,6 +99,9 @@ class Lanes:
 
     def when_ready(self, stream_id: int, ready: Ready) -> None:
         """Have ``ready`` called once there is a position, or with the reason why there is none."""
+        if self._closed:
+            ready(_STOPPED)
+            return
         waiting = self._waiting.get(stream_id)
         if waiting is not None:
             waiting.append(ready)
@@ -110,11 +118,14 @@ class Lanes:
                 await self._acquire(stream_id)
         except SbpError as refused:
             error = refused
-        finally:
-            # Also when the server stops meanwhile: nobody may be left without an answer.
-            stopped = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
-            for ready in self._waiting.pop(stream_id):
-                ready(error if error is not None or stream_id in self._open else stopped)
+        except Exception:
+            logger.exception("looking for the range of stream %d failed unexpectedly", stream_id)
+            error = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
+        self._found(stream_id, error)
+
+    def _found(self, stream_id: int, error: SbpError | None) -> None:
+        for ready in self._waiting.pop(stream_id):
+            ready(error)
 
     async def _acquire(self, stream_id: int) -> None:
         if self.position(stream_id)[0] >= 0:
@@ -184,6 +195,9 @@ class Lanes:
         are what the caller expects it to be, -1 if it does not mind. Raises ``SbpError`` 1470, 1400."""
         async with self._lock(stream_id):
             last = await self._last(stream_id)
+            if last is not None and last.is_open:
+                message = f"range {last.index} of stream {stream_id} is still open"
+                raise SbpError(ErrorCode.CREATE_RANGE_BEFORE_SEAL, message)
             will_be = (0, 0) if last is None else (last.index + 1, last.end)
             if index not in (-1, will_be[0]) or (start >= 0 and last is not None and start not in (0, will_be[1])):
                 message = f"the next range of stream {stream_id} is {will_be[0]} from offset {will_be[1]}"
@@ -195,9 +209,6 @@ class Lanes:
             return made.index
 
     async def seal(self, stream_id: int, index: int) -> int:
-            if last is not None and last.is_open:
-                message = f"range {last.index} of stream {stream_id} is still open"
-                raise SbpError(ErrorCode.CREATE_RANGE_BEFORE_SEAL, message)
         """Seals range ``index`` if it is the last one, opens the next one and returns the index of the open range
         (reference/sbp.md, section 2.4: repeatable). Raises ``SbpError`` 1462 for a range that does not exist."""
         async with self._lock(stream_id):
@@ -239,10 +250,15 @@ class Lanes:
             return await self.seal_here(found)
 
     async def close(self) -> None:
+        """Appends that wait for their range are refused. Idempotent."""
+        self._closed = True
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        # Here rather than in the tasks: one that is cancelled before its first step does not take any.
+        for stream_id in list(self._waiting):
+            self._found(stream_id, _STOPPED)
 
     @asynccontextmanager
     async def _lock(self, stream_id: int) -> AsyncIterator[None]:

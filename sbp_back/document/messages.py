@@ -6,7 +6,9 @@ own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from sbp_back.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
 
@@ -240,6 +242,21 @@ class TrimStreamsRequest(DocumentRequest):
     items: list[TrimItem] = field(default_factory=list)
 
 
+ControlRequest = (
+    ListRangesRequest
+    | SealRangesRequest
+    | SyncRangesRequest
+    | DescribeRangesRequest
+    | NextRangeRequest
+    | CreateStreamsRequest
+    | DeleteStreamsRequest
+    | UpdateStreamsRequest
+    | DescribeStreamsRequest
+    | TrimStreamsRequest
+)
+"""What is asked about streams and ranges."""
+
+
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
@@ -301,3 +318,24 @@ class DescribeStreamsResponse(DocumentResponse):
 @dataclass(slots=True)
 class TrimStreamsResponse(DocumentResponse):
     results: list[StreamItemResult] = field(default_factory=list)
+
+
+_ANSWERS: Mapping[type[DocumentRequest], Callable[[Status], DocumentResponse]] = MappingProxyType(
+    {
+        ListRangesRequest: ListRangesResponse,
+        SealRangesRequest: SealRangesResponse,
+        SyncRangesRequest: SyncRangesResponse,
+        DescribeRangesRequest: DescribeRangesResponse,
+        NextRangeRequest: NextRangeResponse,
+        CreateStreamsRequest: CreateStreamsResponse,
+        DeleteStreamsRequest: DeleteStreamsResponse,
+        UpdateStreamsRequest: UpdateStreamsResponse,
+        DescribeStreamsRequest: DescribeStreamsResponse,
+        TrimStreamsRequest: TrimStreamsResponse,
+    }
+)
+
+
+def refusal(request: ControlRequest, status: Status) -> DocumentResponse:
+    """The answer that refuses ``request`` as a whole: nothing but a status."""
+    return _ANSWERS[type(request)](status)

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from sbp_back.document import messages as m
 from sbp_back.document.appends import Appends
 from sbp_back.document.controls import Controls
 from sbp_back.document.fetches import Fetches
 from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, FetchBatchRequest, SealRangesRequest
+from sbp_back.document.timeouts import TimedReply
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.handler import Reply
 from sbp_back.model import (
     AllocateIdRequest,
+    AllocateIdResponse,
     DescribePdRequest,
     DescribePdResponse,
     DocumentRequest,
@@ -34,6 +38,7 @@ from sbp_back.model import (
     Status,
     SystemErrorResponse,
 )
+from sbp_back.range_server.longpoll import Deadlines
 
 if TYPE_CHECKING:
     from sbp_back.carrier import Carrier
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
     from sbp_back.range_server.server import RangeServer
 
 logger = logging.getLogger(__name__)
+
+_STOPPED = SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down"))
 
 
 class DocumentServer:
@@ -64,7 +71,9 @@ class DocumentServer:
         self._appends = Appends(lanes, to_range_server)
         self._fetches = Fetches(client)
         self._controls = Controls(lanes, client, pd, range_server, to_range_server, lambda: self.range_server_addr)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire)
+        self._tasks: set[asyncio.Task[Response]] = set()
 
     def handle(self, request: Request, reply: Reply) -> None:
         match request:
@@ -73,8 +82,10 @@ class DocumentServer:
             case FetchBatchRequest():
                 self._fetches.handle(request, reply)
             case DocumentRequest():
-                self._start(self._controls.handle(request), reply)
-            case PingRequest() | HeartbeatRequest() | AllocateIdRequest() | ReportMetricsRequest() | GoAway():
+                self._start(lambda: self._controls.handle(request), self._timed(request, reply))
+            case AllocateIdRequest():
+                self._pd.handle(request, self._timed(request, reply))
+            case PingRequest() | HeartbeatRequest() | ReportMetricsRequest() | GoAway():
                 self._pd.handle(request, reply)
             case DescribePdRequest():
                 self._pd.handle(request, lambda response: reply(self._with_address(response)))
@@ -84,12 +95,17 @@ class DocumentServer:
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
         """The range server's SEAL_RANGES."""
-        self._start(self._controls.seal_on_server(request), reply)
+        self._start(lambda: self._controls.seal_on_server(request), self._timed(request, reply))
 
     @property
     def waiting_fetches(self) -> int:
         """FETCH requests that are not answered in full."""
         return self._fetches.waiting
+
+    @property
+    def late_append_bytes(self) -> int:
+        """Of batches that are under way and were answered already, because their time was up."""
+        return self._appends.late_bytes
 
     def stop_waiting(self) -> None:
         """Answer waiting fetches with nothing, so that connections can drain."""
@@ -110,24 +126,41 @@ class DocumentServer:
             return DescribePdResponse(response.status, nodes)
         return response
 
-    def _start(self, work: Awaitable[DocumentResponse], reply: Reply) -> None:
-        task = asyncio.ensure_future(self._serve(work, reply))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _timed(self, request: DocumentRequest | AllocateIdRequest, reply: Reply) -> Reply:
+        """``reply``, within the time that the request allows if it says so."""
+        late: Callable[[Status], Response]
+        if isinstance(request, AllocateIdRequest):
+            late = AllocateIdResponse
+        elif isinstance(request, m.ControlRequest):
+            late = partial(m.refusal, request)
+        else:
+            return reply
+        if request.timeout_ms <= 0:
+            return reply
+        timed = TimedReply(reply, request.timeout_ms, late, self._deadlines)
+        self._deadlines.add(timed, self._loop.time() + request.timeout_ms / 1000)
+        return timed
 
-    async def _serve(self, work: Awaitable[DocumentResponse], reply: Reply) -> None:
+    def _start(self, work: Callable[[], Awaitable[DocumentResponse]], reply: Reply) -> None:
+        task = asyncio.ensure_future(self._outcome(work))
+        self._tasks.add(task)
+
+        def ended(done: asyncio.Task[Response]) -> None:
+            self._tasks.discard(done)
+            # Not in the task: one that is cancelled before its first step does not take any.
+            reply(_STOPPED if done.cancelled() else done.result())
+
+        task.add_done_callback(ended)
+
+    async def _outcome(self, work: Callable[[], Awaitable[DocumentResponse]]) -> Response:
         try:
-            response: Response = await work
+            return await work()
         except SbpError as error:
-            response = SystemErrorResponse(Status(error.code, error.message))
-        except asyncio.CancelledError:
-            reply(SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")))
-            raise
+            return SystemErrorResponse(Status(error.code, error.message))
         except Exception:
             logger.exception("a request of sbp-v0.1 failed unexpectedly")
             status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-            response = SystemErrorResponse(status)
-        reply(response)
+            return SystemErrorResponse(status)
 
 
 class RangeServerSide:

@@ -17,6 +17,7 @@ from sbp_back import (
     DocumentStream,
     Fetched,
     InProcessCarrier,
+    RecordBatch,
     Wanted,
     encode_batch,
 )
@@ -152,6 +153,78 @@ async def test_document_client_ranges(lab: Lab) -> None:
     assert caught.value.code == ErrorCode.RANGE_NOT_FOUND
 
 
+async def test_document_client_watches(lab: Lab) -> None:
+    """Every batch as it becomes durable, over ranges, from inside a batch on."""
+    client = lab.client
+    stream_id = (await client.create_stream()).stream.stream_id
+    await client.append(stream_id, [b"a", b"b", b"c"])
+    seen: list[tuple[int, list[bytes]]] = []
+
+    async def watch() -> None:
+        async for one in client.watch(stream_id, 1, max_bytes=1, max_wait_ms=60_000):
+            seen.append((one.base_offset, [bytes(record.body) for record in one.records]))
+            if one.end_offset == 7:
+                return
+
+    async with asyncio.timeout(30):
+        watching = asyncio.ensure_future(watch())
+        await until(lambda: len(seen) == 1)
+        await until(lambda: lab.embedded.range_server.waiting_fetches > 0)
+        await client.append(stream_id, [b"d"])
+        await until(lambda: len(seen) == 2)
+        await client.seal_range(stream_id, 0)
+        await client.append_many([(stream_id, [b"e"]), (stream_id, [b"f", b"g"])])
+        await watching
+    assert seen == [(0, [b"a", b"b", b"c"]), (3, [b"d"]), (4, [b"e"]), (5, [b"f", b"g"])]
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 10, 60_000])
+async def test_document_client_watch_ends_with_its_stream(lab: Lab, max_wait_ms: int) -> None:
+    client = lab.client
+    stream_id = (await client.create_stream()).stream.stream_id
+    await client.append(stream_id, [b"a"])
+    seen: list[int] = []
+
+    async def watch() -> None:
+        async for one in client.watch(stream_id, 0, max_wait_ms=max_wait_ms):
+            seen.append(one.base_offset)
+
+    async with asyncio.timeout(30):
+        watching = asyncio.ensure_future(watch())
+        await until(lambda: bool(seen))
+        if max_wait_ms == 60_000:
+            await until(lambda: lab.embedded.range_server.waiting_fetches > 0)
+        await client.delete_stream(stream_id)
+        with pytest.raises(DocumentError) as caught:
+            await watching
+        assert caught.value.code == ErrorCode.NOT_FOUND
+        with pytest.raises(DocumentError) as caught:
+            await watch()
+        assert caught.value.code == ErrorCode.NOT_FOUND
+    assert seen == [0]
+
+
+async def test_document_client_watch_that_a_trim_overtook(lab: Lab) -> None:
+    client = lab.client
+    stream_id = (await client.create_stream()).stream.stream_id
+    for body in (b"a", b"b", b"c"):
+        await client.append(stream_id, [body])
+    watching = client.watch(stream_id, 0, max_bytes=1)
+    assert (await anext(watching)).end_offset == 1
+    await client.trim_stream(stream_id, 2)
+    with pytest.raises(DocumentError) as caught:
+        await anext(watching)
+    assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
+    assert [one.base_offset async for one in _some(client, stream_id, 2, 1)] == [2]
+
+
+async def _some(client: DocumentClient, stream_id: int, offset: int, count: int) -> AsyncIterator[RecordBatch]:
+    watching = client.watch(stream_id, offset)
+    for _ in range(count):
+        yield await anext(watching)
+    await watching.aclose()
+
+
 async def test_document_client_server(lab: Lab) -> None:
     client = lab.client
     await client.ping(b"there?")
@@ -227,6 +300,20 @@ async def test_document_client_is_told_who_leads() -> None:
     assert caught.value.cluster == nodes
     await client.close()
     await listener.close()
+
+
+async def test_document_client_watch_of_a_server_that_repeats_itself() -> None:
+    """It does not go on for ever with the same batch."""
+    same = m.FetchBatchResponse(results=[m.FetchItemResult(1, 0, parts=[encode_batch([DocumentRecord(b"a")])])])
+    described = m.DescribeStreamsResponse(results=[m.StreamItemResult(DocumentStream(1, 1, 0))])
+    server = Scripted(lambda request: [same if isinstance(request, m.FetchBatchRequest) else described])
+    client = DocumentClient(InProcessCarrier(server))
+    watching = client.watch(1, 0)
+    assert (await anext(watching)).end_offset == 1
+    with pytest.raises(DocumentError) as caught:
+        await anext(watching)
+    assert caught.value.code == ErrorCode.DECODE
+    await client.close()
 
 
 @pytest.mark.parametrize(
