@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _MAX_WAIT_MS = 5 * 60 * 1000
 _FRAME_BYTES = 15 * 1024 * 1024
-"""Results share a frame up to so many bytes of record batches; what remains of 16 MiB is for its header."""
+"""Results share a frame up to so many bytes; what remains of 16 MiB is for a batch that is longer on its own."""
+_RESULT_BYTES = 128
+"""Of a result in the frame's header, besides its message."""
 
 
 class Fetches:
@@ -110,12 +112,8 @@ class _Call:
         elif not answer:
             result.status = Status(ErrorCode.NO_NEW_RECORD)
         else:
-            parts: list[Buffer] = []
-            for entry in answer:
-                parts += as_batch(entry)
-            result.parts = parts
-            result.batch_count = len(answer)
-        size = result.size
+            _fill(result, answer)
+        size = result.size + _RESULT_BYTES + 2 * len(result.status.message)
         if self._results and self._size + size > _FRAME_BYTES:
             self.flush()
         self._missing.discard(position)
@@ -142,3 +140,19 @@ class _Call:
         if not self._missing:
             self._fetches.finished(self)
         self._reply(FetchBatchResponse(last=not self._missing, results=results))
+
+
+def _fill(result: FetchItemResult, entries: list[Entry]) -> None:
+    """At least one batch, and what more a frame holds: a fetch that goes on into the stream's next range takes at least
+    one batch from there, however long that is."""
+    parts: list[Buffer] = []
+    size = count = 0
+    for entry in entries:
+        made = as_batch(entry)
+        size += sum(len(part) for part in made)
+        if count and size > _FRAME_BYTES:
+            break
+        parts += made
+        count += 1
+    result.parts = parts
+    result.batch_count = count

@@ -44,6 +44,7 @@ from sbp_back.model import (
 )
 from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
+from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until
 
 BROKEN = (ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.PD_INTERNAL_SERVER_ERROR)
@@ -407,8 +408,8 @@ async def test_document_create_range(document_lab: Lab) -> None:
         (m.DocumentRange(4711), ErrorCode.NOT_FOUND),
     ):
         (refused,) = await exchange(lab.to, m.NextRangeRequest(wanted))
-        assert refused.status.code == code
         assert isinstance(refused, m.NextRangeResponse)
+        assert refused.status.code == code
     answer = await ask(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id)), m.NextRangeResponse)
     assert answer.range is not None
     assert (answer.range.index, answer.range.start, answer.range.end) == (1, 0, -1)
@@ -637,6 +638,34 @@ async def test_document_fetch_of_more_than_a_frame(lab: Lab) -> None:
     results = [one for part in parts if isinstance(part, m.FetchBatchResponse) for one in part.results]
     assert sorted(one.request_index for one in results) == [0, 1, 2]
     assert [[offset for offset, _ in bodies(one)] for one in results] == [list(range(30))] * 3
+
+
+@pytest.mark.parametrize("kind", ["in-process", "tcp", "april"])
+async def test_document_fetch_over_ranges_of_more_than_a_frame(tmp_path: Path, kind: str) -> None:
+    """At least one batch of each range, however long, would be more than a frame: what does not fit comes next."""
+    async with running(tmp_path, store=StoreOptions(segment_bytes=64 << 20, low_water_bytes=0)) as embedded:
+        to = carrier(embedded, kind)
+        stream_id = await created(to)
+        bodies_of = [bytes(500_000), bytes(300_000), bytes((16 << 20) - (128 << 10)), bytes(10)]
+        for index, body in enumerate(bodies_of):
+            assert (await appended(to, stream_id, body)).base_offset == index
+            await ask(to, m.SealRangesRequest(ranges=[m.RangeId(stream_id, index)]), m.SealRangesResponse)
+        sizes: list[int] = []
+        while len(sizes) < len(bodies_of):
+            found = bodies(await fetched(to, stream_id, len(sizes)))
+            assert [offset for offset, _ in found][:1] == [len(sizes)]
+            sizes += [len(body) for _, body in found]
+        assert sizes == [len(body) for body in bodies_of]
+        await to.close()
+
+
+async def test_document_append_with_more_results_than_a_frame_holds(lab: Lab) -> None:
+    items = [m.AppendItem(4711, k, b"") for k in range(20_000)]
+    parts = await exchange(lab.to, m.AppendBatchRequest(0, items))
+    assert [getattr(part, "last", None) for part in parts] == [False, True]
+    results = [one for part in parts if isinstance(part, m.AppendBatchResponse) for one in part.results]
+    assert sorted(one.request_index for one in results) == list(range(20_000))
+    assert {one.status.code for one in results} == {ErrorCode.BAD_REQUEST}
 
 
 async def test_document_append_of_too_much(tmp_path: Path) -> None:
