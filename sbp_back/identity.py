@@ -49,7 +49,10 @@ async def ask_identity(call: Call) -> str:
     """The identity of the placement driver that ``call`` asks; empty when it tells none. Raises ``SbpError``."""
     response = await call(DescribePdRequest())
     if not response.status.ok:
-        raise SbpError(response.status.code, response.status.message)
+        # Requests and answers of this kind look the same in both dialects, but for the codes.
+        strange = response.status.code == ErrorCode.UNSPECIFIED
+        hint = "it answers with code 0, as a listener of sbp-v0.1 does that is taken for one of sbp-0.2"
+        raise SbpError(response.status.code, hint if strange else response.status.message)
     if not isinstance(response, DescribePdResponse):
         raise SbpError(ErrorCode.DECODE, f"{type(response).__name__} is no answer to DescribePdRequest")
     return identity_of(response.nodes)

@@ -224,3 +224,15 @@ def test_retention_and_deletion_reach_the_backend(factory: NodeFactory) -> None:
         await client.close()
 
     asyncio.run(asyncio.wait_for(deleted(), 60))
+
+
+def test_a_node_led_to_a_listener_of_the_other_dialect_says_so(factory: NodeFactory) -> None:
+    _, backend = start(factory)
+    addresses = backend.addresses
+    for dialect, listener, said in (
+        ("v0.1", "sbp-pd", "this listener speaks sbp-0.2"),
+        ("0.2", "sbp-v0.1", "as a listener of sbp-v0.1 does that is taken for one of sbp-0.2"),
+    ):
+        settings = {"sbp.mode": "external", "sbp.dialect": dialect, "sbp.pd": addresses[listener]}
+        node = factory(f"wrong-{dialect}", settings=settings, listen={"kafka": "127.0.0.1:0", "console": "off"})
+        assert said in node.tail()
