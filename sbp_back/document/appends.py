@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.batch import FORMAT_FLAG, count_records, set_base_offset
-from sbp_back.document.lanes import Lanes
+from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.document.timeouts import too_late
 from sbp_back.entry import pack_entry
@@ -16,6 +17,8 @@ from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
 from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
+
+logger = logging.getLogger(__name__)
 
 _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
@@ -53,12 +56,12 @@ class Appends:
         for position, item in enumerate(request.items):
             try:
                 count = _count(item)
-                owner = self._lanes.owner_of(item.stream_id)
-                if owner is not None:
-                    owner.append(bytearray(item.batch), count, FORMAT_FLAG, _Owned(call, position))
-                    continue
             except SbpError as error:
                 call.refuse(position, error)
+                continue
+            owner = self._lanes.owner_of(item.stream_id)
+            if owner is not None:
+                _append_to(owner, item, count, _Owned(call, position))
                 continue
             index, offset = upcoming.get(item.stream_id) or self._lanes.position(item.stream_id)
             if index < 0:
@@ -96,6 +99,17 @@ class Appends:
                 call.add(position, -1, 0, status)
 
         self._carrier.submit(AppendRequest(0, entries), answered)
+
+
+def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned) -> None:
+    try:
+        owner.append(bytearray(item.batch), count, FORMAT_FLAG, done)
+    except SbpError as error:
+        done(-1, error)
+    except Exception:
+        # A defect of the owner's must not take the other batches of the request along.
+        logger.exception("the owner of stream %d failed unexpectedly", item.stream_id)
+        done(-1, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log"))
 
 
 def _count(item: AppendItem) -> int:

@@ -83,9 +83,10 @@ class Lanes:
         return self._range_server.info.server_id
 
     def position(self, stream_id: int) -> tuple[int, int]:
-        """(range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first."""
+        """(range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first, or
+        others wait for it still, which came before."""
         index = self._open.get(stream_id, -1)
-        if index < 0:
+        if index < 0 or stream_id in self._waiting:
             return -1, -1
         offset = self._range_server.next_offset(stream_id, index)
         if offset < 0:

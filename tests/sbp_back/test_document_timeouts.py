@@ -36,6 +36,7 @@ from sbp_back.model import (
     Response,
     Status,
 )
+from sbp_back.placement_driver.state import RangeRow
 from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.document_lab import Wire, appended, ask, batch, carrier, created, exchange, fetched, running, until
 from tests.sbp_back.store.store_harness import FaultyFiles
@@ -418,6 +419,55 @@ async def test_document_requests_are_answered_when_the_server_stops_before_it_be
             assert described.status == Status(UNKNOWN, "the server is shutting down")
             await asyncio.gather(*stopping)
             assert (await appended(lab.to, stream_id, b"b")).status.code == UNKNOWN
+
+
+async def test_document_a_defect_of_an_owner_is_answered(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    stream_id, other = await created(lab.to), await created(lab.to)
+
+    class Owner:
+        def append(self, batch: bytearray, count: int, flags: int, done: Callable[..., None]) -> None:
+            raise LookupError("a defect")
+
+    lab.embedded.document.lanes.owner_of = lambda asked: Owner() if asked == stream_id else None
+    items = [m.AppendItem(one, k, batch(b"a")) for k, one in enumerate((other, stream_id, other))]
+    results = results_of(await exchange(lab.to, m.AppendBatchRequest(0, items)))
+    assert results == {0: (ErrorCode.OK, 0), 1: (UNKNOWN, -1), 2: (ErrorCode.OK, 1)}
+    assert "failed unexpectedly" in caplog.text
+
+
+async def test_document_no_append_overtakes_those_that_wait_for_the_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One arrives when the range was just found, but by a change of ranges that those before it wait behind."""
+    async with lab_of(tmp_path, "in-process") as lab:
+        stream_id = await created(lab.to)
+        lanes = lab.embedded.document.lanes
+        adopt = lanes._adopt
+        second: list[int] = []
+
+        def reply(answer: Response | ConnectionLost) -> None:
+            assert isinstance(answer, m.AppendBatchResponse)
+            second.extend(one.base_offset for one in answer.results)
+
+        overtaking = [m.AppendBatchRequest(0, [m.AppendItem(stream_id, 0, batch(b"second"))])]
+
+        async def adopted(row: RangeRow) -> None:
+            await adopt(row)
+            if overtaking:
+                lab.to.submit(overtaking.pop(), reply)
+
+        monkeypatch.setattr(lanes, "_adopt", adopted)
+        async with lab.busy_placement_driver():
+            lanes.forget(stream_id)
+            sealing = asyncio.ensure_future(exchange(lab.to, m.SealRangesRequest(0, [m.RangeId(stream_id, 0)])))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            first = asyncio.ensure_future(appended(lab.to, stream_id, b"first"))
+            await asyncio.sleep(0)
+        await sealing
+        assert (await first).base_offset == 0
+        await until(lambda: bool(second))
+        assert second == [1]
 
 
 @pytest.mark.parametrize("answer", [AppendResponse(), m.FetchBatchResponse()])
