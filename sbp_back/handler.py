@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sbp_back.model import Request, Response
 
@@ -19,3 +19,18 @@ class Handler(Protocol):
     """
 
     def handle(self, request: Request, reply: Reply) -> None: ...
+
+
+class Session(Handler, Protocol):
+    """Serves the requests of one connection."""
+
+    def ended(self) -> None:
+        """The connection is no more; answers to what is under way go nowhere."""
+
+
+@runtime_checkable
+class HasSessions(Protocol):
+    """A handler for which it matters which requests come over one connection."""
+
+    def session(self) -> Session:
+        """For a connection that was just made."""

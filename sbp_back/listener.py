@@ -28,7 +28,7 @@ from sbp_back.frame import (
     FrameReader,
     encode_frame,
 )
-from sbp_back.handler import Handler
+from sbp_back.handler import Handler, HasSessions
 from sbp_back.model import (
     Buffer,
     DocumentRequest,
@@ -188,7 +188,8 @@ class _Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._listener = listener
         self._loop = loop
-        self._handler = handler
+        self._session = handler.session() if isinstance(handler, HasSessions) else None
+        self._handler = handler if self._session is None else self._session
         self._dialect = dialect
         self._options = options
         self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
@@ -224,6 +225,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         if self._leaving is not None:
             self._leaving.cancel()
+        if self._session is not None:
+            self._session.ended()
         self._listener.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -52,6 +52,7 @@ from sbp_back.model import (
 )
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
+from sbp_back.placement_driver.session import PdSession
 from sbp_back.placement_driver.state import PdState, StateError, Transaction
 
 if TYPE_CHECKING:
@@ -118,6 +119,18 @@ class PlacementDriver:
 
     def alive_servers(self) -> list[int]:
         return self._servers.alive()
+
+    def session(self) -> PdSession:
+        """For a connection of a listener (:class:`~sbp_back.handler.HasSessions`)."""
+        return PdSession(self)
+
+    def server_joined(self, server_id: int) -> None:
+        """A range server reports over one more connection."""
+        self._servers.joined(server_id)
+
+    def server_left(self, server_id: int) -> None:
+        """A connection that a range server reported over has ended."""
+        self._servers.left(server_id)
 
     def handle(self, request: Request, reply: Reply) -> None:
         match request:

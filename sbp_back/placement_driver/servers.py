@@ -48,6 +48,8 @@ class _Server:
     heard: float
     metrics: RangeServerMetrics | None = None
     given: int = 0  # ranges since the metrics were told
+    connections: int = 0  # over which it has reported
+    doubtful: bool = False  # the last of them has ended, and it was not heard since
 
 
 class Servers:
@@ -70,6 +72,7 @@ class Servers:
             self._servers[info.server_id] = _Server(info, self._clock(), metrics)
             return True
         known.heard = self._clock()
+        known.doubtful = False
         if metrics is not None:
             known.metrics = metrics
             known.given = 0
@@ -77,6 +80,20 @@ class Servers:
             return False
         known.info = info
         return True
+
+    def joined(self, server_id: int) -> None:
+        """A server that was heard reports over one more connection."""
+        server = self._servers.get(server_id)
+        if server is not None:
+            server.connections += 1
+
+    def left(self, server_id: int) -> None:
+        """A connection that a server reported over has ended. With the last one its process may have, too: until it is
+        heard again, other servers are preferred."""
+        server = self._servers.get(server_id)
+        if server is not None:
+            server.connections -= 1
+            server.doubtful = server.connections <= 0
 
     def is_alive(self, server_id: int) -> bool:
         """Heard within the set time and not known to have a full disk (reference/sbp.md, section 2.4)."""
@@ -93,17 +110,20 @@ class Servers:
         return [server_id for server_id in self._servers if self.is_alive(server_id)]
 
     def choose(self, count: int) -> list[int] | None:
-        """``count`` different living servers, or None when there are not so many.
+        """``count`` different living servers, or None when there are not so many; doubtful ones last.
 
         Each is the better of two drawn at random: close to the best choice, without sending every new range to the
         one server that looks best until its next report. The first one counts as given a range until that report, or
         many ranges made at once would all avoid the server that looks worst by a trifle.
         """
-        pool = self.alive()
-        if len(pool) < count:
+        alive = self.alive()
+        if len(alive) < count:
             return None
+        pool = [server_id for server_id in alive if not self._servers[server_id].doubtful]
+        doubtful = [server_id for server_id in alive if self._servers[server_id].doubtful]
         chosen = []
         for _ in range(count):
+            pool = pool or doubtful
             pair = self._rng.sample(pool, min(2, len(pool)))
             best = max(pair, key=self._score_of)
             pool.remove(best)

@@ -104,6 +104,33 @@ def test_a_range_server_dies_under_load_and_comes_back(cluster_of: Make) -> None
     load.verify(cluster.node.kafka)
 
 
+def test_ranges_of_a_dead_server_move_at_once(cluster_of: Make) -> None:
+    """Its connection to the placement driver ends with it; nobody waits for its silence to tell."""
+    cluster = cluster_of(2)
+    cluster.pd.settings["sbp.alive_ms"] = "1h"
+    cluster.pd.restart()
+    until(lambda: cluster.alive() == 2, "range servers report")
+    cluster.create_topic("t", 12)
+    load = Load(cluster.node.kafka, "t", 12)
+    load.start()
+    load.more(500)
+    until(lambda: all(asyncio.run(cluster.placement(12)).values()), "every partition is written to")
+    placement = asyncio.run(cluster.placement(12))
+    victim_id = placement[0][-1]
+    cluster.server_of(victim_id).kill()
+    load.more(2000)
+    load.finish()
+    after = asyncio.run(cluster.placement(12))
+    for stream, servers in placement.items():
+        moved = [1 - victim_id] if servers[-1] == victim_id else []
+        assert after[stream] == servers + moved, "no range was given to the dead server"
+    for server in cluster.servers:
+        if server.process is None or server.process.poll() is not None:
+            server.process = None
+            server.start()
+    load.verify(cluster.node.kafka)
+
+
 def test_the_placement_driver_dies_under_load_and_comes_back(cluster_of: Make) -> None:
     cluster = cluster_of(2)
     cluster.create_topic("t", 4)

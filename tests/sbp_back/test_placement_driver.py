@@ -487,3 +487,46 @@ def test_many_ranges_at_once_leave_no_server_out() -> None:
         servers.heard(RangeServerInfo(server_id, ""), RangeServerMetrics(disk_free_space=1, memory_used=server_id))
     given = Counter(chosen[0] for _ in range(300) if (chosen := servers.choose(3)) is not None)
     assert all(80 <= given[server_id] <= 120 for server_id in range(3)), given
+
+
+def test_a_server_whose_connections_ended_is_chosen_only_if_need_be() -> None:
+    servers = Servers(10.0, lambda: 0.0, random.Random(4))
+    for server_id in range(3):
+        servers.heard(RangeServerInfo(server_id, ""), None)
+        servers.joined(server_id)
+    servers.joined(2)
+    servers.left(2)
+    assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 1, 2}, "it has another connection"
+    servers.left(1)
+    assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 2}
+    assert {(len(chosen), chosen[2]) for _ in range(50) if (chosen := servers.choose(3))} == {(3, 1)}
+    assert sorted(servers.alive()) == [0, 1, 2], "it may come back at any moment"
+    servers.heard(RangeServerInfo(1, ""), None)
+    assert {chosen[0] for _ in range(50) if (chosen := servers.choose(1))} == {0, 1, 2}
+    servers.joined(99)
+    servers.left(99)  # never heard of
+
+
+async def test_a_session_joins_once_for_every_server_that_reports_over_it(bench: Bench) -> None:
+    await bench.servers(2)
+    session, other = bench.pd.session(), bench.pd.session()
+    report = ReportMetricsRequest(RangeServerInfo(0, "rs0:1"), RangeServerMetrics(disk_free_space=1))
+    heartbeat = HeartbeatRequest("rs0", ClientRole.RANGE_SERVER, RangeServerInfo(0, "rs0:1"))
+    client = HeartbeatRequest("client", ClientRole.FRONTEND)
+    answers: list[Response] = []
+    for request in (report, heartbeat, client, report):
+        session.handle(request, answers.append)
+    other.handle(heartbeat, answers.append)
+
+    async def chosen() -> set[int]:
+        streams = [await bench.stream() for _ in range(20)]
+        created = [await bench.create(stream_id, 1, 0, 0) for stream_id in streams]
+        return {one.range.servers[0].server_id for one in created}
+
+    session.ended()
+    assert await chosen() == {0, 1}, "it reports over another connection"
+    other.ended()
+    other.ended()
+    assert await chosen() == {1}
+    await bench.heartbeat(0)
+    assert 0 in await chosen()
