@@ -1,10 +1,9 @@
 """What a foreign client of the variant of April really sends, and that it gets what it can read.
 
 ``FRAMES`` were recorded between the Java client of April 2023 (elastic-stream f6cc9d84, sdks/java, compiled as it is
-but for its key-value part) and a node of ours. The first group are operations of that client. The second group it has
-tables for but no operation: they were written with those tables and sent through its connection.
-
-The session went on with what was answered here; docs/sbp.md says how far.
+but for its key-value part) and a node of ours; docs/sbp.md tells what was run. For trimming, deleting, updating and
+syncing, ids, metrics and the cluster that client has tables but no operation: those frames were written with its tables
+and sent through its connection.
 """
 
 from __future__ import annotations
