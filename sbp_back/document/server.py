@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,11 @@ from sbp_back.model import (
     DocumentResponse,
     GoAway,
     HeartbeatRequest,
+    HeartbeatResponse,
     PdNode,
     PingRequest,
     ReportMetricsRequest,
+    ReportMetricsResponse,
     Request,
     Response,
     Status,
@@ -68,6 +71,7 @@ class DocumentServer:
         self.pd_addr = ""
         self.range_server_addr = ""
         self._pd = pd
+        self._range_server = range_server
         self._appends = Appends(lanes, to_range_server)
         self._fetches = Fetches(client)
         self._controls = Controls(lanes, client, pd, range_server, to_range_server, lambda: self.range_server_addr)
@@ -85,8 +89,10 @@ class DocumentServer:
                 self._start(lambda: self._controls.handle(request), self._timed(request, reply))
             case AllocateIdRequest():
                 self._pd.handle(request, self._timed(request, reply))
-            case PingRequest() | HeartbeatRequest() | ReportMetricsRequest() | GoAway():
+            case PingRequest() | GoAway():
                 self._pd.handle(request, reply)
+            case HeartbeatRequest() | ReportMetricsRequest():
+                self._report(request, reply)
             case DescribePdRequest():
                 self._pd.handle(request, lambda response: reply(self._with_address(response)))
             case _:
@@ -118,6 +124,21 @@ class DocumentServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+
+    def _report(self, request: HeartbeatRequest | ReportMetricsRequest, reply: Reply) -> None:
+        """A sign of life of a range server. Ours has an address of another dialect, which stays what it is, whatever
+        somebody on this listener says of the server that he was told of here."""
+        own, said = self._range_server.info, request.range_server
+        if said is None or said.server_id != own.server_id:
+            self._pd.handle(request, reply)
+            return
+
+        def echo(response: Response) -> None:
+            if isinstance(response, HeartbeatResponse | ReportMetricsResponse):
+                response.range_server = said
+            reply(response)
+
+        self._pd.handle(replace(request, range_server=own), echo)
 
     def _with_address(self, response: Response) -> Response:
         if isinstance(response, DescribePdResponse):

@@ -45,7 +45,7 @@ from sbp_back.model import (
 from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.range_server.store import StoreOptions
-from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until
+from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until, write
 
 BROKEN = (ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.PD_INTERNAL_SERVER_ERROR)
 """What must not come of anything a client says."""
@@ -135,6 +135,20 @@ async def test_document_report_metrics(lab: Lab) -> None:
     answer = await lab.to.call(ReportMetricsRequest(server, RangeServerMetrics(1, 2, 1 << 40)))
     assert answer == ReportMetricsResponse(server, Status())
     assert 78 in lab.embedded.placement_driver.alive_servers()
+
+
+async def test_what_is_said_of_our_own_range_server_does_not_move_it(lab: Lab) -> None:
+    """Clients of the document know it at their own listener: that address is of no use to those of sbp-0.2."""
+    stream = await lab.embedded.client.create_stream()
+    await write(await lab.embedded.client.open(stream.stream_id, 1), b"x")
+    (before,) = await lab.embedded.client.list_ranges(stream.stream_id)
+    said = RangeServerInfo(before.servers[0].server_id, "listener-of-the-document:1")
+    heard = await lab.to.call(ReportMetricsRequest(said, RangeServerMetrics(1, 2, 1 << 40)))
+    assert heard == ReportMetricsResponse(said, Status())
+    heartbeat = await lab.to.call(HeartbeatRequest("rs", ClientRole.RANGE_SERVER, said))
+    assert heartbeat == HeartbeatResponse("rs", ClientRole.RANGE_SERVER, said, Status())
+    (after,) = await lab.embedded.client.list_ranges(stream.stream_id)
+    assert after.servers == before.servers
 
 
 async def test_document_describe_pd_cluster(lab: Lab) -> None:
