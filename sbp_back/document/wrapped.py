@@ -143,7 +143,7 @@ def entries_of(data: Buffer, stream_id: int) -> list[Entry]:
         base, meta, at = parse_head(batch, lenient=True)
         count = count_records(batch)
         if count == 1 and wrapped_format(meta) >= 0:
-            count += max(delta for delta, _, _ in _payloads(batch, at))
+            count += max((delta for delta, _, _ in _payloads(batch, at)), default=0)
         entries.append(pack_entry(stream_id, 0, FORMAT_FLAG, base, count, max(meta.base_timestamp, 0), batch))
     return entries
 

@@ -14,6 +14,7 @@ from sbp_back.document.batch import (
     count_records,
     encode_batch,
     parse_batch,
+    parse_head,
     set_base_offset,
     split_batches,
 )
@@ -117,6 +118,15 @@ def test_a_mark_over_records_that_do_not_fit_it_hides_nothing() -> None:
     (entry,) = entries_of(batch, 1)
     assert entry.count == 4
     assert unwrap(entry) == [entry], "a record behind the last payload belongs to none"
+
+
+def test_a_mark_over_nothing_but_empty_records_hides_nothing() -> None:
+    head = wrap(1, 1, [Payload(b"", 1, 5)])
+    records_at = parse_head(memoryview(head))[2]
+    for count in (1, 3):
+        (entry,) = entries_of(head[:records_at] + bytes(8 * count), 1)
+        assert entry.count == count
+        assert unwrap(entry) == [entry]
 
 
 @settings(deadline=None, max_examples=300)
