@@ -15,10 +15,11 @@ from bridges.front import Address
 if TYPE_CHECKING:
     from bridges.pd_identity import StreamHome
     from bridges.streams import Streams
-    from sbp_back.carrier import Carrier, TcpOptions
+    from sbp_back.carrier import Carrier
     from sbp_back.client import ClientOptions
     from sbp_back.document.streams import DocumentStreams
     from sbp_back.embedded import Embedded
+    from sbp_back.model import RangeServerInfo
     from sbp_back.range_server.store.options import StoreOptions
 
 PD = "sbp-pd"
@@ -126,7 +127,7 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
 
 
 async def _external(settings: Settings, home: StreamHome) -> Backend:
-    from sbp_back.carrier import TcpOptions
+    from sbp_back.carrier import TcpOptions, tcp_connector
     from sbp_back.dialects import DIALECTS
     from sbp_back.errors import SbpError, StoreError
     from sbp_back.leader import pd_carrier
@@ -139,8 +140,10 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     ours = sbp.flavor == "anabranch"
     if not ours:
         await home.require("")
-    pd = pd_carrier(sbp.pd, DIALECTS[f"sbp-{sbp.dialect}"], tcp, home.introduce if ours else None)
-    backend = _shared(sbp, pd, tcp) if sbp.dialect == "v0.1" else _fenced(sbp, pd, tcp)
+    dialect = DIALECTS[f"sbp-{sbp.dialect}"]
+    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce if ours else None)
+    connect = tcp_connector(dialect, tcp)
+    backend = _shared(sbp, pd, connect) if sbp.dialect == "v0.1" else _fenced(sbp, pd, connect)
     try:
         described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
@@ -154,17 +157,14 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     return backend
 
 
-def _fenced(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
-    from sbp_back.carrier import tcp_connector
+def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
     from sbp_back.client import Client
 
-    return Backend(Client(pd, tcp_connector(options=tcp), client_options(sbp)))
+    return Backend(Client(pd, connect, client_options(sbp)))
 
 
-def _shared(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
-    from sbp_back.carrier import tcp_connector
+def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
     from sbp_back.control import ControlOptions
-    from sbp_back.dialects import DIALECTS
     from sbp_back.document.streams import DocumentStreams, StreamsOptions
 
     seconds = sbp.timeout_ms / 1000
@@ -172,5 +172,5 @@ def _shared(sbp: SbpSettings, pd: Carrier, tcp: TcpOptions) -> Backend:
     options = StreamsOptions(
         control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
     )
-    streams = DocumentStreams(pd, tcp_connector(DIALECTS["sbp-v0.1"], tcp), options)
+    streams = DocumentStreams(pd, connect, options)
     return Backend(streams, shared=streams)

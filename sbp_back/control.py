@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from sbp_back.carrier import Carrier
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.model import ListRangeRequest, ListRangeResponse, RangeInfo, Request, Response
 
+A = TypeVar("A")
 T = TypeVar("T", bound=Response)
 
 TRANSIENT_CODES = frozenset(
@@ -57,10 +58,16 @@ async def ask_repeatedly(
     carrier: Carrier, request: Request, kind: type[T], options: ControlOptions, *, final: Iterable[int] = ()
 ) -> T:
     """The same for a request that may be served more than once; codes in ``final`` are not worth a repetition."""
+    return await repeatedly(lambda: ask(carrier, request, kind, options), options, final=final)
+
+
+async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOptions, *, final: Iterable[int] = ()) -> A:
+    """What ``attempt`` comes to, which does no harm when it is made more than once: until it succeeds, fails for good
+    or has been made ``options.tries`` times. Raises ``SbpError``."""
     delay = options.delay_first
     for _ in range(options.tries - 1):
         try:
-            return await ask(carrier, request, kind, options)
+            return await attempt()
         except ConnectionLost:
             pass
         except SbpError as error:
@@ -68,7 +75,7 @@ async def ask_repeatedly(
                 raise
         await asyncio.sleep(delay)
         delay = min(2 * delay, options.delay_limit)
-    return await ask(carrier, request, kind, options)
+    return await attempt()
 
 
 async def list_ranges(pd: Carrier, stream_id: int, options: ControlOptions) -> list[RangeInfo]:

@@ -38,7 +38,8 @@ _HEAD = Struct(">BqI")
 _BASE = Struct(">q")
 _RECORD = Struct(">II")
 _HEAD_BYTES = _HEAD.size
-_EMPTY_RECORDS = re.compile(rb"(?:\0{8})+")
+EMPTY_RECORD_BYTES = _RECORD.size
+_EMPTY_RECORDS = re.compile(rb"(?:\0{%d})+" % EMPTY_RECORD_BYTES)
 """Records without meta and body, any number of them: there are as many as a wrapped payload has records."""
 
 
@@ -113,7 +114,7 @@ class RecordBatch:
 # --- walking --------------------------------------------------------------------------------------------------------
 
 
-def first_record(data: memoryview, at: int) -> int:
+def _first_record(data: memoryview, at: int) -> int:
     """Where the records of the batch at ``at`` begin."""
     if len(data) - at < _HEAD_BYTES:
         raise DecodeError(f"a record batch of {len(data) - at} bytes has no head")
@@ -140,7 +141,7 @@ def next_record(data: memoryview, at: int) -> tuple[int, int]:
 def parse_head(data: memoryview, *, lenient: bool = False) -> tuple[int, BatchMeta, int]:
     """Base offset and meta of the batch that begins ``data``, and where its records begin. Raises ``DecodeError``; with
     ``lenient`` not for a meta that is no table, which the server stores unseen: it then says nothing."""
-    at = first_record(data, 0)
+    at = _first_record(data, 0)
     meta: BatchMeta = _read_meta(BATCH_META, data[_HEAD_BYTES:at], lenient)
     return int(_BASE.unpack_from(data, 1)[0]), meta, at
 
@@ -160,7 +161,7 @@ def wrapped_format(meta: BatchMeta) -> int:
 
 
 def end_of_empty_records(data: memoryview, at: int) -> int:
-    """Where a run of empty records ends that may begin at ``at``; each has eight bytes."""
+    """Where a run of empty records ends that may begin at ``at``."""
     run = _EMPTY_RECORDS.match(data, at)
     return at if run is None else run.end()
 
@@ -169,14 +170,14 @@ def count_records(batch: Buffer) -> int:
     """Records of exactly one batch, by walking it. Raises ``DecodeError``, also for a batch without records."""
     data = memoryview(batch)
     size = len(data)
-    at = first_record(data, 0)
+    at = _first_record(data, 0)
     unpack = _RECORD.unpack_from
     count = 0
     while at <= size - 8:
         meta_length, body_length = unpack(data, at)
         if not meta_length and not body_length:
             after = end_of_empty_records(data, at)
-            count += (after - at) // 8
+            count += (after - at) // EMPTY_RECORD_BYTES
             at = after
             continue
         at += 8 + meta_length + body_length
@@ -220,7 +221,7 @@ def _starts(view: memoryview) -> Iterator[int]:
     at = 0
     while at < len(view):
         yield at
-        at = first_record(view, at)
+        at = _first_record(view, at)
         while at < len(view) and view[at] != BATCH_MAGIC:
             after = end_of_empty_records(view, at)
             at = after if after > at else next_record(view, at)[1]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.errors import DocumentError
@@ -17,31 +17,24 @@ from sbp_back.document.messages import (
     AppendBatchRequest,
     AppendBatchResponse,
     AppendItem,
+    AppendItemResult,
     FetchBatchRequest,
     FetchBatchResponse,
     FetchItem,
     FetchItemResult,
 )
+from sbp_back.document.timeouts import milliseconds
 from sbp_back.document.wrapped import entries_of
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.model import Buffer, DocumentResponse, Entry, Status
 
-AppendDone = Callable[[int, SbpError | None], None]
-"""Called with (base offset, None) or (-1, error), exactly once."""
+AppendDone = Callable[[int | SbpError], None]
+"""Called with the base offset or an error, exactly once."""
 FetchDone = Callable[[list[Entry] | SbpError], None]
 
 FRAME_BYTES = 2 * 1024 * 1024
 """Batches share an APPEND frame up to so many bytes: the server stores one frame while it receives the next."""
 _FRAME_ITEMS = 4096
-
-
-@dataclass(slots=True)
-class _Frame:
-    """Elements of one request that are not answered, by their request index."""
-
-    items: list[AppendItem] = field(default_factory=list)
-    waiting: dict[int, AppendDone] = field(default_factory=dict)
-    size: int = 0
 
 
 def error_of(status: Status) -> SbpError:
@@ -50,7 +43,7 @@ def error_of(status: Status) -> SbpError:
 
 
 class DocumentChannel:
-    """Speaks through ``carrier``, which it closes; ``timeout`` in seconds, of each request."""
+    """Speaks through ``carrier``, which it closes; timeouts in seconds, of each request."""
 
     def __init__(self, carrier: Carrier, append_timeout: float, fetch_timeout: float) -> None:
         self.carrier = carrier
@@ -76,7 +69,7 @@ class DocumentChannel:
         ``wanted`` there is some, and the entries, as they arrive. What goes wrong ends it."""
         items = [FetchItem(stream_id, index, offset, 1) for index, (stream_id, offset) in enumerate(wanted)]
         parts: asyncio.Queue[Answer] = asyncio.Queue()
-        request = FetchBatchRequest(int(wait * 1000), 1, items)
+        request = FetchBatchRequest(milliseconds(wait), 1, items)
         self.carrier.submit(request, parts.put_nowait, wait + self._fetch_timeout)
         while isinstance(part := await parts.get(), FetchBatchResponse) and part.status.ok:
             for result in part.results:
@@ -98,67 +91,64 @@ class DocumentChannel:
     def _flush(self) -> None:
         appends, self._appends = self._appends, []
         fetches, self._fetches = self._fetches, []
-        frame = _Frame()
+        frame: list[tuple[AppendItem, AppendDone]] = []
+        size = 0
         for item, done in appends:
-            if frame.items and (frame.size + len(item.batch) > FRAME_BYTES or len(frame.items) >= _FRAME_ITEMS):
+            if frame and (size + len(item.batch) > FRAME_BYTES or len(frame) >= _FRAME_ITEMS):
                 self._send(frame)
-                frame = _Frame()
-            item.request_index = len(frame.items)
-            frame.waiting[item.request_index] = done
-            frame.items.append(item)
-            frame.size += len(item.batch)
-        if frame.items:
+                frame, size = [], 0
+            frame.append((item, done))
+            size += len(item.batch)
+        if frame:
             self._send(frame)
         for start in range(0, len(fetches), _FRAME_ITEMS):
             self._ask(fetches[start : start + _FRAME_ITEMS])
 
-    # --- APPEND -----------------------------------------------------------------------------------------------------
-
-    def _send(self, frame: _Frame) -> None:
-        request = AppendBatchRequest(int(self._append_timeout * 1000), frame.items)
-        self.carrier.submit(request, partial(self._appended, frame.waiting), self._append_timeout)
-
-    def _appended(self, waiting: dict[int, AppendDone], answer: Answer) -> None:
-        if isinstance(answer, AppendBatchResponse) and answer.status.ok:
-            for result in answer.results:
-                done = waiting.pop(result.request_index, None)
-                if done is None:
-                    continue
-                if result.status.ok:
-                    done(result.base_offset, None)
-                else:
-                    done(-1, error_of(result.status))
-            if not answer.last:
-                return
-        error = _failure(answer)
-        for done in list(waiting.values()):
-            done(-1, error)
-        waiting.clear()
-
-    # --- FETCH ------------------------------------------------------------------------------------------------------
+    def _send(self, appends: list[tuple[AppendItem, AppendDone]]) -> None:
+        request = AppendBatchRequest(milliseconds(self._append_timeout), _numbered(appends))
+        reply = partial(_answered, AppendBatchResponse, _stored, dict(enumerate(done for _, done in appends)))
+        self.carrier.submit(request, reply, self._append_timeout)
 
     def _ask(self, fetches: list[tuple[FetchItem, FetchDone]]) -> None:
-        waiting: dict[int, FetchDone] = {}
-        items = []
-        for index, (item, done) in enumerate(fetches):
-            item.request_index = index
-            items.append(item)
-            waiting[index] = done
-        request = FetchBatchRequest(0, 0, items)
-        self.carrier.submit(request, partial(self._fetched, waiting), self._fetch_timeout)
+        request = FetchBatchRequest(0, 0, _numbered(fetches))
+        reply = partial(_answered, FetchBatchResponse, _found, dict(enumerate(done for _, done in fetches)))
+        self.carrier.submit(request, reply, self._fetch_timeout)
 
-    def _fetched(self, waiting: dict[int, FetchDone], answer: Answer) -> None:
-        if isinstance(answer, FetchBatchResponse) and answer.status.ok:
-            for result in answer.results:
-                done = waiting.pop(result.request_index, None)
-                if done is not None:
-                    done(_found(result))
-            if not answer.last:
-                return
-        error = _failure(answer)
-        for done in list(waiting.values()):
-            done(error)
-        waiting.clear()
+
+I = TypeVar("I", AppendItem, FetchItem)  # noqa: E741 - an item
+
+
+def _numbered(asked: list[tuple[I, Any]]) -> list[I]:
+    """The items of a request, which its answer knows by their places in it."""
+    items = [item for item, _ in asked]
+    for index, item in enumerate(items):
+        item.request_index = index
+    return items
+
+
+def _answered(
+    kind: type[AppendBatchResponse] | type[FetchBatchResponse],
+    outcome: Callable[[Any], object],
+    waiting: dict[int, Callable[[Any], None]],
+    answer: Answer,
+) -> None:
+    """A part of an answer, the last one or what came instead of it: tells those in ``waiting``, by request index, what
+    ``outcome`` makes of their result."""
+    if isinstance(answer, kind) and answer.status.ok:
+        for result in answer.results:
+            done = waiting.pop(result.request_index, None)
+            if done is not None:
+                done(outcome(result))
+        if not answer.last:
+            return
+    error = _failure(answer)
+    for done in list(waiting.values()):
+        done(error)
+    waiting.clear()
+
+
+def _stored(result: AppendItemResult) -> int | SbpError:
+    return result.base_offset if result.status.ok else error_of(result.status)
 
 
 def _found(result: FetchItemResult) -> list[Entry] | SbpError:

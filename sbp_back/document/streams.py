@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from sbp_back.carrier import Carrier
-from sbp_back.control import TRANSIENT_CODES, ControlOptions
+from sbp_back.control import ControlOptions, repeatedly
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.follower import Follower, FollowOptions
@@ -125,17 +125,7 @@ class DocumentStreams:
 
     async def _repeatedly(self, ask: Callable[[], Awaitable[T]]) -> T:
         """For what does no harm when it is done twice."""
-        control = self._options.control
-        delay = control.delay_first
-        for _ in range(control.tries - 1):
-            try:
-                return await ask()
-            except SbpError as error:
-                if error.code not in TRANSIENT_CODES:
-                    raise
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, control.delay_limit)
-        return await ask()
+        return await repeatedly(ask, self._options.control)
 
     async def _list(self, stream_id: int) -> list[DocumentRange]:
         ranges = await self._repeatedly(lambda: self._pd.list_ranges(stream_id))
@@ -206,7 +196,7 @@ class DocumentStreams:
         channel = self._channel_of(stream_id)
         if channel is None:
             error = ConnectionLost(f"there is no way to the range server of stream {stream_id}")
-            asyncio.get_running_loop().call_soon(done, -1, error)
+            asyncio.get_running_loop().call_soon(done, error)
         else:
             channel.append(stream_id, batch, done)
 

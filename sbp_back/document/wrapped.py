@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from sbp_back.document.batch import (
     BATCH_MAGIC,
+    EMPTY_RECORD_BYTES,
     FORMAT_FLAG,
     FORMAT_MASK,
     MAX_TIMESTAMP_DELTA,
@@ -43,7 +44,6 @@ from sbp_back.model import Buffer, Entry
 TOKEN = "anabranch.batch"
 """Key of the batch property by which a writer knows its batch again when the answer to its APPEND was lost."""
 
-EMPTY_RECORD_BYTES = 8
 OVERHEAD_BYTES = 384
 """Most bytes that :func:`wrap` adds to one payload besides its empty records."""
 

@@ -183,18 +183,22 @@ class DocumentWriter:
         self._deadline = self._loop.time() + self._patience
         self._home.append(self.stream_id, self._batch, self._answered)
 
-    def _answered(self, base: int, error: SbpError | None) -> None:
+    def _answered(self, outcome: int | SbpError) -> None:
         if self.failed is not None:
             return
-        if error is None:
-            if base == self.confirm_offset:
-                self._settle()
-            elif base > self.confirm_offset:
-                self._start(self._catch_up(base))
-            else:
-                message = f"offset {base} of stream {self.stream_id} was given twice"
-                self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
-        elif error.code in _TAKEN_CODES and self._takes < _TAKES:
+        if isinstance(outcome, SbpError):
+            self._not_stored(outcome)
+        elif outcome == self.confirm_offset:
+            self._settle()
+        elif outcome > self.confirm_offset:
+            self._start(self._catch_up(outcome))
+        else:
+            message = f"offset {outcome} of stream {self.stream_id} was given twice"
+            self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
+
+    def _not_stored(self, error: SbpError) -> None:
+        """As far as is known."""
+        if error.code in _TAKEN_CODES and self._takes < _TAKES:
             self._takes += 1
             self._start(self._take())
         elif isinstance(error, NoSpace) or error.code in _REFUSED_CODES:

@@ -12,6 +12,7 @@ from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier
 from sbp_back.dialects import DIALECTS, Dialect
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, encode_batch
+from sbp_back.document.writer import DocumentWriter
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, SbpError
 from sbp_back.frame import Frame, FrameReader, encode_frame
@@ -103,8 +104,8 @@ async def fetched(to: Carrier, stream_id: int, offset: int, **options: int) -> m
     return result
 
 
-def write(writer: StreamWriter, payload: bytes, count: int = 1, flags: int = 0) -> asyncio.Future[int]:
-    """An append of a writer of sbp-0.2: its base offset, once durable."""
+def write(writer: StreamWriter | DocumentWriter, payload: bytes, count: int = 1, flags: int = 0) -> asyncio.Future[int]:
+    """An append of a writer of either dialect: the base offset it was given, once durable."""
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def done(error: SbpError | None) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,53 +25,19 @@ from sbp_back.carrier import Answer, AnswerTo
 from sbp_back.client import Client, ClientOptions, StreamWriter
 from sbp_back.control import ControlOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
-from sbp_back.handler import Handler
-from sbp_back.model import GoAway, HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
+from sbp_back.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.replica import RetryOptions
 from sbp_back.writer import WriterOptions
+from tests.sbp_back.dying import Place, copy_log
 
 SERVERS = 2
 STREAMS = 3
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0, maintenance_seconds=3600.0)
-LOST = ConnectionLost("lost")
-
-
-class Place:
-    """Where a server is, or was: requests and answers are lost here as told, and all of them when it dies."""
-
-    def __init__(self) -> None:
-        self.handler: Handler | None = None
-        self.fates: deque[str] = deque()
-        self._waiting: dict[int, AnswerTo] = {}
-        self._last = 0
-
-    def submit(self, request: Request, reply: AnswerTo) -> None:
-        loop = asyncio.get_running_loop()
-        fate = "arrives"
-        if self.fates and not isinstance(request, (HeartbeatRequest, ReportMetricsRequest)):
-            fate = self.fates.popleft()
-        if self.handler is None or fate == "request lost":
-            if not isinstance(request, GoAway):
-                loop.call_soon(reply, LOST)
-            return
-        self._last = number = self._last + 1
-        self._waiting[number] = reply
-
-        def answered(response: Response) -> None:
-            waiting = self._waiting.pop(number, None)
-            if waiting is not None:
-                waiting(LOST if fate == "answer lost" else response)
-
-        self.handler.handle(request, answered)
-
-    def die(self) -> None:
-        self.handler = None
-        waiting, self._waiting = self._waiting, {}
-        for reply in waiting.values():
-            reply(LOST)
+SPARED = (HeartbeatRequest, ReportMetricsRequest)
+"""How often servers report depends on time: a game is played again with the same fates only without them."""
 
 
 class Wire:
@@ -146,8 +111,8 @@ class BackendMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="backend-model-"))
         self.loop = asyncio.new_event_loop()
         self.lives = 0
-        self.pd_place = Place()
-        self.places = [Place() for _ in range(SERVERS)]
+        self.pd_place = Place(SPARED)
+        self.places = [Place(SPARED) for _ in range(SERVERS)]
         self.pd_path = self.directory / "pd-0"
         self.paths = [self.directory / f"rs-{n}-0" for n in range(SERVERS)]
         self.pd: PlacementDriverService | None = None
@@ -545,11 +510,7 @@ class BackendMachine(RuleBasedStateMachine):
 
 
 def _copy_store(source: Path, target: Path) -> None:
-    for name in ("wal", "ckpt"):
-        (target / name).mkdir(parents=True)
-        for path in (source / name).iterdir():
-            if path.is_file() and path.suffix != ".tmp":  # half made, and renamed by another thread at any moment
-                shutil.copyfile(path, target / name / path.name)
+    copy_log(source, target)
     shutil.copyfile(source / "LOCK", target / "LOCK")
 
 

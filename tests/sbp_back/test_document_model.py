@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,55 +22,22 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from sbp_back.carrier import Answer, AnswerTo
+from sbp_back.carrier import Answer
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, encode_batch, parse_batches
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from sbp_back.handler import Handler
-from sbp_back.model import DocumentRequest, DocumentResponse, GoAway, Request, Response, Status
+from sbp_back.model import DocumentRequest, DocumentResponse, Response, Status
 from sbp_back.range_server.store import StoreOptions
+from tests.sbp_back.dying import Place, copy_log
 
 STREAMS = 3
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0, maintenance_seconds=3600.0)
-LOST = ConnectionLost("lost")
 T = TypeVar("T", bound=DocumentResponse)
 
 
-class Wire:
-    """A carrier to the document's server: requests and answers are lost here as told, all of them when it dies."""
-
-    def __init__(self) -> None:
-        self.handler: Handler | None = None
-        self.fates: deque[str] = deque()
-        self._waiting: dict[int, AnswerTo] = {}
-        self._last = 0
-
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
-        fate = self.fates.popleft() if self.fates else "arrives"
-        if self.handler is None or fate == "request lost":
-            if not isinstance(request, GoAway):
-                asyncio.get_running_loop().call_soon(reply, LOST)
-            return
-        self._last = number = self._last + 1
-        self._waiting[number] = reply
-
-        def answered(response: Response) -> None:
-            waiting = self._waiting.get(number)
-            if waiting is None:
-                return
-            lost = fate == "answer lost"
-            if lost or not isinstance(response, DocumentResponse) or response.last:
-                del self._waiting[number]
-            waiting(LOST if lost else response)
-
-        self.handler.handle(request, answered)
-
-    def die(self) -> None:
-        self.handler = None
-        waiting, self._waiting = self._waiting, {}
-        for reply in waiting.values():
-            reply(LOST)
+class Wire(Place):
+    """A way to the document's server, whose answers may come in parts."""
 
     async def parts(self, request: DocumentRequest) -> list[Response]:
         """What came of the answer; ends short of the last part when the connection was lost."""
@@ -171,7 +137,7 @@ class DocumentMachine(RuleBasedStateMachine):
             for path in source.iterdir():
                 if path.is_file() and not path.name.endswith("-shm"):
                     shutil.copyfile(path, target / path.name)
-            store._background_thread.submit(_copy_log, source, target).result()
+            store._background_thread.submit(copy_log, source, target).result()
 
         copied: asyncio.Future[None] = self.loop.create_future()
         self.embedded.placement_driver._state.submit(copy, copied.set_result, copied.set_exception)
@@ -416,14 +382,6 @@ class DocumentMachine(RuleBasedStateMachine):
         answer = await self.wire.ask(request, m.DescribeStreamsResponse)
         assert answer is not None
         assert [one.status.code for one in answer.results] == [ErrorCode.NOT_FOUND] * len(self.deleted)
-
-
-def _copy_log(source: Path, target: Path) -> None:
-    for name in ("wal", "ckpt"):
-        (target / name).mkdir(parents=True)
-        for path in (source / name).iterdir():
-            if path.suffix != ".tmp":  # half made, and renamed by another thread at any moment
-                shutil.copyfile(path, target / name / path.name)
 
 
 _LONG = settings().max_examples > 100

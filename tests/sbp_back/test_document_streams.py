@@ -111,16 +111,7 @@ async def opened(embedded: Embedded, kind: str) -> AsyncIterator[Lab]:
 
 def append(writer: DocumentWriter, payload: bytes, count: int = 1, flags: int = KAFKA) -> asyncio.Future[int]:
     """The offset the batch was expected at, once it is durable; ``writer.confirm_offset`` tells where it is."""
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(error: SbpError | None) -> None:
-        if error is None:
-            future.set_result(base)
-        else:
-            future.set_exception(error)
-
-    base = writer.append(payload, count, flags, NOW, done)
-    return future
+    return write(writer, payload, count, flags)
 
 
 async def test_appends_of_many_streams_share_a_frame_and_come_back(lab: Lab) -> None:

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
-from sbp_back.client import Client, ClientOptions, StreamWriter
+from sbp_back.client import Client, ClientOptions
 from sbp_back.control import ControlOptions
-from sbp_back.errors import FencedError, SbpError
+from sbp_back.errors import FencedError
 from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, GoAway, RangeServerInfo, Request, Status, SystemErrorResponse
 from sbp_back.placement_driver.driver import PlacementDriverOptions
@@ -26,6 +26,7 @@ from sbp_back.range_server.store import StoreOptions
 from sbp_back.replica import RetryOptions
 from sbp_back.serving import ListenAt
 from sbp_back.writer import WriterOptions
+from tests.sbp_back.tries import Tries
 
 LOCAL = ("127.0.0.1", 0)
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
@@ -144,33 +145,6 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await made.start()
     yield made
     await made.stop()
-
-
-class Tries:
-    """What became of the appends of one writer."""
-
-    def __init__(self, writer: StreamWriter) -> None:
-        self.writer = writer
-        self.acked: dict[int, bytes] = {}
-        self.errors: list[SbpError] = []
-        self.open = 0
-
-    def append(self, payload: bytes) -> None:
-        self.open += 1
-
-        def done(error: SbpError | None) -> None:
-            self.open -= 1
-            if error is None:
-                self.acked[base] = payload
-            else:
-                self.errors.append(error)
-
-        base = self.writer.append(payload, 1, 0, 5, done)
-
-    async def settled(self) -> None:
-        async with asyncio.timeout(60):
-            while self.open:
-                await asyncio.sleep(0.001)
 
 
 async def read_all(client: Client, stream_id: int) -> dict[int, bytes]:

@@ -64,6 +64,7 @@ from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.writer import WriterOptions
+from tests.sbp_back.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]
 LOCAL = "127.0.0.1"
@@ -177,16 +178,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def append(writer: StreamWriter, payload: bytes, count: int = 1) -> asyncio.Future[int]:
     """The base offset, once durable."""
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(error: SbpError | None) -> None:
-        if error is None:
-            future.set_result(base)
-        else:
-            future.set_exception(error)
-
-    base = writer.append(payload, count, 7, 1_700_000_000_000, done)
-    return future
+    return write(writer, payload, count, flags=7)
 
 
 async def read_all(client: Client, stream_id: int, offset: int = 0) -> list[tuple[int, int, bytes]]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back import Client, DocumentClient, FencedError, SbpError, StreamWriter, TcpCarrier, tcp_connector
+from sbp_back import Client, DocumentClient, FencedError, TcpCarrier, tcp_connector
+from tests.sbp_back.tries import Tries
 
 CHILD = """
     import asyncio, json, sys
@@ -52,30 +53,6 @@ async def backend(path: Path, listen: Addresses) -> AsyncIterator[Addresses]:
     finally:
         child.send_signal(signal.SIGKILL)
         assert await child.wait() == -signal.SIGKILL
-
-
-class Tries:
-    """What became of the appends of one writer."""
-
-    def __init__(self, writer: StreamWriter) -> None:
-        self.writer = writer
-        self.acked: dict[int, bytes] = {}
-        self.open = 0
-
-    def append(self, payload: bytes) -> None:
-        self.open += 1
-
-        def done(error: SbpError | None) -> None:
-            self.open -= 1
-            if error is None:
-                self.acked[base] = payload
-
-        base = self.writer.append(payload, 1, 0, 5, done)
-
-    async def settled(self) -> None:
-        async with asyncio.timeout(60):
-            while self.open:
-                await asyncio.sleep(0.001)
 
 
 def client_of(addresses: Addresses) -> Client:
