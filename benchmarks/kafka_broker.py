@@ -10,7 +10,6 @@ Needs `java` (17 or newer) and, the first time, `mvn`.
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import hashlib
 import os
@@ -23,12 +22,13 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from sbp_back.identity import new_identity
 
 ROOT = Path(__file__).resolve().parent.parent
 POM = Path(__file__).resolve().parent / "kafka" / "pom.xml"
@@ -74,11 +74,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def new_cluster_id() -> str:
-    """A random id in the form that Kafka wants: 16 bytes, base 64 for URLs."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-
 class KafkaBroker:
     """A broker process; `start` returns when it serves clients.
 
@@ -100,7 +95,7 @@ class KafkaBroker:
         self.heap = heap
         self.settings = dict(settings or {})
         self.start_seconds = start_seconds
-        self.cluster = cluster or new_cluster_id()
+        self.cluster = cluster or new_identity()
         self.process: subprocess.Popen[str] | None = None
         self.output: deque[str] = deque(maxlen=400)
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -221,7 +216,7 @@ def kafka_cluster(
     directory: Path, brokers: int, *, heap: str = "512m", settings: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     """Several brokers that replicate, the first of them the controller too; yields the bootstrap addresses."""
-    cluster, controller = new_cluster_id(), free_port()
+    cluster, controller = new_identity(), free_port()
     with contextlib.ExitStack() as stack:
         started: list[KafkaBroker] = []
         for number in range(1, brokers + 1):
