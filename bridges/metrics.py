@@ -14,6 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from bridges.barrier import Barrier
+
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of request latencies, in seconds."""
 
@@ -111,6 +113,8 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self.fronts: dict[str, FrontMetrics] = {}
+        self.barrier = Barrier()
+        """Of the whole node: what callbacks raise is counted here."""
         self.registry = CollectorRegistry(auto_describe=False)
         self._sources: list[Source] = []
         self.registry.register(self)
@@ -140,6 +144,10 @@ class Metrics(Collector):
         yield from self._connections()
         yield from self._requests()
         yield from self._traffic()
+        failures = counter("anabranch_callback_failures", "Unexpected errors, each of one request.", "kind")
+        for kind, number in self.barrier.failures.items():
+            failures.add_metric([kind], number)
+        yield failures
         for source in self._sources:
             yield from source()
 

@@ -1,0 +1,62 @@
+"""Where code calls others' callbacks: what one of them raises is logged and counted, and the rest goes on.
+
+Whoever answers many (a log its producers, a change its listeners) must not leave the later ones out because an earlier
+one is broken. The request whose callback raised is the only one that pays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger("anabranch.barrier")
+
+_QUIET_S = 1.0
+"""Between two lines of one kind in the log; what is left out is counted, in the next line and in the metric."""
+
+
+class Barrier:
+    """Counts what callbacks raise, by kind. Kinds are words of the code, not of clients, so they are few.
+
+    Where a call is hot, write ``try`` and ``except Exception as error: barrier.caught(kind, error)`` in place: that
+    costs nothing until something is raised.
+    """
+
+    __slots__ = ("_clock", "_told", "failures")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures: dict[str, int] = {}
+        """Exceptions caught so far, by kind."""
+        self._clock = clock
+        # By kind: when its last line was written, and the count it gave.
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def call(self, kind: str, callback: Callable[..., object], *args: Any, **about: object) -> bool:
+        """Call ``callback(*args)``; returns whether it came back. ``about`` goes into the log with what it raised."""
+        try:
+            callback(*args)
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self.caught(kind, error, callback=_name(callback), **about)
+            return False
+        return True
+
+    def caught(self, kind: str, error: BaseException, **about: object) -> None:
+        """Log and count what a callback of ``kind`` raised."""
+        count = self.failures[kind] = self.failures.get(kind, 0) + 1
+        now = self._clock()
+        last, known = self._told.get(kind, (-_QUIET_S, 0))
+        if now - last < _QUIET_S and known:
+            return
+        self._told[kind] = (now, count)
+        _log.error(
+            "a callback failed", kind=kind, failures=count, since_last_line=count - known, exc_info=error, **about
+        )
+
+
+def _name(callback: Callable[..., object]) -> str:
+    callback = callback.func if isinstance(callback, partial) else callback
+    return getattr(callback, "__qualname__", None) or type(callback).__qualname__
