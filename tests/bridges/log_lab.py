@@ -1,0 +1,173 @@
+"""A partition's log on a backend that does what the test says, when the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from bridges.errors import LogError
+from bridges.formats import FormatId
+from bridges.formats.kafka import encode
+from bridges.ledger import ProducerStamp
+from bridges.logs import LogOptions, Logs
+from bridges.partition_log import Batch, PartitionLog
+from bridges.records import Record
+from sbp_back.entry import pack_entry
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import Entry
+
+Done = Callable[[SbpError | None], None]
+
+
+class Writer:
+    """A stream writer whose acknowledgements the test gives by hand."""
+
+    def __init__(self, backend: Backend, epoch: int) -> None:
+        self.backend = backend
+        self.epoch = epoch
+        self.start_offset = backend.start
+        self.next_offset = self.confirm_offset = backend.end
+        self.flying: list[tuple[Entry, Done]] = []
+        self.closed = False
+        self.failed: SbpError | None = None
+        self.largest = 1 << 30
+
+    def append(self, payload: Any, count: int, flags: int, timestamp: int, done: Done) -> int:
+        if len(payload) > self.largest:
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, "too large")
+        base = self.next_offset
+        self.next_offset += count
+        self.flying.append((pack_entry(1, 0, flags, base, count, timestamp, payload), done))
+        return base
+
+    def acknowledge(self, batches: int) -> None:
+        for _ in range(batches):
+            entry, done = self.flying.pop(0)
+            self.backend.entries.append(entry)
+            self.backend.end = self.confirm_offset = entry.end_offset
+            done(None)
+
+    def overtake(self, *entries: Entry) -> None:
+        """Another writer's entries lie before what is in flight: its batches get later offsets."""
+        moved = sum(entry.count for entry in entries)
+        self.backend.entries += entries
+        self.confirm_offset += moved
+        self.next_offset += moved
+        self.flying = [
+            (pack_entry(1, 0, e.flags, e.base_offset + moved, e.count, e.timestamp, e.payload), done)
+            for e, done in self.flying
+        ]
+        self.backend.overtaken(1, list(entries))
+
+    def refuse(self, error: SbpError) -> None:
+        """Fail everything in flight; what comes next is written where it would have been."""
+        flying, self.flying = self.flying, []
+        self.next_offset = self.confirm_offset
+        for _, done in flying:
+            done(error)
+
+    def fail(self, error: SbpError) -> None:
+        """Fail everything in flight and be of no further use."""
+        self.failed = error
+        self.refuse(error)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Backend:
+    """One stream."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.start = self.end = 0
+        self.epochs: list[int] = []
+        self.writers: list[Writer] = []
+        self.refusals: list[SbpError] = []
+        self.reads = 0
+        self.overtaken: Callable[[int, list[Entry]], None] = lambda stream_id, entries: None
+
+    async def open(self, stream_id: int, epoch: int) -> Writer:
+        self.epochs.append(epoch)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.writers.append(Writer(self, epoch))
+        return self.writers[-1]
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int, done: Callable[[Any], None], *, limit: int) -> None:
+        self.reads += 1
+        done([e for e in self.entries if e.end_offset > offset and e.base_offset < limit])
+
+    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int) -> list[Entry]:
+        return [e for e in self.entries if e.end_offset > offset and e.base_offset < limit][:3]
+
+    async def trim(self, stream_id: int, offset: int) -> int:
+        self.start = offset
+        return offset
+
+
+class NoSnapshots:
+    """Remembers snapshots in memory."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, tuple[int, bytes]] = {}
+
+    async def load(self, stream_id: int) -> tuple[int, bytes] | None:
+        return self.saved.get(stream_id)
+
+    async def save(self, stream_id: int, offset: int, state: bytes) -> None:
+        self.saved[stream_id] = (offset, state)
+
+    async def forget(self, stream_id: int) -> None:
+        self.saved.pop(stream_id, None)
+
+
+class World:
+    """A backend, and a node's logs on it."""
+
+    def __init__(self, **options: int) -> None:
+        self.backend = Backend()
+        self.snapshots = NoSnapshots()
+        self.epoch = -1
+        self.options = LogOptions(**options)
+        self.answers: list[int | LogError] = []
+
+    async def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    async def boot(self) -> PartitionLog:
+        """A node starts; gives its log, open."""
+        streams = {("t", 0): 1}
+        backend: Any = self.backend
+        self.logs = Logs(backend, lambda t, p: streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
+        await self.logs.start()
+        self.backend.overtaken = self.logs.overtaken
+        log = self.logs.get("t", 0)
+        assert log is not None
+        await log.ready()
+        return log
+
+    @property
+    def writer(self) -> Writer:
+        return self.backend.writers[-1]
+
+    def done(self, base: int, error: LogError | None) -> None:
+        self.answers.append(base if error is None else error)
+
+
+def batch(count: int = 1, *, sequence: int = -1, timestamp: int = 1000, size: int = 10) -> Batch:
+    producer = ProducerStamp(7, 0, sequence, count) if sequence >= 0 else None
+    payload = encode(
+        [Record(None, bytes(size), timestamp=timestamp) for _ in range(count)],
+        producer_id=7 if producer else -1,
+        producer_epoch=0 if producer else -1,
+        base_sequence=sequence,
+    )
+    return Batch(memoryview(payload), count, int(FormatId.KAFKA), timestamp, producer)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
