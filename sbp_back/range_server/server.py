@@ -88,6 +88,9 @@ class RangeServer:
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed)
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed)
         store.on_failed = self._store_failed
+        if store.failed is not None:
+            # It failed while nobody was there to be told.
+            loop.call_soon(self._store_failed, store.failed)
 
     @property
     def info(self) -> RangeServerInfo:

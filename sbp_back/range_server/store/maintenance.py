@@ -16,7 +16,7 @@ from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint
 from sbp_back.range_server.store.files import read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType
-from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index
+from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
@@ -65,8 +65,7 @@ class Maintenance:
         def save() -> list[tuple[Segment, SegmentIndex]]:
             indexes: list[tuple[Segment, SegmentIndex]] = []
             for segment, columns in work:
-                _seal_file(log, segment, columns)
-                indexes.append((segment, load_index(segment.index_path)))
+                indexes.append((segment, _seal_file(log, segment, columns)))
             checkpoints.save(log.files, log.ckpt, checkpoint, [previous])
             return indexes
 
@@ -289,12 +288,13 @@ def save_everything(log: Log) -> None:
     log.stats.checkpoints += 1
 
 
-def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> None:
-    """Write the index of a sealed segment and give the space behind its last group back."""
-    save_index(log.files, segment, columns)
+def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:
+    """Write the index of a sealed segment and give the space behind its last group back. Raises ``OSError``."""
+    index = save_index(log.files, segment, columns)
     fd = log.files.open(segment.path, os.O_RDWR)
     try:
         log.files.truncate(fd, max(segment.used, BLOCK))
         log.files.sync(fd)
     finally:
         log.files.close(fd)
+    return index

@@ -57,9 +57,10 @@ class SegmentFactory:
 
 
 class Preparer:
-    """A thread that stays ahead of the writer. ``on_error`` gets an ``OSError`` that means the disk is failing."""
+    """A thread that stays ahead of the writer. ``on_error`` gets an ``OSError`` that means the disk is failing, or
+    whatever else ended the thread."""
 
-    def __init__(self, factory: SegmentFactory, on_error: Callable[[OSError], None]) -> None:
+    def __init__(self, factory: SegmentFactory, on_error: Callable[[BaseException], None]) -> None:
         self._factory = factory
         self._options = factory.options
         self._files = factory.options.files
@@ -162,6 +163,12 @@ class Preparer:
         return self._zeroed < min(self._written + ahead // 2, segment.size - len(self._zeros))
 
     def _run(self) -> None:
+        try:
+            self._prepare()
+        except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
+            self._on_error(error)
+
+    def _prepare(self) -> None:
         while True:
             with self._changed:
                 while not self._stopping and not self._has_work():
@@ -184,10 +191,12 @@ class Preparer:
             prepared = self._factory.create(base)
         except OSError as error:
             self._failed(error)
-        with self._changed:
-            self._next = prepared
-            self._creating = False
-            self._changed.notify_all()
+        finally:
+            # The writer may be waiting for this, whatever came of it.
+            with self._changed:
+                self._next = prepared
+                self._creating = False
+                self._changed.notify_all()
 
     def _zero_ahead(self) -> None:
         """Zero up to the full distance, a step at a time; the writer only ever waits for one step."""

@@ -7,6 +7,7 @@ store is not opened. Otherwise the rest is the torn write of a crash, and is cut
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from bisect import bisect_left
@@ -306,8 +307,7 @@ class Recovery:
             segment.sealed = True
         for segment in segments:
             if segment.sealed and not segment.indexed:
-                save_index(self._files, segment, columns_of(segment))
-                rebind(segment, load_index(segment.index_path))
+                rebind(segment, save_index(self._files, segment, columns_of(segment)))
         self._look_for_gaps(segments, checkpoint)
 
     def _look_for_gaps(self, segments: list[Segment], checkpoint: Checkpoint | None) -> None:
@@ -332,9 +332,14 @@ def columns_of(segment: Segment) -> list[RunColumns]:
     ]
 
 
-def save_index(files: Files, segment: Segment, columns: list[RunColumns]) -> None:
-    """Make the index of a segment durable. Raises ``OSError``."""
-    write_index(files, segment.index_path, segment.base, segment.salt, segment.used, columns)
+def save_index(files: Files, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:
+    """Make the index of a segment durable, and map it. Raises ``OSError``, also when it cannot be read back."""
+    path = segment.index_path
+    write_index(files, path, segment.base, segment.salt, segment.used, columns)
+    try:
+        return load_index(path)
+    except DecodeError as error:
+        raise OSError(errno.EIO, f"{path.name} is not what was written: {error}") from error
 
 
 def rebind(segment: Segment, index: SegmentIndex) -> None:

@@ -6,6 +6,7 @@ Files, formats and promises: docs/storage.md. All methods of a running store bel
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -34,6 +35,8 @@ from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.writer import SMALL_BYTES, Append, Control, Copies, Done, Group, Item, Roll, WalWriter
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 ReadDone = Callable[[list[Entry] | StoreError], None]
 
@@ -41,8 +44,9 @@ ReadDone = Callable[[list[Entry] | StoreError], None]
 class Store:
     """Opened with :meth:`open`, usable after :meth:`start`, ended with :meth:`close`.
 
-    ``ranges`` is the durable truth. ``on_failed`` is called once, on the loop, when the log could not be written:
-    nothing is accepted afterwards and the process should end. ``messages`` tell what recovery had to do.
+    ``ranges`` is the durable truth. ``on_failed`` is called once, on the loop, when the log could not be written or the
+    store met an error of the program that leaves it in doubt: nothing is accepted afterwards and the process should
+    end. ``messages`` tell what recovery had to do.
     """
 
     def __init__(self, log: Log, lock: DirectoryLock, recovered: Recovered) -> None:
@@ -70,6 +74,8 @@ class Store:
         self._timer: asyncio.TimerHandle | None = None
         self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
         self._closed = False
+        self._behind = False
+        """Something that is in the log could not be applied to the state."""
         self._spare = recovered.spare
 
     # --- life
@@ -129,7 +135,7 @@ class Store:
         self._writer.start()
         self._writes_here = not self._options.durable
         self._timer = loop.call_later(self._options.maintenance_seconds, self._tick)
-        loop.call_soon(self._maintenance.tick)
+        loop.call_soon(self._guarded, self._maintenance.tick)
 
     def close(self) -> None:
         """Finish what was submitted (calling its callbacks), write a checkpoint and release the directory. Blocks."""
@@ -149,15 +155,16 @@ class Store:
         self._preparer.stop()
         self._inbox.close()
         self._writer.close()
-        if self._writer.failure is None:
-            try:
+        try:
+            if self._writer.failure is None:
                 save_everything(self._log)
-            except OSError as error:
-                # The next start scans the log instead; nothing is lost.
-                self._log.stats.maintenance_errors += 1
-                self._log.stats.last_maintenance_error = str(error)
-        self._log.opened.close_all()
-        self._lock.release()
+        except OSError as error:
+            # The next start scans the log instead; nothing is lost.
+            self._log.stats.maintenance_errors += 1
+            self._log.stats.last_maintenance_error = str(error)
+        finally:
+            self._log.opened.close_all()
+            self._lock.release()
 
     # --- facts
 
@@ -326,11 +333,44 @@ class Store:
     def _receive(self, finished: Group | Callable[[], None]) -> None:
         if isinstance(finished, Group):
             self._complete(finished)
-        else:
+            return
+        try:
             finished()
+        except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
+            self._report(error)
 
     def _complete(self, group: Group) -> None:
         """Bring the state up to what is durable now, then tell everybody, in the order of submission."""
+        freed = False
+        try:
+            if not self._behind:
+                freed = self._apply(group)
+        except Exception as error:  # noqa: BLE001 - logged, and the end of the store
+            self._behind = True
+            self._writer.fail(error)
+        if self._behind:
+            # The state lacks something that the log has: what comes later has no place in it any more.
+            for item in group.items:
+                item.error = item.error or self.failed
+                if type(item) is Append:
+                    self._log.stats.pending_bytes -= item.bytes
+        self._in_flight -= len(group.items)
+        for item in group.items:
+            try:
+                item.done(item.error)
+            except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
+                if type(item) is Copies:
+                    self._writer.fail(error)
+                else:
+                    self._report(error)
+        if freed:
+            self._guarded(self._freed)
+
+    def _report(self, error: Exception) -> None:
+        self._require_loop().call_exception_handler({"message": "a callback of the store failed", "exception": error})
+
+    def _apply(self, group: Group) -> bool:
+        """Bring the state up to what is durable now; whether space may have become free."""
         log = self._log
         if group.segment is not log.active:
             self._rolled(group.segment)
@@ -365,7 +405,6 @@ class Store:
                     position += length
                 stats.evacuated_bytes += item.bytes
         segment.live += stored_bytes
-        self._in_flight -= len(group.items)
         stats.pending_bytes -= finished
         stats.append_bytes += stored_bytes
         stats.appends += stored_entries
@@ -376,15 +415,7 @@ class Store:
             stats.group_bytes += group.bytes
             stats.flush_seconds += group.flush_seconds
             stats.flush_seconds_max = max(stats.flush_seconds_max, group.flush_seconds)
-        for item in group.items:
-            try:
-                item.done(item.error)
-            except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
-                self._require_loop().call_exception_handler(
-                    {"message": "a callback of the store failed", "exception": error}
-                )
-        if freed:
-            self._freed()
+        return freed
 
     def _apply_control(self, item: Control) -> None:
         state = self._log.state
@@ -410,7 +441,14 @@ class Store:
 
     def _tick(self) -> None:
         self._timer = self._require_loop().call_later(self._options.maintenance_seconds, self._tick)
-        self._maintenance.tick()
+        self._guarded(self._maintenance.tick)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Work of the store's own on the loop. What ends in the middle of it would never be taken up again."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - logged, and the end of the store
+            self._writer.fail(error)
 
     def _space_is(self, free: int) -> None:
         """Refuse or accept appends depending on the free space of the disk."""
@@ -422,13 +460,14 @@ class Store:
         else:
             self._writer.refuse_appends = None
 
-    def _disk_failing(self, error: OSError) -> None:
+    def _disk_failing(self, error: BaseException) -> None:
         self._writer.fail(error)
 
     def _writer_failed(self, failure: StoreFailed) -> None:
         self._hand_over(lambda: self._tell_failed(failure))
 
     def _tell_failed(self, failure: StoreFailed) -> None:
+        self._maintenance.close()
         if self.on_failed is not None:
             self.on_failed(failure)
 
@@ -439,7 +478,10 @@ class Store:
                 result = work()
             except OSError as error:
                 result = error
-            self._hand_over(lambda: then(result))
+            except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
+                self._writer.fail(error)
+                return
+            self._hand_over(lambda: self._guarded(lambda: then(result)))
 
         if not self._closed:
             self._background_thread.submit(run)
@@ -506,9 +548,12 @@ class Store:
                 for number, span in enumerate(plan.spans):
                     if buffers[number] is None:
                         buffers[number] = read_range(options.files, pinned[number], span.begin, span.end - span.begin)
+                return self._decode(plan, buffers)
             except OSError as error:
                 return _unreadable(plan, error)
-            return self._decode(plan, buffers)
+            except BaseException as error:
+                logger.exception("the store: a read failed")
+                return _unreadable(plan, error)
 
         def run() -> None:
             result = fetch()
@@ -542,5 +587,6 @@ class Store:
         done(result)
 
 
-def _unreadable(plan: Plan, error: OSError) -> StoreError:
-    return StoreError(f"range {plan.index} of stream {plan.stream_id} cannot be read: {error}")
+def _unreadable(plan: Plan, error: BaseException) -> StoreError:
+    how = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return StoreError(f"range {plan.index} of stream {plan.stream_id} cannot be read: {how}")

@@ -12,11 +12,13 @@ item from the queue and delivering the group with it, the loop only when every i
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
+from typing import cast
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
 from sbp_back.frame import crc32
@@ -37,6 +39,8 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[StoreError | None], None]
 
@@ -150,7 +154,9 @@ _STOP = object()
 
 
 class WalWriter:
-    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails.
+    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails, or if the
+    program does where that leaves the log or the state behind in doubt. The thread lives until :meth:`stop` all the
+    same, and answers whatever waits and whatever comes with that failure.
 
     The loop queues items and counts those that came back; see the module for when it may call :meth:`write_here`.
     """
@@ -187,6 +193,7 @@ class WalWriter:
         self._next_base = 0
         self._thread = threading.Thread(target=self._run, name="anabranch-wal", daemon=True)
         self._group: Group
+        """The newest group: the one that is being made, if one is."""
         self._records: list[bytes] = []
         self._bodies: list[Buffer] = []
         self._body_bytes = 0
@@ -207,6 +214,7 @@ class WalWriter:
             self._enter(segment, fd, segment.used)
         else:
             self._enter(*self._factory.create(next_base), BLOCK)
+        self._group = Group(self.segment)
 
     @property
     def segment(self) -> Segment:
@@ -232,14 +240,22 @@ class WalWriter:
         """(log position, number) of the next group; only while the thread does not run."""
         return self.segment.base + self._position, self._seq
 
-    def fail(self, error: OSError) -> None:
-        """The disk is failing: nothing more may be acknowledged. May be called from any thread."""
+    def fail(self, error: BaseException) -> StoreFailed:
+        """Nothing more may be acknowledged: the disk is failing, or the program is, when ``error`` is no ``OSError``.
+
+        May be called from any thread. Only the first failure counts; it is returned.
+        """
+        if isinstance(error, OSError):
+            reason = f"writing the log failed ({error})"
+        else:
+            reason = f"the store met an error it does not expect ({type(error).__name__}: {error})"
+            logger.critical("the store: %s", reason, exc_info=error)
         with self._failure_lock:
             if self.failure is not None:
-                return
-            failure = StoreFailed(f"writing the log failed ({error}); nothing more is accepted, restart to recover")
-            self.failure = failure
+                return self.failure
+            failure = self.failure = StoreFailed(f"{reason}; nothing more is accepted, restart to recover")
         self._on_failed(failure)
+        return failure
 
     # --- called by the event loop, while nothing is queued or being written
 
@@ -266,10 +282,9 @@ class WalWriter:
                     raise AssertionError("a group that fits has to be written in parts")
             if self._records:
                 self._flush(group)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - logged, and the end of the store
             # The writer's view may be ahead of the log now: nothing may be written after this.
-            self.fail(OSError(f"a group was not finished: {error!r}"))
-            raise
+            return self._refused(items, self.fail(error))
         if group.flush_seconds > _SLOW_SECONDS:
             self._quick_from = time.perf_counter() + _SLOW_PAUSE * group.flush_seconds
         return group
@@ -280,32 +295,55 @@ class WalWriter:
         queue = self.queue
         limit_bytes = self._options.group_max_bytes
         limit_records = self._options.group_max_records
+        item: object = None
         carried: object | None = None
-        while True:
-            item = queue.get() if carried is None else carried
-            carried = None
-            if item is _STOP:
-                return
-            group = self._begin()
+        items: list[Item] = []
+        try:
             while True:
-                if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
-                    pass
-                elif not self._add(item):
-                    carried = item
-                    break
-                if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
-                    break
-                try:
-                    item = queue.get_nowait()
-                except Empty:
-                    break
+                item = queue.get() if carried is None else carried
+                carried = None
                 if item is _STOP:
-                    carried = item
-                    break
-            if self._records:
-                self._flush(group)
-            if group.items:
-                self._deliver(group)
+                    return
+                group = self._begin()
+                items = group.items
+                while True:
+                    if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
+                        pass
+                    elif not self._add(item):
+                        carried = item
+                        break
+                    if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
+                        break
+                    try:
+                        item = queue.get_nowait()
+                    except Empty:
+                        break
+                    if item is _STOP:
+                        carried = item
+                        break
+                if self._records:
+                    self._flush(group)
+                if items:
+                    item, items = carried, []
+                    self._deliver(group)
+        except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
+            failure = self.fail(error)
+        # The writer's view may be ahead of the log, so it is of no use any more, but everybody waits for an answer.
+        for waiting in items:
+            self._deliver(self._refused([waiting], failure))
+        if item is None or item in items:
+            item = queue.get()
+        while item is not _STOP:
+            self._deliver(self._refused([cast("Item", item)], failure))
+            item = queue.get()
+
+    def _refused(self, items: Sequence[Item], failure: StoreFailed) -> Group:
+        """``items`` as a group of which nothing counts, in place of the one that was being made."""
+        refused = Group(self._group.segment)
+        refused.items = list(items)
+        for item in items:
+            item.error = item.error or failure
+        return refused
 
     def _begin(self) -> Group:
         """An empty group at the write position."""

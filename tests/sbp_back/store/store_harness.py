@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -140,7 +141,8 @@ class FaultyFiles(Files):
     """The real files, until one of the hooks is set."""
 
     def __init__(self) -> None:
-        self.write_hook: Callable[[int, Sequence[Buffer], int, bool], int | None] | None = None
+        self.bug: tuple[str, str] | None = None
+        """Name of a method, and the beginning of a thread's name: there the program has a fault."""
         self.write_error: int | None = None
         self.flush_error: int | None = None
         self.short_by = 0
@@ -151,9 +153,13 @@ class FaultyFiles(Files):
         self.free: int | None = None
         self.uncached = False
         self.durable_writes = 0
-        self.steps: list[str] = []
+
+    def _stumble(self, method: str) -> None:
+        if self.bug is not None and self.bug[0] == method and threading.current_thread().name.startswith(self.bug[1]):
+            raise RuntimeError(f"a bug in {method}")
 
     def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        self._stumble("write")
         if durable:
             self.durable_writes += 1
         if self.write_error is not None:
@@ -167,21 +173,25 @@ class FaultyFiles(Files):
         return written
 
     def open(self, path: Path, flags: int) -> int:
+        self._stumble("open")
         if self.open_error is not None and flags & os.O_CREAT:
             raise OSError(self.open_error, os.strerror(self.open_error))
         return super().open(path, flags)
 
     def allocate(self, fd: int, offset: int, size: int) -> None:
+        self._stumble("allocate")
         if self.allocate_error is not None:
             raise OSError(self.allocate_error, os.strerror(self.allocate_error))
         super().allocate(fd, offset, size)
 
     def unlink(self, path: Path) -> None:
+        self._stumble("unlink")
         if self.unlink_error is not None:
             raise OSError(self.unlink_error, os.strerror(self.unlink_error))
         super().unlink(path)
 
     def read(self, fd: int, buffer: Buffer, offset: int) -> int:
+        self._stumble("read")
         if self.read_error is not None:
             raise OSError(self.read_error, os.strerror(self.read_error))
         return super().read(fd, buffer, offset)
@@ -190,6 +200,10 @@ class FaultyFiles(Files):
         if self.uncached:
             raise BlockingIOError(errno.EAGAIN, "not cached")
         return super().read_cached(fd, buffer, offset)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._stumble("rename")
+        super().rename(source, target)
 
     def free_bytes(self, path: Path) -> int:
         return super().free_bytes(path) if self.free is None else self.free

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from pathlib import Path
 
 import pytest
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
+from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store
+from sbp_back.range_server.store.index import StoredRange
 from tests.sbp_back.store.store_harness import KIB, Driver, FaultyFiles, make_entry, small_options
 
 
@@ -223,3 +226,148 @@ async def test_a_caller_that_raises_keeps_nobody_from_the_answer(tmp_path: Path)
         driver.store.append([make_entry(1, 0)], raises)
         await driver.append(make_entry(1, 1))
     assert [str(context["exception"]) for context in reported] == ["a bug"]
+
+
+WAL, PREPARE, BACKGROUND, READ, LOOP = (
+    "anabranch-wal",
+    "anabranch-prepare",
+    "anabranch-store",
+    "anabranch-read",
+    "MainThread",
+)
+
+
+async def failed_for_good(driver: Driver, method: str) -> None:
+    """The store is in the failed state, everybody can see it, and whatever comes is answered."""
+    await driver.until(lambda: bool(driver.failures))
+    assert driver.failures == [driver.store.failed]
+    assert re.search(f"RuntimeError: a bug in {method}", str(driver.store.failed))
+    got = await outcomes(driver.append(make_entry(1, 0)), driver.create(5), driver.trim(1, 1), driver.seal(1))
+    assert all(isinstance(error, StoreFailed) for error in got), got
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+async def test_a_bug_while_a_group_is_written_fails_the_store_and_answers_everybody(
+    tmp_path: Path, durability: str
+) -> None:
+    files = FaultyFiles()
+    driver = Driver(tmp_path, small_options(files=files, zero_ahead_bytes=0, durability=durability))
+    await driver.create(1)
+    await driver.append(make_entry(1, 0))
+    files.bug = ("write", WAL if durability == "fsync" else LOOP)
+    got = await outcomes(driver.append(make_entry(1, 1)), driver.append(make_entry(1, 2)))
+    assert all(isinstance(error, StoreFailed) for error in got), got
+    files.bug = None
+    await failed_for_good(driver, "write")
+    assert [e.base_offset for e in await driver.read(1)] == [0]
+    driver.close()
+    async with Driver(tmp_path) as driver:
+        assert [e.base_offset for e in await driver.read(1)] == [0]
+
+
+async def test_a_bug_in_the_log_thread_answers_what_waits_behind_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    driver = Driver(tmp_path, small_options(files=files, zero_ahead_bytes=0, group_max_records=2))
+    await driver.create(1)
+    files.bug = ("write", WAL)
+    # More than one group of them, of every kind, and one that cannot share a group with those before it.
+    got = await outcomes(
+        *(driver.append(make_entry(1, base)) for base in range(7)),
+        driver.append(make_entry(1, 7, size=50_000)),
+        driver.create(2),
+        driver.trim(1, 1),
+        driver.seal(1),
+        driver.delete(1),
+    )
+    assert all(isinstance(error, StoreFailed) for error in got), got
+    await failed_for_good(driver, "write")
+    driver.close()
+
+
+@pytest.mark.parametrize("method", ["open", "allocate", "rename"])
+async def test_a_bug_while_the_next_segment_is_made_fails_the_store(tmp_path: Path, method: str) -> None:
+    files = FaultyFiles()
+    driver = Driver(tmp_path, small_options(files=files))
+    await driver.create(1)
+    files.bug = (method, PREPARE)
+    await append_until(driver, StoreFailed, 9000)
+    await failed_for_good(driver, method)
+    driver.close()
+
+
+async def test_a_bug_in_the_background_fails_the_store(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    driver = Driver(tmp_path, small_options(files=files))
+    await driver.create(1)
+    files.bug = ("rename", BACKGROUND)
+    await append_until(driver, StoreFailed, 9000)
+    await failed_for_good(driver, "rename")
+    driver.close()
+
+
+async def test_a_bug_in_maintenance_on_the_loop_fails_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, small_options())
+    await driver.create(1)
+
+    def broken(*_arguments: object) -> None:
+        raise RuntimeError("a bug in rebind")
+
+    monkeypatch.setattr("sbp_back.range_server.store.maintenance.rebind", broken)
+    await append_until(driver, StoreFailed, 9000)
+    await failed_for_good(driver, "rebind")
+    driver.close()
+
+
+async def test_a_group_that_cannot_be_applied_fails_the_store_and_answers_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, small_options())
+    await driver.create(1)
+    await driver.create(2)
+    original = StoredRange.append
+
+    def broken(self: StoredRange, *arguments: int) -> None:
+        if self.stream_id == 1:
+            raise RuntimeError("a bug in apply")
+        original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StoredRange, "append", broken)
+    got = await outcomes(driver.append(make_entry(2, 0)), driver.append(make_entry(1, 0)), driver.create(3))
+    assert all(isinstance(error, StoreFailed) for error in got), got
+    monkeypatch.undo()
+    await failed_for_good(driver, "apply")
+    assert driver.store.stats.pending_bytes == 0
+    driver.close()
+    async with Driver(tmp_path) as driver:
+        # It was in the log all the time.
+        assert len(await driver.read(1)) == len(await driver.read(2)) == 1
+
+
+async def test_a_bug_while_reading_concerns_the_reader_only(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    async with Driver(tmp_path, small_options(files=files)) as driver:
+        await driver.create(1)
+        await driver.append(make_entry(1, 0))
+        files.uncached = True
+        files.bug = ("read", READ)
+        with pytest.raises(StoreError, match="cannot be read: RuntimeError: a bug in read"):
+            await driver.read(1)
+        files.bug = None
+        assert len(await driver.read(1)) == 1
+        assert driver.failures == []
+
+
+async def test_a_store_that_failed_before_it_was_served_tells_its_server(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, small_options())
+    driver.store._disk_failing(OSError(errno.EIO, "lost"))
+    await driver.until(lambda: bool(driver.failures))
+    told: list[StoreError] = []
+    loop = asyncio.get_running_loop()
+    server = RangeServer(driver.store, RangeServerOptions(1, "", 3.0), loop, on_failed=told.append)
+    await driver.until(lambda: bool(told))
+    assert told == driver.failures
+    assert server.failure is not None
+    await server.close()
+    driver.close()
