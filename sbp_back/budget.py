@@ -1,0 +1,295 @@
+"""One bound for the memory that the connections of a process make it hold: requests, unsent responses, reads.
+
+Every connection has an account. What keeps a few of them from holding everything:
+
+* The first ``share`` bytes of an account come out of a reserve which nothing else may use, so that only as many
+  accounts as fill the reserve, a thousand by default, can keep the next one from its share.
+* What an account holds beyond its share is at most an eighth of what the others leave of the rest. However many take
+  as much as they can, a part stays free for the next; the more there are, the less each gets.
+* A single request that is larger than that, up to the largest a protocol allows, is admitted when it fits in what is
+  free, one such account at a time. For the one that has waited longest up to half of the rest is kept free, so that
+  its turn comes. One alone is never too large.
+
+An account that is refused waits and is told when there is room, the one that needs least first. Nothing is called
+from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+_PART = 8
+"""An account may hold one part in so many of what the others leave."""
+_SHARE = 64 * 1024
+_SHARES = 16
+"""The reserve has at least so many shares, however small the budget is."""
+_TOLD_AT_ONCE = 64
+
+
+class Kind(IntEnum):
+    """What memory is held for; each is measured by itself."""
+
+    REQUESTS = 0
+    """Requests being received, waiting or in progress, what was appended but is not durable yet included."""
+    RESPONSES = 1
+    """Answers that a socket has not taken yet."""
+    READS = 2
+    """Reads under way, whose bytes belong to no answer yet."""
+
+
+class MemoryBudget:
+    """``total`` bytes, of which a quarter is the reserve. ``defer`` calls a function later: a loop's ``call_soon``."""
+
+    __slots__ = (
+        "_buckets",
+        "_claimant",
+        "_claims",
+        "_defer",
+        "_large",
+        "_shared",
+        "_small",
+        "_telling",
+        "accounts",
+        "by_kind",
+        "capacity",
+        "refused",
+        "reserve",
+        "share",
+        "total",
+        "waiting",
+    )
+
+    def __init__(self, total: int, defer: Callable[[Callable[[], None]], object]) -> None:
+        self.total = total
+        self.reserve = total // 4
+        self.capacity = total - self.reserve
+        """Most bytes that all accounts may hold beyond their shares."""
+        self.share = max(1, min(_SHARE, self.reserve // _SHARES))
+        self.by_kind = [0] * len(Kind)
+        """Bytes held now, by :class:`Kind`."""
+        self.accounts = 0
+        """Accounts opened and not closed."""
+        self.waiting = 0
+        """Accounts that wait for room."""
+        self.refused = 0
+        """How often an account had to be refused."""
+        self._defer = defer
+        # Held within the accounts' shares, and beyond them.
+        self._small = 0
+        self._shared = 0
+        # By the length of the number of bytes needed; each in the order of arrival.
+        self._buckets: dict[int, dict[Account, None]] = {}
+        self._large: Account | None = None
+        # Those that need more than their part and hold nothing much; the first of them is kept room for.
+        self._claims: dict[Account, None] = {}
+        self._claimant: Account | None = None
+        self._telling = False
+
+    @property
+    def held(self) -> int:
+        """Bytes held by all accounts."""
+        return self._small + self._shared
+
+    def account(self, on_room: Callable[[], None]) -> Account:
+        """A new account. ``on_room`` is called once after each :meth:`Account.wait`, when there is room."""
+        self.accounts += 1
+        return Account(self, on_room)
+
+    # --- for accounts -----------------------------------------------------------------------------------------------
+
+    def _change(self, account: Account, size: int) -> None:
+        before, share = account.held, self.share
+        after = account.held = before + size
+        small = (after if after < share else share) - (before if before < share else share)
+        self._small += small
+        self._shared += size - small
+        if account.wanted:
+            self._place(account)
+
+    def _left(self, account: Account) -> int:
+        """What the others, and the one that is kept room for, leave of the capacity."""
+        left = self.capacity - self._shared + max(0, account.held - self.share)
+        claimant = self._claimant
+        if claimant is not None and claimant is not account and self._large is None:
+            left -= min(self.capacity // 2, claimant.wanted)
+        return left
+
+    def _fits_share(self, size: int) -> bool:
+        return self._small + size <= max(self.reserve, self.total - self._shared)
+
+    def _fits(self, account: Account, size: int) -> bool:
+        """Within the account's share, or its part of what the others leave."""
+        before, share = account.held, self.share
+        after = before + size
+        if after <= share:
+            return self._fits_share(size)
+        beyond = after - share
+        left = self._left(account)
+        if beyond > left // _PART or self.held + size > self.total:
+            return False
+        return before >= share or self._fits_share(share - before)
+
+    def _fits_large(self, account: Account, size: int) -> bool:
+        """As the one request that may be larger than its part."""
+        if self._large is not None:
+            self._settle_large(self._large)
+        if account.held > self.share or self._large is not None or self._claimant not in (None, account):
+            return False
+        beyond = account.held + size - self.share
+        return beyond > 0 and (not self._shared or (beyond <= self._left(account) and self.held + size <= self.total))
+
+    def _settle_large(self, account: Account) -> None:
+        """The large request is given back, at least in part: is the account one like the others again?"""
+        beyond = account.held - self.share
+        if beyond <= 0 or beyond <= self._left(account) // _PART:
+            self._large = None
+
+    def _place(self, account: Account) -> None:
+        """Put an account that waits, new or with other bytes held than before, where it belongs."""
+        need = account.held + account.wanted
+        bucket = need.bit_length()
+        if bucket != account.bucket:
+            self._lift(account)
+            account.bucket = bucket
+            self._buckets.setdefault(bucket, {})[account] = None
+        if account.held <= self.share < need:
+            self._claims.setdefault(account)
+            if self._claimant is None:
+                self._claimant = account
+        else:
+            self._disclaim(account)
+
+    def _leave(self, account: Account) -> None:
+        account.wanted = 0
+        self.waiting -= 1
+        self._lift(account)
+        self._disclaim(account)
+
+    def _lift(self, account: Account) -> None:
+        bucket = self._buckets.get(account.bucket)
+        if bucket is not None and account in bucket:
+            del bucket[account]
+            if not bucket:
+                del self._buckets[account.bucket]
+        account.bucket = -1
+
+    def _disclaim(self, account: Account) -> None:
+        if account in self._claims:
+            del self._claims[account]
+            if self._claimant is account:
+                self._claimant = next(iter(self._claims), None)
+
+    def _look(self) -> None:
+        """Have those that wait looked at, later."""
+        if self.waiting and not self._telling:
+            self._telling = True
+            self._defer(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        for _ in range(_TOLD_AT_ONCE):
+            account = self._next()
+            if account is None:
+                return
+            self._leave(account)
+            account.on_room()
+        self._look()
+
+    def _next(self) -> Account | None:
+        """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
+        claimant = self._claimant
+        if claimant is not None and self._fits_large(claimant, claimant.wanted):
+            return claimant
+        for bucket in sorted(self._buckets):
+            account = next(iter(self._buckets[bucket]))
+            if self._fits(account, account.wanted):
+                return account
+        return None
+
+
+class Account:
+    """What one connection holds of a :class:`MemoryBudget`."""
+
+    __slots__ = ("_budget", "_closed", "bucket", "held", "on_room", "wanted")
+
+    def __init__(self, budget: MemoryBudget, on_room: Callable[[], None]) -> None:
+        self.on_room = on_room
+        self.held = 0
+        """Bytes."""
+        self.wanted = 0
+        """Bytes it waits for; 0 while it does not wait."""
+        self.bucket = -1
+        """For the budget: where it stands among those that wait."""
+        self._budget = budget
+        self._closed = False
+
+    def admit(self, kind: Kind, size: int) -> bool:
+        """Hold ``size`` more bytes if they fit; False, and nothing is held, if they do not."""
+        budget = self._budget
+        if not budget._fits(self, size):
+            if not budget._fits_large(self, size):
+                budget.refused += 1
+                return False
+            budget._large = self
+        budget._change(self, size)
+        budget.by_kind[kind] += size
+        return True
+
+    def grant(self, kind: Kind, most: int, least: int) -> int:
+        """Hold as many bytes as fit, from ``least`` to ``most``; 0, and nothing is held, if not even ``least`` do."""
+        size = most
+        while size > least and not self._budget._fits(self, size):
+            size = max(least, size // 2)
+        return size if self.admit(kind, size) else 0
+
+    def take(self, kind: Kind, size: int) -> None:
+        """Hold bytes that are there already, whether they fit or not; see :attr:`crowded`."""
+        self._budget._change(self, size)
+        self._budget.by_kind[kind] += size
+
+    def give(self, kind: Kind, size: int) -> None:
+        """Bytes are free again. Those that wait are told later, not from here."""
+        budget = self._budget
+        budget._change(self, -size)
+        budget.by_kind[kind] -= size
+        if budget._large is self:
+            budget._settle_large(self)
+        if budget.waiting:
+            budget._look()
+
+    def move(self, source: Kind, target: Kind, size: int) -> None:
+        """Bytes held for one purpose are held for another from now on."""
+        self._budget.by_kind[source] -= size
+        self._budget.by_kind[target] += size
+
+    @property
+    def crowded(self) -> bool:
+        """Not one more byte fits: nothing more should be received for it."""
+        return not self._budget._fits(self, 1)
+
+    def wait(self, size: int = 1) -> None:
+        """Have ``on_room`` called when ``size`` bytes fit, once; replaces what it waited for.
+
+        Others may be quicker: whoever is told asks again, and waits again if it is refused.
+        """
+        self.stop_waiting()
+        if self._closed:
+            return
+        self.wanted = max(1, size)
+        self._budget.waiting += 1
+        self._budget._place(self)
+        self._budget._look()
+
+    def stop_waiting(self) -> None:
+        """Undo :meth:`wait`."""
+        if self.wanted:
+            self._budget._leave(self)
+            self._budget._look()
+
+    def close(self) -> None:
+        """Its connection is gone; bytes still held stay counted until they are given. Harmless when repeated."""
+        if not self._closed:
+            self._closed = True
+            self.stop_waiting()
+            self._budget.accounts -= 1
