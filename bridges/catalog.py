@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from bridges import node_config, topic_config
+from bridges.barrier import Barrier
 from bridges.config_types import InvalidConfig
 from bridges.errors import LogError, LogUnavailable
 from bridges.names import check_topic_name, collision_key, derived_names
@@ -128,6 +129,7 @@ class Catalog:
         client: StreamClient,
         options: CatalogOptions | None = None,
         erasers: Sequence[Callable[[sqlite3.Connection, str], None]] = (),
+        barrier: Barrier | None = None,
     ) -> None:
         self.options = options or CatalogOptions()
         self.on_change: list[Callable[[Change], None]] = []
@@ -135,6 +137,7 @@ class Catalog:
         self._db = db
         self._client = client
         self._erasers = tuple(erasers)
+        self._barrier = barrier or Barrier()
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._by_name: dict[tuple[str, str], Topic] = {}
@@ -470,8 +473,9 @@ class Catalog:
                     self._locks.pop(name, None)
 
     def _changed(self, change: Change) -> None:
+        # The change is durable already: whoever made it, and the other listeners, must not miss it.
         for callback in tuple(self.on_change):
-            callback(change)
+            self._barrier.call("catalog change", callback, change)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
@@ -634,6 +638,9 @@ class Catalog:
             if error.code == ErrorCode.NOT_FOUND:
                 return True
             _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
+            self._barrier.caught("stream deletion", error, stream_id=stream_id)
             return False
         return True
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from bridges.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable
 from bridges.partition_log import PartitionLog
 from bridges.partition_state import PartitionState
@@ -60,8 +61,11 @@ class Logs:
         snapshots: SnapshotStore,
         next_epoch: Callable[[], Awaitable[int]],
         options: LogOptions | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         self.options = options or LogOptions()
+        self.barrier = barrier or Barrier()
+        """What callbacks of requests raise, and openings unexpectedly, is logged and counted here."""
         self._client = client
         self._streams = streams
         self._snapshots = snapshots
@@ -141,6 +145,15 @@ class Logs:
     def opening(self, log: PartitionLog) -> None:
         self._spawn(self._open(log))
 
+    def let_go(self, writer: Writer) -> None:
+        self._spawn(self._close_writer(writer))
+
+    async def _close_writer(self, writer: Writer) -> None:
+        try:
+            await writer.close()
+        except Exception as error:  # noqa: BLE001 - logged and counted; whoever opens the stream next fences it
+            self.barrier.caught("closing a writer", error)
+
     def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None:
         self._spawn(self._save(log, offset, blob))
 
@@ -157,19 +170,28 @@ class Logs:
             _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
 
     async def _open(self, log: PartitionLog) -> None:
-        async with self._gate:
-            try:
+        writer: Writer | None = None
+        try:
+            async with self._gate:
                 writer = await self._take(log)
                 state = await self._rebuild(log, writer)
-            except (SbpError, LogError) as error:
-                _log.error("partition not opened", topic=log.topic, partition=log.partition, error=str(error))
-                if self._logs.get((log.topic, log.partition)) is log:
-                    log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {error}"))
+            if self._is_current(log):
+                log.opened(writer, state)
                 return
-        if self._logs.get((log.topic, log.partition)) is not log:
-            await writer.close()  # deleted meanwhile; it has answered its callers itself
-            return
-        log.opened(writer, state)
+            reason = "it was deleted"  # meanwhile; it has answered its callers itself
+        except (SbpError, LogError) as error:
+            reason = str(error)
+            _log.error("partition not opened", topic=log.topic, partition=log.partition, error=reason)
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered: the log must not stay as it is
+            reason = f"unexpectedly, {type(error).__name__}"
+            self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
+        if self._is_current(log):
+            log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
+        if writer is not None:
+            await self._close_writer(writer)
+
+    def _is_current(self, log: PartitionLog) -> bool:
+        return self._logs.get((log.topic, log.partition)) is log
 
     async def _take(self, log: PartitionLog) -> Writer:
         # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
@@ -223,15 +245,15 @@ class Logs:
         trimmed = 0
         openings = self.options.retention_openings
         for topic, partition in partitions:
-            keep_ms, keep_bytes = limits(topic)
-            log = self.get(topic, partition)
-            if log is None or (keep_ms < 0 and keep_bytes < 0):
-                continue
-            if not log.is_open:
-                if not openings:
-                    continue
-                openings -= 1
             try:
+                keep_ms, keep_bytes = limits(topic)
+                log = self.get(topic, partition)
+                if log is None or (keep_ms < 0 and keep_bytes < 0):
+                    continue
+                if not log.is_open:
+                    if not openings:
+                        continue
+                    openings -= 1
                 await log.ready()
                 offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
                 if offset is not None and offset > log.log_start_offset:
@@ -239,6 +261,8 @@ class Logs:
                     trimmed += 1
             except LogError as error:
                 _log.warning("retention not applied", topic=topic, partition=partition, error=str(error))
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
+                self.barrier.caught("retention", error, topic=topic, partition=partition)
         return trimmed
 
     def expire_producers(self, now_ms: int) -> int:
@@ -251,8 +275,11 @@ class Logs:
         self._closing = True
         for log in self:
             if log.is_open:
-                log.snapshot_if_moved()
+                self.barrier.call("snapshot", log.snapshot_if_moved, topic=log.topic, partition=log.partition)
         while self._tasks:
             await asyncio.wait(self._tasks)
         for log in self:
-            await log.close()
+            try:
+                await log.close()
+            except Exception as error:  # noqa: BLE001 - logged and counted; the other logs are closed nevertheless
+                self.barrier.caught("closing a writer", error, topic=log.topic, partition=log.partition)

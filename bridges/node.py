@@ -188,10 +188,15 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
         )
-        self.catalog = Catalog(self.db, self.client, options, (erase_topic,))
+        self.catalog = Catalog(self.db, self.client, options, (erase_topic,), self.metrics.barrier)
         await self.catalog.load()
         self.logs = Logs(
-            self.client, self.catalog.stream_of, Snapshots(self.db), self.catalog.next_epoch, _log_options(settings)
+            self.client,
+            self.catalog.stream_of,
+            Snapshots(self.db),
+            self.catalog.next_epoch,
+            _log_options(settings),
+            self.metrics.barrier,
         )
         await self.logs.start()
         if self._backend.shared is not None:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.errors import (
@@ -34,6 +35,7 @@ from bridges.tail_cache import Tail
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 
 if TYPE_CHECKING:
+    from bridges.barrier import Barrier
     from bridges.streams import Streams, Writer
     from sbp_back.model import Entry
 
@@ -58,6 +60,9 @@ _SCAN_BYTES = 1024 * 1024
 _SNAPSHOT_BATCH_COST = 2048
 """Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
 
+_WOKEN_AT_ONCE = 256
+"""Waiters called in one turn of the event loop: how many wait is for clients to choose."""
+
 
 class Waiter(Protocol):
     """Something that waits for a partition to move; called on the event loop and free to remove itself."""
@@ -72,8 +77,14 @@ class Owner(Protocol):
     @property
     def client(self) -> Streams: ...
 
+    @property
+    def barrier(self) -> Barrier: ...
+
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
+
+    def let_go(self, writer: Writer) -> None:
+        """Close a writer the log has no more use for."""
 
     def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None: ...
 
@@ -91,8 +102,11 @@ class PartitionLog:
     """The single writer and the readers' view of one partition."""
 
     __slots__ = (
+        "_barrier",
         "_duplicates",
+        "_moved_again",
         "_notify_scheduled",
+        "_on_stored",
         "_open_callbacks",
         "_owner",
         "_pending",
@@ -125,15 +139,20 @@ class PartitionLog:
         self.state = PartitionState(0)
         self.tail = tail
         self._owner = owner
+        self._barrier = owner.barrier
         self._writer: Writer | None = None
+        # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
+        self._on_stored: Callable[[SbpError | None], None] = _ignore
         # (base, batch, done) of appends handed to the backend, in offset order.
         self._pending: deque[tuple[int, Batch, AppendDone]] = deque()
         # Producers that repeated a batch which is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
-        self._queued: list[tuple[Batch, AppendDone]] = []
+        # Appends that wait for the log to be open; their bytes are counted where the requests are.
+        self._queued: deque[tuple[Batch, AppendDone]] = deque()
         self._open_callbacks: list[Callable[[LogError | None], None]] = []
         self._waiters: dict[Waiter, None] = {}
         self._notify_scheduled = False
+        self._moved_again = False
         self._snapshot_bytes = snapshot_bytes
         self._since_snapshot = 0
 
@@ -180,41 +199,48 @@ class PartitionLog:
         """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable."""
         assert self.phase is Phase.OPENING, self
         assert not self._pending, "a log is opened with nothing in flight"
-        self._writer = writer
         self.state = state
         self.epoch = writer.epoch
         self.log_start_offset = writer.start_offset
         self.high_watermark = writer.confirm_offset
+        self._on_stored = partial(self._stored, writer)
         self.phase = Phase.OPEN
-        queued, self._queued = self._queued, []
-        for batch, done in queued:
-            self.append(batch, done)
+        # The log has its writer only when all that was queued is handed over: what an answer appends comes behind it.
+        while self._queued and self.is_open:
+            self._barrier.call("append answer", self._hand_over, writer, *self._queued.popleft())
+        if not self.is_open:
+            self._owner.let_go(writer)  # deleted by whoever was answered
+            return
+        self._writer = writer
         self._settle_open(None)
         self._moved()
 
     def open_failed(self, error: LogError) -> None:
         """The owner could not take the partition; the next use tries again."""
-        self.phase = Phase.CLOSED
+        self.fail(error)
+        if self.phase is Phase.OPENING:
+            self.phase = Phase.CLOSED
         self._refuse_queued(error)
         self._settle_open(error)
 
     def _settle_open(self, error: LogError | None) -> None:
         callbacks, self._open_callbacks = self._open_callbacks, []
         for callback in callbacks:
-            callback(error)
+            self._barrier.call("opening answer", callback, error)
 
     def _refuse_queued(self, error: LogError) -> None:
-        queued, self._queued = self._queued, []
+        queued, self._queued = self._queued, deque()
         for _, done in queued:
-            done(-1, error)
+            self._barrier.call("append answer", done, -1, error)
 
     # --- append -------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, done: AppendDone) -> None:
         """Append one batch; ``done`` is called when it is durable.
 
-        Errors given to ``done``: OutOfOrderSequence, ProducerFenced, StorageFull, LogUnavailable, LogDeleted. A batch
-        that repeats one of its producer's last five is not stored again and gets the original base offset.
+        Errors given to ``done``: OutOfOrderSequence, ProducerFenced, StorageFull, LogUnavailable, LogDeleted,
+        BatchTooLarge, BatchInvalid. A batch that repeats one of its producer's last five is not stored again and gets
+        the original base offset.
         """
         writer = self._writer
         if writer is None or self.phase is not Phase.OPEN:
@@ -224,6 +250,9 @@ class PartitionLog:
             self._queued.append((batch, done))
             self._ensure_opening()
             return
+        self._hand_over(writer, batch, done)
+
+    def _hand_over(self, writer: Writer, batch: Batch, done: AppendDone) -> None:
         stamp = batch.producer
         if stamp is not None:
             try:
@@ -238,21 +267,30 @@ class PartitionLog:
                     self._duplicates.setdefault(original, []).append(done)
                 return
         base = writer.next_offset
-        format_of(batch.flags).stamp(batch.payload, base, self.epoch)
         now = time.time_ns() // 1_000_000
         try:
-            given = writer.append(batch.payload, batch.count, batch.flags, now, self._stored)
+            format_of(batch.flags).stamp(batch.payload, base, self.epoch)
+            given = writer.append(batch.payload, batch.count, batch.flags, now, self._on_stored)
         except SbpError as error:
             done(-1, BatchTooLarge(str(error)))
             return
-        assert given == base, "the backend gave another offset than it announced"
+        except LogError as error:
+            done(-1, error)
+            return
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered; no offset is used up
+            self._barrier.caught("append", error, topic=self.topic, partition=self.partition)
+            done(-1, LogError(f"appending to {self.topic}-{self.partition} failed unexpectedly"))
+            return
         if stamp is not None:
             self.state.ledger.record(stamp, base, now)
         self._pending.append((base, batch, done))
+        if given != base:
+            self._owner.let_go(writer)
+            self.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
 
-    def _stored(self, error: SbpError | None) -> None:
+    def _stored(self, writer: Writer, error: SbpError | None) -> None:
         """The backend's answer for the oldest batch in flight."""
-        if not self._pending:
+        if writer is not self._writer or not self._pending:
             return  # its fate was settled when the log failed
         base, batch, done = self._pending.popleft()
         if error is not None:
@@ -263,18 +301,28 @@ class PartitionLog:
         size = len(payload)
         self.high_watermark = end
         timestamp = batch.max_timestamp
-        self.state.index.add(base, size, timestamp if timestamp >= 0 else time.time_ns() // 1_000_000)
-        self.state.enter_epoch(self.epoch, base)
-        self.tail.append(StoredBatch(base, end, batch.flags, payload))
-        done(base, None)
+        try:
+            self.state.index.add(base, size, timestamp if timestamp >= 0 else time.time_ns() // 1_000_000)
+            self.state.enter_epoch(self.epoch, base)
+            self.tail.append(StoredBatch(base, end, batch.flags, payload))
+        except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
+            self._barrier.caught("stored batch", failure, topic=self.topic, partition=self.partition)
+            self.tail.clear()  # it must have no gap
+        try:
+            done(base, None)
+        except Exception as failure:  # noqa: BLE001 - logged and counted
+            self._barrier.caught("append answer", failure, topic=self.topic, partition=self.partition)
         if self._duplicates:
-            for waiting in self._duplicates.pop(base, ()):
-                waiting(base, None)
+            self._answer_duplicates(base, base, None)
         self._since_snapshot += size + _SNAPSHOT_BATCH_COST
         if self._since_snapshot >= self._snapshot_bytes:
-            self.snapshot()
+            self._barrier.call("snapshot", self.snapshot)
         if self._waiters:
             self._moved()
+
+    def _answer_duplicates(self, original: int, base: int, error: LogError | None) -> None:
+        for waiting in self._duplicates.pop(original, ()):
+            self._barrier.call("append answer", waiting, base, error, topic=self.topic, partition=self.partition)
 
     def _append_failed(self, base: int, batch: Batch, done: AppendDone, error: SbpError) -> None:
         if self._writer is not None and self._writer.failed is None:
@@ -289,9 +337,8 @@ class PartitionLog:
             refusal: LogError = (
                 StorageFull(str(error)) if isinstance(error, NoSpace) else LogUnavailable(f"{place}: {error}")
             )
-            done(-1, refusal)
-            for waiting in self._duplicates.pop(base, ()):
-                waiting(-1, refusal)
+            self._barrier.call("append answer", done, -1, refusal, topic=self.topic, partition=self.partition)
+            self._answer_duplicates(base, -1, refusal)
             return
         self._pending.appendleft((base, batch, done))
         self.fail(LogUnavailable(f"{self.topic}-{self.partition}: {error}"))
@@ -330,11 +377,9 @@ class PartitionLog:
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
         self.tail.clear()
-        for _, _, done in pending:
-            done(-1, error)
-        for waiting in duplicates.values():
-            for done in waiting:
-                done(-1, error)
+        answers = [done for _, _, done in pending] + [done for waiting in duplicates.values() for done in waiting]
+        for done in answers:
+            self._barrier.call("append answer", done, -1, error, topic=self.topic, partition=self.partition)
         self._moved()
 
     # --- read ---------------------------------------------------------------------------------------------------
@@ -345,7 +390,7 @@ class PartitionLog:
         ``done`` may be called before this returns. Errors: OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
         """
         if self.phase is not Phase.OPEN:
-            self.when_open(lambda error: self.read(offset, max_bytes, done) if error is None else done([], error))
+            self.when_open(lambda error: self._read_when_open(offset, max_bytes, done, error))
             return
         if offset < self.log_start_offset or offset > self.high_watermark:
             span = f"[{self.log_start_offset}, {self.high_watermark}]"
@@ -360,12 +405,41 @@ class PartitionLog:
             return
 
         def fetched(answer: list[Entry] | SbpError) -> None:
+            failure: LogError | None = None
+            batches: list[StoredBatch] = []
             if isinstance(answer, SbpError):
-                done([], _read_error(answer))
+                failure = _read_error(answer)
             else:
-                done(stored_batches(answer, offset, max_bytes), None)
+                try:
+                    batches = stored_batches(answer, offset, max_bytes)
+                except Exception as error:  # noqa: BLE001 - logged, counted and answered
+                    failure = self._read_failed(error)
+            # Called by the backend, which has others to answer.
+            self._barrier.call("read answer", done, batches, failure, topic=self.topic, partition=self.partition)
 
         self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=self.high_watermark)
+
+    def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, error: LogError | None) -> None:
+        if error is None:
+            answered = False
+
+            def answer(batches: list[StoredBatch], error: LogError | None) -> None:
+                nonlocal answered
+                answered = True
+                done(batches, error)
+
+            try:
+                self.read(offset, max_bytes, answer)
+                return
+            except Exception as failure:
+                if answered:
+                    raise  # by the reader itself
+                error = self._read_failed(failure)
+        done([], error)
+
+    def _read_failed(self, error: Exception) -> LogError:
+        self._barrier.caught("read", error, topic=self.topic, partition=self.partition)
+        return LogError(f"reading {self.topic}-{self.partition} failed unexpectedly")
 
     def available(self, offset: int, enough: int) -> int:
         """Bytes a read from ``offset`` would find, counted only as far as ``enough``."""
@@ -383,14 +457,30 @@ class PartitionLog:
 
     def _moved(self) -> None:
         # Once per loop tick: a group commit acknowledges many batches of a partition at once.
-        if not self._notify_scheduled and self._waiters:
+        if self._notify_scheduled:
+            self._moved_again = True
+        elif self._waiters:
             self._notify_scheduled = True
             self._owner.schedule(self._notify)
 
     def _notify(self) -> None:
+        self._moved_again = False
+        self._wake(list(self._waiters))
+
+    def _wake(self, waiters: list[Waiter]) -> None:
+        for waiter in waiters[:_WOKEN_AT_ONCE]:
+            if waiter not in self._waiters:
+                continue  # it has its answer
+            try:
+                waiter.log_moved(self)
+            except Exception as error:  # noqa: BLE001 - logged and counted
+                self._barrier.caught("waiter", error, topic=self.topic, partition=self.partition)
+        if len(waiters) > _WOKEN_AT_ONCE:
+            self._owner.schedule(partial(self._wake, waiters[_WOKEN_AT_ONCE:]))
+            return
         self._notify_scheduled = False
-        for waiter in list(self._waiters):
-            waiter.log_moved(self)
+        if self._moved_again:
+            self._moved()
 
     def epoch_of(self, offset: int) -> int:
         """The epoch in which the record at ``offset`` was, or the next one would be, written."""
@@ -518,10 +608,17 @@ class PartitionLog:
     def delete(self) -> None:
         """The topic is gone: everybody who waits is told so, nothing works any more."""
         self.phase = Phase.DELETED
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._owner.let_go(writer)
         gone = LogDeleted(f"{self.topic}-{self.partition} was deleted")
         self._refuse_queued(gone)
         self._settle_open(gone)
         self.fail(gone)
+
+
+def _ignore(error: SbpError | None) -> None:
+    pass
 
 
 def _read_error(error: SbpError) -> LogError:

@@ -126,7 +126,8 @@ class NoSnapshots:
 class World:
     """A backend, and a node's logs on it."""
 
-    def __init__(self, **options: int) -> None:
+    def __init__(self, *, partitions: int = 1, **options: int) -> None:
+        self.streams = {("t", n): n + 1 for n in range(partitions)}
         self.backend = Backend()
         self.snapshots = NoSnapshots()
         self.epoch = -1
@@ -139,9 +140,8 @@ class World:
 
     async def boot(self) -> PartitionLog:
         """A node starts; gives its log, open."""
-        streams = {("t", 0): 1}
         backend: Any = self.backend
-        self.logs = Logs(backend, lambda t, p: streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
+        self.logs = Logs(backend, lambda t, p: self.streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken
         log = self.logs.get("t", 0)

@@ -41,6 +41,7 @@ class Backend:
         self.file.execute("CREATE TABLE IF NOT EXISTS s (id INTEGER PRIMARY KEY, deleted INTEGER, opened INTEGER)")
         self.fail_creates_after: int | None = None
         self.fail_deletes = 0
+        self.delete_bugs = 0
         self.delete_attempted = asyncio.Event()
 
     async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo:
@@ -60,6 +61,9 @@ class Backend:
 
     async def delete_stream(self, stream_id: int) -> None:
         self.delete_attempted.set()
+        if self.delete_bugs:
+            self.delete_bugs -= 1
+            raise RuntimeError("a bug")
         if self.fail_deletes:
             self.fail_deletes -= 1
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "not now")
@@ -229,6 +233,26 @@ async def test_a_cancelled_caller_does_not_stop_a_creation(home: Home) -> None:
         await task
     catalog = await home.restart()
     assert len(catalog.topic("t").partitions) == 2
+
+
+async def test_a_broken_listener_costs_neither_the_change_nor_other_listeners_nor_the_deletion(home: Home) -> None:
+    def broken(change: Change) -> None:
+        raise RuntimeError("a bug in a listener")
+
+    home.catalog.on_change.insert(0, broken)
+    await home.catalog.create_topic("t", 2)
+    await home.catalog.delete_topic("t")
+    assert [change.kind for change in home.changes] == [ChangeKind.CREATED, ChangeKind.DELETED]
+    await home.no_doomed()
+    assert home.backend.alive() == set()
+
+
+async def test_a_bug_in_deleting_one_stream_does_not_end_the_deleting(home: Home) -> None:
+    home.backend.delete_bugs = 1
+    await home.catalog.create_topic("t", 3)
+    await home.catalog.delete_topic("t")
+    await home.no_doomed()
+    assert home.backend.alive() == set()
 
 
 async def test_deletion_forgets_positions_and_streams_also_across_restarts(home: Home) -> None:

@@ -1,0 +1,345 @@
+"""What one request's callback or one opening raises costs that request: not others' answers, nor the log's progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bridges.errors import LogError, LogUnavailable
+from bridges.ledger import ProducerStamp
+from bridges.partition_log import Batch, PartitionLog
+from bridges.records import StoredBatch
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.model import Entry
+from tests.bridges.log_lab import World, batch, settle
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("a bug in a callback")
+
+
+def failures(world: World) -> dict[str, int]:
+    return world.logs.barrier.failures
+
+
+class BrokenWaiter:
+    def log_moved(self, log: PartitionLog) -> None:
+        raise RuntimeError("a bug in a waiter")
+
+
+class Sleeper:
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def log_moved(self, log: PartitionLog) -> None:
+        self.woken += 1
+
+
+async def answer_to(ask: Callable[[Callable[..., None]], None]) -> tuple[Any, ...]:
+    """What a callback is called with, in bounded time."""
+    answers: list[tuple[Any, ...]] = []
+    ask(lambda *answer: answers.append(answer))
+    for _ in range(50):
+        await asyncio.sleep(0)
+        if answers:
+            break
+    [answer] = answers
+    return answer
+
+
+@pytest.mark.parametrize("step", ["open", "fetch_entries", "load"])
+async def test_an_opening_that_meets_a_bug_is_answered_counted_and_tried_again(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    log.fail(LogUnavailable("gone"))
+    place: Any = world.snapshots if step == "load" else world.backend
+    works = getattr(place, step)
+
+    async def bug(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug in an opening")
+
+    monkeypatch.setattr(place, step, bug)
+    opened = len(world.backend.writers)
+    log.append(batch(sequence=1), world.done)
+    (error,) = await answer_to(log.when_open)
+    assert isinstance(error, LogUnavailable)
+    assert isinstance(world.answers[-1], LogUnavailable)
+    assert failures(world) == {"opening": 1}
+    assert all(writer.closed for writer in world.backend.writers[opened:]), "what was taken is let go of"
+    monkeypatch.setattr(place, step, works)
+    log.append(batch(sequence=1), world.done)
+    await log.ready()
+    world.writer.acknowledge(1)
+    assert world.answers[-1] == 1
+
+
+async def test_an_opening_that_fails_after_taking_the_stream_lets_go_of_its_writer() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    log.fail(LogUnavailable("gone"))
+    entries, world.backend.entries = world.backend.entries, []
+    with pytest.raises(LogUnavailable):
+        await log.ready()
+    assert world.writer.closed
+    world.backend.entries = entries
+    await log.ready()
+
+
+async def test_a_broken_callback_of_an_opening_skips_none_of_the_others() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    opened: list[LogError | None] = []
+    log.when_open(broken)
+    log.when_open(opened.append)
+    await log.ready()
+    assert opened == [None]
+    assert failures(world) == {"opening answer": 1}
+    world.backend.refusals = [SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "no")]
+    log.fail(LogUnavailable("gone"))
+    log.append(batch(), broken)
+    log.append(batch(), world.done)
+    log.when_open(broken)
+    log.when_open(opened.append)
+    await settle()
+    assert isinstance(opened[1], LogUnavailable)
+    assert isinstance(world.answers[0], LogUnavailable)
+    assert failures(world) == {"opening answer": 2, "append answer": 1}
+
+
+async def test_a_queued_batch_that_cannot_be_appended_is_answered_and_the_others_keep_their_order() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    log.append(batch(sequence=0), world.done)
+    log.append(Batch(b"cannot be stamped", 1, 1, -1, ProducerStamp(8, 0, 0, 1)), world.done)
+    log.append(batch(sequence=1), world.done)
+    await log.ready()
+    assert [type(answer).__name__ for answer in world.answers] == ["LogError"]
+    assert failures(world) == {"append": 1}
+    world.writer.acknowledge(2)
+    assert world.answers[1:] == [0, 1]
+    assert 8 not in log.state.ledger.producers
+
+
+async def test_what_an_answer_appends_comes_behind_what_is_queued_already() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    log.append(batch(sequence=0), world.done)
+    # Refused as soon as the log is open: whoever is told appends the producer's third batch.
+    log.append(batch(sequence=9), lambda base, error: log.append(batch(sequence=2), world.done))
+    log.append(batch(sequence=1), world.done)
+    await log.ready()
+    world.writer.acknowledge(3)
+    assert world.answers == [0, 1, 2]
+
+
+async def test_a_log_deleted_by_an_answer_while_it_opens_appends_nothing_more() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    log.fail(LogUnavailable("gone"))
+    # Its producer is at 1: refused at once, and what is told deletes the topic.
+    log.append(batch(sequence=7), lambda base, error: world.logs.topic_deleted("t", {0: 1}))
+    log.append(batch(sequence=1), world.done)
+    (error,) = await answer_to(log.when_open)
+    assert type(error).__name__ == "LogDeleted"
+    assert type(world.answers[-1]).__name__ == "LogDeleted"
+    assert not world.writer.flying
+    await settle()
+    assert world.writer.closed
+
+
+async def test_a_broken_answer_costs_neither_later_batches_nor_repetitions_nor_readers() -> None:
+    world = World()
+    log = await world.boot()
+    sleeper = Sleeper()
+    log.add_waiter(BrokenWaiter())
+    log.add_waiter(sleeper)
+    log.append(batch(sequence=0), broken)
+    log.append(batch(sequence=0), broken)
+    log.append(batch(sequence=0), world.done)
+    log.append(batch(sequence=1), world.done)
+    world.writer.acknowledge(2)
+    await settle()
+    assert world.answers == [0, 1]
+    assert (log.high_watermark, sleeper.woken) == (2, 1)
+    assert failures(world) == {"append answer": 2, "waiter": 1}
+    assert [b.base_offset for b in await log.read_batches(0, 1 << 20)] == [0, 1]
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+async def test_a_broken_answer_to_a_refused_batch_skips_none_of_the_others(lives_on: bool) -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), broken)
+    log.append(batch(sequence=0), broken)
+    log.append(batch(sequence=0), world.done)
+    log.append(batch(sequence=1), world.done)
+    error = SbpError(ErrorCode.PD_NO_AVAILABLE_RS, "none")
+    (world.writer.refuse if lives_on else world.writer.fail)(error)
+    assert [type(answer) for answer in world.answers] == [LogUnavailable] * 2
+    assert failures(world) == {"append answer": 2}
+    assert log.is_open == lives_on
+
+
+async def test_a_bug_in_the_bookkeeping_of_a_durable_batch_does_not_keep_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    log = await world.boot()
+    for sequence in range(3):
+        log.append(batch(sequence=sequence), world.done)
+    world.writer.acknowledge(1)
+    monkeypatch.setattr(type(log.state.index), "add", broken)
+    world.writer.acknowledge(1)
+    monkeypatch.undo()
+    world.writer.acknowledge(1)
+    assert world.answers == [0, 1, 2]
+    assert failures(world) == {"stored batch": 1}
+    for offset in range(3):
+        assert (await log.read_batches(offset, 1))[0].base_offset == offset
+
+
+async def test_a_bug_in_a_snapshot_costs_the_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(snapshot_bytes=1)
+    log = await world.boot()
+    monkeypatch.setattr(world.logs, "save_snapshot", broken)
+    sleeper = Sleeper()
+    log.add_waiter(sleeper)
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    await settle()
+    assert (world.answers, sleeper.woken) == ([0], 1)
+    assert failures(world) == {"snapshot": 1}
+
+
+async def test_late_answers_of_a_writer_that_was_let_go_of_settle_nothing_of_the_next() -> None:
+    world = World()
+    log = await world.boot()
+    old = world.writer
+    log.append(batch(), world.done)
+    log.fail(LogUnavailable("gone"))
+    log.append(batch(), world.done)
+    await log.ready()
+    old.flying[0][1](None)
+    assert world.answers[1:] == [], "only the new writer can say that the batch is durable"
+    world.writer.acknowledge(1)
+    assert world.answers[1:] == [0]
+
+
+async def test_a_backend_that_gives_another_offset_than_it_announced_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    log = await world.boot()
+    old = world.writer
+    monkeypatch.setattr(old, "append", lambda *_: 17)
+    log.append(batch(sequence=0), world.done)
+    await settle()
+    assert [type(answer) for answer in world.answers] == [LogUnavailable]
+    assert old.closed
+    log.append(batch(sequence=0), world.done)
+    await log.ready()
+    world.writer.acknowledge(1)
+    assert world.answers[1:] == [0]
+
+
+async def test_many_waiters_are_woken_in_slices_each_once_and_none_is_left_out() -> None:
+    world = World()
+    log = await world.boot()
+    turns: list[list[Sleeper]] = []
+    schedule = world.logs.schedule
+
+    def counted(callback: Callable[[], None]) -> None:
+        def turn() -> None:
+            turns.append([])
+            callback()
+
+        schedule(turn)
+
+    world.logs.schedule = counted  # type: ignore[method-assign]
+
+    class Counted(Sleeper):
+        def log_moved(self, log: PartitionLog) -> None:
+            super().log_moved(log)
+            turns[-1].append(self)
+            log.remove_waiter(self)
+
+    sleepers = [Counted() for _ in range(1000)]
+    for sleeper in sleepers:
+        log.add_waiter(sleeper)
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    await asyncio.sleep(0)
+    # The log moves again while they are being told.
+    late = Counted()
+    log.add_waiter(late)
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    await settle()
+    assert max(map(len, turns)) <= 256
+    assert [sleeper.woken for sleeper in sleepers] == [1] * 1000
+    assert late.woken == 1
+
+
+async def test_a_read_whose_answer_cannot_be_made_sense_of_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tail_cache_bytes=0)
+    log = await world.boot()
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    monkeypatch.setattr("bridges.partition_log.stored_batches", broken)
+    batches, error = await answer_to(lambda done: log.read(0, 100, done))
+    assert (batches, type(error)) == ([], LogError)
+    assert failures(world) == {"read": 1}
+
+
+async def test_a_read_that_waits_for_an_opening_is_answered_whatever_the_backend_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(tail_cache_bytes=0)
+    log = await world.boot()
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    log.fail(LogUnavailable("gone"))
+    monkeypatch.setattr(world.backend, "fetch", broken)
+    batches, error = await answer_to(lambda done: log.read(0, 100, done))
+    assert (batches, type(error)) == ([], LogError)
+
+
+async def test_a_broken_reader_is_seen_and_the_backend_not_bothered(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tail_cache_bytes=0)
+    log = await world.boot()
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    later: list[Callable[[list[Entry]], None]] = []
+    monkeypatch.setattr(world.backend, "fetch", lambda _1, _2, _3, done, limit: later.append(done))
+
+    def reader(batches: list[StoredBatch], error: LogError | None) -> None:
+        raise RuntimeError("a bug in a reader")
+
+    log.read(0, 100, reader)
+    later[0](world.backend.entries)
+    assert failures(world) == {"read answer": 1}
+
+
+async def test_retention_of_one_partition_that_meets_a_bug_does_not_keep_the_others_from_theirs() -> None:
+    world = World(partitions=2)
+    await world.boot()
+
+    def limits(topic: str) -> tuple[int, int]:
+        raise RuntimeError("a bug in the configuration")
+
+    assert await world.logs.enforce_retention([("t", 0), ("t", 1)], limits, 10_000) == 0
+    assert failures(world) == {"retention": 2}
