@@ -15,6 +15,7 @@ from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.front import Address
+from bridges.http_site import HttpSite
 
 if TYPE_CHECKING:
     from bridges.node import Node
@@ -30,7 +31,8 @@ class Console:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._records = RecordHandlers(node)
-        self._runner: web.AppRunner | None = None
+        limits = node.settings.limits
+        self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""
@@ -42,19 +44,12 @@ class Console:
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=2.0)
-        await runner.setup()
-        self._runner = runner
-        site = web.TCPSite(runner, address.host, address.port)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        return Address(str(host), int(port))
+        return await self._site.start(app, address, handler_cancellation=True)
 
     async def stop(self) -> None:
         """End streams, finish requests, close connections."""
         self._records.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._site.stop()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(_STATIC / "index.html")

@@ -212,6 +212,14 @@ class LimitSettings(_Section):
     http_line_bytes: Size = Field(
         default=16 * 1024**2, ge=1024, description="Longest line accepted in records sent to the HTTP interface."
     )
+    http_connections: int = Field(
+        default=1_000, ge=1, description="Most connections to the console address at the same time."
+    )
+    http_request_ms: Duration = Field(
+        default=60_000,
+        ge=100,
+        description="How long a connection to the console address may go without a request in progress.",
+    )
     group_lag_series: int = Field(
         default=10_000,
         ge=0,

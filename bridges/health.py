@@ -9,6 +9,10 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from bridges.front import Address
+from bridges.http_site import HttpSite
+
+_CONNECTIONS = 200
+_REQUEST_S = 60.0
 
 
 class Patient(Protocol):
@@ -29,7 +33,7 @@ class HealthServer:
     def __init__(self, patient: Patient, render: Callable[[], bytes]) -> None:
         self._patient = patient
         self._render = render
-        self._runner: web.AppRunner | None = None
+        self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S)
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""
@@ -37,17 +41,11 @@ class HealthServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-        await runner.setup()
-        self._runner = runner
-        await web.TCPSite(runner, address.host, address.port).start()
-        host, port = runner.addresses[0][:2]
-        return Address(str(host), int(port))
+        return await self._site.start(app, address)
 
     async def stop(self) -> None:
         """Close everything. Idempotent."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._site.stop()
 
     async def _health(self, request: web.Request) -> web.Response:
         failure = self._patient.failure

@@ -1,0 +1,125 @@
+"""The console's listener under clients that hold connections for nothing, or speak no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from bridges.front import Address
+from bridges.http_site import HttpSite
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Serving:
+    """A site whose page waits for ``go`` under /slow, and the address to connect to."""
+
+    def __init__(self, site: HttpSite) -> None:
+        self.site = site
+        self.go = asyncio.Event()
+        self.started = asyncio.Event()
+        self.address = Address("127.0.0.1", 0)
+
+    async def begin(self) -> None:
+        app = web.Application()
+        app.router.add_get("/", self._page)
+        app.router.add_get("/slow", self._slow)
+        self.address = await self.site.start(app, Address("127.0.0.1", 0))
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(text="page")
+
+    async def _slow(self, request: web.Request) -> web.Response:
+        self.started.set()
+        await self.go.wait()
+        return web.Response(text="slow")
+
+    async def connect(self) -> Link:
+        return await asyncio.open_connection(self.address.host, self.address.port)
+
+
+@asynccontextmanager
+async def serving(most: int = 10, seconds: float = 30.0) -> AsyncIterator[Serving]:
+    found = Serving(HttpSite(most_connections=most, request_seconds=seconds))
+    await found.begin()
+    try:
+        yield found
+    finally:
+        await found.site.stop()
+
+
+async def ask(link: Link, request: bytes = GET) -> bytes:
+    link[1].write(request)
+    return await link[0].readuntil(b"\r\n")
+
+
+async def ended(link: Link) -> bytes:
+    """What was still sent before the server closed the connection."""
+    try:
+        return await link[0].read()
+    except ConnectionError:
+        return b""
+
+
+async def test_connections_beyond_the_limit_are_closed_and_the_others_served() -> None:
+    async with serving(most=3) as found:
+        links = [await found.connect() for _ in range(3)]
+        for link in links:
+            assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
+        assert await ended(await found.connect()) == b""
+        assert (found.site.refused, found.site.connections) == (1, 3)
+        links[0][1].close()
+        assert await ask(links[1]) != b""
+        while found.site.connections == 3:  # the loop delivers the end of the first one
+            await asyncio.sleep(0)
+        assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_who_asks_nothing_is_closed() -> None:
+    async with serving(seconds=0.05) as found:
+        assert await ended(await found.connect()) == b""
+
+
+async def test_a_header_that_never_ends_is_closed_however_often_a_byte_comes() -> None:
+    async with serving(seconds=0.1) as found:
+        reader, writer = link = await found.connect()
+        end = asyncio.ensure_future(ended(link))
+        while not end.done():
+            writer.write(b"G" if not writer.is_closing() else b"")
+            await asyncio.wait([end], timeout=0.01)
+        assert b"200" not in end.result()
+        assert reader.at_eof() or writer.is_closing()
+
+
+async def test_who_asked_once_is_closed_when_nothing_follows() -> None:
+    async with serving(seconds=0.1) as found:
+        link = await found.connect()
+        assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
+        assert (await ended(link)).endswith(b"page")
+
+
+async def test_a_request_in_progress_may_take_its_time() -> None:
+    async with serving(seconds=0.05) as found:
+        link = await found.connect()
+        link[1].write(GET.replace(b"/ ", b"/slow "))
+        await found.started.wait()
+        for _ in range(3):
+            await ended(await found.connect())  # each of these lived longer than a connection without a request may
+        found.go.set()
+        assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_what_is_no_http_is_answered_and_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as found:
+        for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a" * 20_000):
+            link = await found.connect()
+            link[1].write(garbage + b"\r\n\r\n")
+            assert b" 400 " in await ended(link)
+        assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
