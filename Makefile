@@ -9,7 +9,7 @@ PYTEST ?=
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit lock demo torture bench bench-sbp compat-librdkafka compat-kafka-python fuzz setup clean help
+.PHONY: serve test lint types unit lock demo torture hostile bench bench-sbp compat-librdkafka compat-kafka-python fuzz setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -36,6 +36,9 @@ demo: $(VENV)/.dev  ## 336,776 flights through three client libraries, compared 
 
 torture: $(VENV)/.dev  ## kill -9 under load, over and over: no promise may be broken
 	$(BIN)/python tests/torture/run.py $(ARGS)
+
+hostile: $(VENV)/.dev  ## everything a client should not do, on every listener, beside clients that behave
+	$(BIN)/python tests/hostile/run.py $(ARGS)
 
 bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 	$(BIN)/python -m benchmarks $(ARGS)

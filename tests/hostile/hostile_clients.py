@@ -1,0 +1,195 @@
+"""Clients that do nothing wrong, and measure what they are given while others are hostile.
+
+Each is a thread; latencies are in seconds, one list for each kind of request, taken by :meth:`Worker.lap`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+from sbp_back import Client, TcpCarrier, tcp_connector
+from sbp_back.errors import SbpError
+
+PATIENCE_S = 60.0
+"""An answer that takes longer than this counts as none."""
+_STAMP = struct.Struct(">dq")
+
+
+class Worker(ABC):
+    """A thread that works at a steady rate until :attr:`finish`; ``trouble`` says what went wrong."""
+
+    def __init__(self, name: str, per_second: float) -> None:
+        self.name = name
+        self.finish = threading.Event()
+        self.trouble: list[str] = []
+        self.requests = 0
+        self._interval = 1 / per_second
+        self._lock = threading.Lock()
+        self._took: dict[str, list[float]] = {}
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Finish what is in progress and stop."""
+        self.finish.set()
+        self._thread.join(3 * PATIENCE_S)
+        if self._thread.is_alive():
+            self.trouble.append("did not end")
+
+    def lap(self) -> dict[str, list[float]]:
+        """The latencies since the last call."""
+        with self._lock:
+            took, self._took = self._took, {}
+        return took
+
+    def record(self, kind: str, seconds: float) -> None:
+        with self._lock:
+            self._took.setdefault(kind, []).append(seconds)
+
+    def paced(self) -> Iterator[int]:
+        """Numbers at the worker's rate; what a slow answer delayed is not caught up with."""
+        number = 0
+        while not self.finish.is_set():
+            yield number
+            number += 1
+            self.finish.wait(self._interval)
+
+    def _run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # noqa: BLE001  # whatever ended it is a finding of the run
+            self.trouble.append(f"ended with {error!r}")
+
+    @abstractmethod
+    def work(self) -> None: ...
+
+
+class KafkaProducing(Worker):
+    """Idempotent, one record at a time; remembers every acknowledgement."""
+
+    def __init__(self, bootstrap: str, topic: str, per_second: float) -> None:
+        super().__init__("kafka producer", per_second)
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "delivery.timeout.ms": int(PATIENCE_S * 1000),
+                "log_level": 2,
+            }
+        )
+        self.acknowledged: dict[int, int] = {}
+
+    def _answered(self, error: object, message: Message) -> None:
+        value = message.value()
+        assert isinstance(value, bytes)
+        began, number = _STAMP.unpack_from(value)
+        if error is not None:
+            self.trouble.append(f"record {number} was not stored: {error}")
+            return
+        offset = message.offset()
+        assert offset is not None
+        self.acknowledged[number] = offset
+        self.record("kafka produce", time.monotonic() - began)
+
+    def work(self) -> None:
+        for number in self.paced():
+            value = _STAMP.pack(time.monotonic(), number) + bytes(200)
+            self._producer.produce(self._topic, value, on_delivery=self._answered)
+            self.requests += 1
+            self._producer.poll(0)
+        if self._producer.flush(PATIENCE_S):
+            self.trouble.append("records were never answered")
+
+
+class KafkaConsuming(Worker):
+    """Reads what the producer writes and measures from its making to its arrival."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__("kafka consumer", 1.0)
+        self._topic = topic
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "hostile-run", "log_level": 2})
+        self.read: list[tuple[int, int]] = []
+
+    def work(self) -> None:
+        self._consumer.assign([TopicPartition(self._topic, 0, 0)])
+        while not self.finish.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            if message.error() is not None:
+                self.trouble.append(f"{message.error()}")
+                continue
+            value, offset = message.value(), message.offset()
+            assert isinstance(value, bytes)
+            assert offset is not None
+            began, number = _STAMP.unpack_from(value)
+            self.record("kafka end to end", time.monotonic() - began)
+            self.read.append((offset, number))
+            self.requests += 1
+        self._consumer.close()
+
+
+class SbpAppending(Worker):
+    """Appends one entry at a time over TCP and reads it back."""
+
+    def __init__(self, pd: tuple[str, int], per_second: float) -> None:
+        super().__init__("sbp client", per_second)
+        self._pd = pd
+
+    def work(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        client = Client(TcpCarrier(*self._pd), tcp_connector())
+        stream = await client.create_stream()
+        writer = await client.open(stream.stream_id, epoch=1)
+        while not self.finish.is_set():
+            durable: asyncio.Future[SbpError | None] = asyncio.get_running_loop().create_future()
+            began = time.monotonic()
+            offset = writer.append(b"%d" % self.requests, 1, 0, 0, durable.set_result)
+            error = await asyncio.wait_for(durable, PATIENCE_S)
+            if error is not None:
+                self.trouble.append(f"append: {error}")
+                break
+            self.record("sbp append", time.monotonic() - began)
+            began = time.monotonic()
+            entries = await asyncio.wait_for(client.fetch_entries(stream.stream_id, offset, 4096), PATIENCE_S)
+            self.record("sbp fetch", time.monotonic() - began)
+            if [bytes(entry.payload) for entry in entries] != [b"%d" % self.requests]:
+                self.trouble.append(f"offset {offset} holds something else")
+            self.requests += 1
+            await asyncio.sleep(self._interval)
+        await writer.close()
+        await client.close()
+
+
+class HealthAsking(Worker):
+    """Asks over HTTP whether the node is well, each time on a connection of its own."""
+
+    def __init__(self, console: tuple[str, int], per_second: float) -> None:
+        super().__init__("http client", per_second)
+        self._console = console
+
+    def work(self) -> None:
+        for _ in self.paced():
+            began = time.monotonic()
+            link = http.client.HTTPConnection(*self._console, timeout=PATIENCE_S)
+            link.request("GET", "/healthz")
+            status = link.getresponse().status
+            link.close()
+            self.record("http", time.monotonic() - began)
+            if status != 200:
+                self.trouble.append(f"/healthz answered {status}")
+            self.requests += 1

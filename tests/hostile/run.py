@@ -1,0 +1,338 @@
+"""Well-behaved clients of a node while others do everything that is allowed, and much that is not, on every listener.
+
+    python tests/hostile/run.py                     # all kinds of hostility, 15 s each
+    python tests/hostile/run.py --only bombs waits  # some of them
+    python tests/hostile/run.py --scale 0.02 --seconds 2
+
+For every kind a line: 99th percentile and longest wait of the well-behaved clients, the node's memory and CPU, beside
+the calm before. The run fails when a well-behaved client was refused, lost or doubled anything, or waited for longer
+than a minute; when the node ended, logged an exception that nobody expected, or used more memory than it may.
+Bounded in time and number; loopback only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(HERE)]
+
+import psutil  # noqa: E402
+from confluent_kafka import Producer  # noqa: E402
+from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
+from hostile_clients import (  # noqa: E402
+    PATIENCE_S,
+    HealthAsking,
+    KafkaConsuming,
+    KafkaProducing,
+    SbpAppending,
+    Worker,
+)
+from hostile_frames import BOMBS, BULK  # noqa: E402
+
+from benchmarks.anabranch_node import AnabranchNode, NodeFailed  # noqa: E402
+from benchmarks.kafka_broker import free_port  # noqa: E402
+from benchmarks.probe import Watch  # noqa: E402
+
+GOOD = "well-behaved"
+KINDS = ("kafka produce", "kafka end to end", "sbp append", "sbp fetch", "http")
+LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console")
+BULK_PARTITIONS = 50
+MEMORY_ALLOWED = 700 * 1024 * 1024
+"""Bytes a node may grow by, whatever is done to it: its budget of 256 MiB, ten thousand connections, a heap's waste."""
+UNEXPECTED = ("Traceback (most recent call last)", "request failed", "Task exception was never retrieved")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One kind of hostility: (attack, number of connections) that happen together."""
+
+    name: str
+    attacks: tuple[tuple[str, int], ...] = ()
+
+
+PHASES = (
+    Phase("calm"),
+    Phase("idle", (("idle", 10_000),)),
+    Phase("slow-readers", (("slow_readers", 500),)),
+    Phase("drip", (("drip", 100),)),
+    Phase("half-frames", (("half_frames", 300),)),
+    Phase("garbage", (("garbage", 2_000),)),
+    Phase("bombs", (("bombs", 200),)),
+    Phase("oversized", (("oversized", 40),)),
+    Phase("waits", (("waits", 200),)),
+    Phase("churn", (("churn", 4_000),)),
+    Phase(
+        "all-at-once",
+        (
+            ("idle", 4_000),
+            ("slow_readers", 200),
+            ("drip", 100),
+            ("half_frames", 100),
+            ("garbage", 500),
+            ("bombs", 50),
+            ("oversized", 10),
+            ("waits", 50),
+            ("churn", 500),
+        ),
+    ),
+    Phase("calm-again"),
+)
+
+
+@dataclass(slots=True)
+class Line:
+    """What was measured in one phase: seconds by kind of request, bytes, CPU seconds, and what the attacks did."""
+
+    phase: str
+    seconds: float = 0.0
+    p99: dict[str, float] = field(default_factory=dict)
+    longest: dict[str, float] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    peak_rss: int = 0
+    cpu_seconds: float = 0.0
+    attacks: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Report:
+    seed: int
+    lines: list[Line] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+def fill(bootstrap: str, megabytes: int) -> None:
+    """The topics of the run, and something to read slowly: records of 1 KB over the partitions of a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = [NewTopic(GOOD, 1, 1), NewTopic(BULK, BULK_PARTITIONS, 1), NewTopic(BOMBS, 1, 1)]
+    for made in admin.create_topics(topics).values():
+        made.result(60)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.num.messages": 200, "log_level": 2})
+    value = random.Random(1).randbytes(1000)
+    for number in range(megabytes * 1000):
+        while True:
+            try:
+                producer.produce(BULK, value, partition=number % BULK_PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(PATIENCE_S):
+        raise TimeoutError("the topic that is read slowly could not be filled")
+
+
+def bulk_range(pd: tuple[str, int], megabytes: int) -> str:
+    """A stream of SBP with as much in it; its first range as JSON."""
+    import asyncio
+
+    from sbp_back import Client, TcpCarrier, tcp_connector
+    from sbp_back.errors import SbpError
+
+    async def make() -> str:
+        client = Client(TcpCarrier(*pd), tcp_connector())
+        stream = await client.create_stream()
+        writer = await client.open(stream.stream_id, epoch=1)
+        answers: list[asyncio.Future[SbpError | None]] = []
+        for _ in range(megabytes * 4):
+            answers.append(asyncio.get_running_loop().create_future())
+            writer.append(bytes(250_000), 1, 0, 0, answers[-1].set_result)
+            if len(answers) % 16 == 0:
+                await answers[-1]
+        for error in await asyncio.gather(*answers):
+            assert error is None, error
+        (where,) = await client.list_ranges(stream.stream_id)
+        await writer.close()
+        await client.close()
+        return json.dumps({"stream_id": where.stream_id, "index": where.index, "start": where.start})
+
+    return asyncio.run(make())
+
+
+class Run:
+    """One node, its well-behaved clients, and the phases."""
+
+    def __init__(self, node: AnabranchNode, report: Report, args: argparse.Namespace) -> None:
+        self.node = node
+        self.report = report
+        self.args = args
+        self.base_rss = 0
+        self.targets = {name: f"127.0.0.1:{port}" for name, port in node.listen.items()}
+        address = {name: ("127.0.0.1", port) for name, port in node.listen.items()}
+        fill(node.bootstrap, args.megabytes)
+        self.bulk = bulk_range(address["sbp-pd"], args.megabytes)
+        self.producing = KafkaProducing(node.bootstrap, GOOD, 100)
+        self.consuming = KafkaConsuming(node.bootstrap, GOOD)
+        self.workers: list[Worker] = [
+            self.producing,
+            self.consuming,
+            SbpAppending(address["sbp-pd"], 50),
+            HealthAsking(address["console"], 5),
+        ]
+        for worker in self.workers:
+            worker.start()
+        deadline = time.monotonic() + PATIENCE_S
+        while any(worker.requests < 3 for worker in self.workers):  # connected, and past what only the first ones meet
+            if time.monotonic() > deadline or any(worker.trouble for worker in self.workers):
+                raise NodeFailed(f"a client could not begin: {[worker.trouble for worker in self.workers]}")
+            time.sleep(0.05)
+
+    def attack(self, kind: str, count: int) -> subprocess.Popen[str]:
+        """Begin one kind of hostility."""
+        command = [sys.executable, str(HERE / "hostile_attacks.py"), kind]
+        for name in LISTENERS:
+            command += ["--target", f"{name}={self.targets[name]}"]
+        command += ["--count", str(max(2, int(count * self.args.scale))), "--seconds", str(self.args.seconds)]
+        command += ["--seed", str(self.report.seed), "--bulk", self.bulk, "--partitions", str(BULK_PARTITIONS)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def phase(self, phase: Phase) -> None:
+        """Measure one phase from the first attack to the last one's end."""
+        line = Line(phase.name)
+        for worker in self.workers:
+            worker.lap()
+        began = time.monotonic()
+        with Watch(self.node.pid) as watch, contextlib.ExitStack() as stack:
+            running = []
+            for kind, count in phase.attacks:
+                process = self.attack(kind, count)
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                running.append((kind, process))
+            if not running:
+                time.sleep(self.args.seconds)
+            for kind, process in running:
+                try:
+                    told, _ = process.communicate(timeout=self.args.seconds + 4 * PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    self.report.violations.append(f"{phase.name}: the attack {kind} did not end")
+                    continue
+                if process.returncode:
+                    self.report.violations.append(f"{phase.name}: the attack {kind} broke: exit {process.returncode}")
+                    continue
+                line.attacks[kind] = json.loads(told)
+        line.seconds = time.monotonic() - began
+        line.peak_rss, line.cpu_seconds = watch.usage.peak_rss, watch.usage.cpu_seconds
+        for worker in self.workers:
+            for kind, took in worker.lap().items():
+                took.sort()
+                line.p99[kind] = took[int(len(took) * 0.99)]
+                line.longest[kind] = took[-1]
+                line.requests[kind] = len(took)
+        self.report.lines.append(line)
+        self.judge(line)
+        show(line)
+
+    def judge(self, line: Line) -> None:
+        """What must hold in every phase."""
+        if not self.base_rss:
+            self.base_rss = line.peak_rss
+        grown = line.peak_rss - self.base_rss
+        if grown > MEMORY_ALLOWED:
+            self.report.violations.append(f"{line.phase}: the node grew by {grown >> 20} MiB")
+        for kind in KINDS:
+            if kind not in line.requests:
+                self.report.violations.append(f"{line.phase}: not one answer for {kind}")
+            elif line.longest[kind] > PATIENCE_S:
+                self.report.violations.append(f"{line.phase}: {kind} took {line.longest[kind]:.1f} s")
+        if not psutil.pid_exists(self.node.pid):
+            raise NodeFailed(f"the node ended during {line.phase}:\n{self.node.tail()}")
+
+    def end(self) -> None:
+        """Stop the clients and compare what they were told."""
+        produced, consumed = self.producing, self.consuming
+        produced.end()
+        deadline = time.monotonic() + PATIENCE_S
+        while len(consumed.read) < len(produced.acknowledged) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for worker in self.workers[1:]:
+            worker.end()
+        for worker in self.workers:
+            self.report.violations += [f"{worker.name}: {trouble}" for trouble in worker.trouble[:5]]
+        acknowledged = sorted((offset, number) for number, offset in produced.acknowledged.items())
+        if consumed.read != acknowledged:
+            self.report.violations.append(
+                f"{len(acknowledged)} records were acknowledged, {len(consumed.read)} read, and they differ"
+            )
+        text = self.node.log.read_text(errors="replace")
+        for sign in UNEXPECTED:
+            if sign in text:
+                at = text.index(sign)
+                self.report.violations.append(
+                    f"{text.count(sign)} times in the log: {text[max(0, at - 600) : at + 1500]}"
+                )
+
+
+def show(line: Line) -> None:
+    """One line of the table."""
+    waits = "".join(f"{_ms(line.p99.get(kind)):>10}{_ms(line.longest.get(kind)):>9}" for kind in KINDS)
+    print(f"{line.phase:13}{waits}{line.peak_rss >> 20:9}{line.cpu_seconds / line.seconds * 100:7.0f}%", flush=True)
+    for kind, done in line.attacks.items():
+        told = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in done.items() if value)
+        print(f"    {kind}: {told}", flush=True)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def heading() -> None:
+    print(f"{'ms':13}" + "".join(f"{kind:>19}" for kind in KINDS) + f"{'MiB':>9}{'CPU':>8}")
+    print(" " * 13 + f"{'p99':>10}{'longest':>9}" * len(KINDS))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; 0 when nobody who behaves suffered more than waiting."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of each phase")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of connections")
+    parser.add_argument("--megabytes", type=int, default=100, help="data to be read slowly, twice")
+    parser.add_argument("--only", nargs="*", default=None, choices=[phase.name for phase in PHASES])
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the node")
+    parser.add_argument("--directory", type=Path, default=None, help="kept when something was violated")
+    parser.add_argument("--json", type=Path, default=None, help="write the report there")
+    args = parser.parse_args(arguments)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    report = Report(args.seed if args.seed is not None else random.SystemRandom().randrange(2**31))
+    print(f"seed {report.seed}", flush=True)
+    directory = args.directory or ROOT / "build" / f"hostile-{report.seed}"
+    if directory.exists():
+        shutil.rmtree(directory)
+    node = AnabranchNode(directory, settings=dict(item.split("=", 1) for item in args.set))
+    node.listen["sbp-v0.1"] = free_port()
+    chosen = PHASES if args.only is None else [phase for phase in PHASES if phase.name in {"calm", *args.only}]
+    try:
+        node.start()
+        run = Run(node, report, args)
+        heading()
+        for phase in chosen:
+            run.phase(phase)
+        run.end()
+    except NodeFailed as failure:
+        report.violations.append(str(failure))
+    finally:
+        node.stop()
+    for violation in report.violations:
+        print(f"VIOLATION {violation}")
+    print("nobody who behaves was harmed" if not report.violations else f"{len(report.violations)} violations")
+    if args.json is not None:
+        args.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    if not report.violations:
+        shutil.rmtree(directory)
+    return 1 if report.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
