@@ -166,6 +166,11 @@ class KafkaGroupSettings(_Section):
     max_session_timeout_ms: Duration = Field(
         default=1_800_000, ge=1, description="Longest session timeout a member may ask for."
     )
+    max_rebalance_timeout_ms: Duration = Field(
+        default=86_400_000,
+        ge=1,
+        description="Longest time a rebalance waits for members, whatever they ask for.",
+    )
     max_size: int = Field(default=10_000, ge=1, description="Most members of a group.")
     offsets_retention_ms: Duration = Field(
         default=604_800_000, ge=1, description="How long positions of a group without members are kept."

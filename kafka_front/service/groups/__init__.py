@@ -27,6 +27,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
         initial_rebalance_delay_ms=kafka.group.initial_rebalance_delay_ms,
         min_session_timeout_ms=kafka.group.min_session_timeout_ms,
         max_session_timeout_ms=kafka.group.max_session_timeout_ms,
+        max_rebalance_timeout_ms=kafka.group.max_rebalance_timeout_ms,
         max_size=kafka.group.max_size,
         offsets_retention_ms=kafka.group.offsets_retention_ms,
         offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
+
+import structlog
 
 from . import codes
 from .deadlines import Deadlines
@@ -75,6 +77,11 @@ class Leaver:
 
 Reply = TypeVar("Reply")
 
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+_AFTER_DEFECT_MS = 1_000
+"""When a deadline is tried again whose handling raised."""
+
 
 class _Timer(Enum):
     SESSION = 0
@@ -102,18 +109,35 @@ class Coordinator:
         """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
         return self._timers.next_ms
 
-    def advance(self, now_ms: int) -> None:
-        """Let everything happen that was due at ``now_ms`` or before."""
-        while (key := self._timers.pop_due(now_ms)) is not None:
-            kind, group_id, member_id = key
-            group = self.groups[group_id]
-            if kind is _Timer.SESSION:
-                self._session_over(now_ms, group, member_id)
-            elif kind is _Timer.JOIN:
-                self._join_phase_over(now_ms, group)
-            else:
-                self._sync_phase_over(now_ms, group)
+    def advance(self, now_ms: int) -> int:
+        """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were.
+
+        They are no more than there were at the beginning: what a step sets lies after ``now_ms``.
+        """
+        steps = 0
+        for _ in range(len(self._timers)):
+            key = self._timers.pop_due(now_ms)
+            if key is None:
+                break
+            steps += 1
+            try:
+                self._step(now_ms, *key)
+            except Exception:  # noqa: BLE001 - a defect costs its own group time, not the others theirs
+                _log.exception("a deadline of a group was not handled", group=key[1], deadline=key[0].name)
+                self._timers.arm(key, now_ms, _AFTER_DEFECT_MS)
         self._deliver()
+        return steps
+
+    def _step(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        if kind is _Timer.SESSION:
+            self._session_over(now_ms, group, member_id)
+        elif kind is _Timer.JOIN:
+            self._join_phase_over(now_ms, group)
+        else:
+            self._sync_phase_over(now_ms, group)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -247,8 +271,8 @@ class Coordinator:
                 stored.instance_id,
                 stored.client_id,
                 stored.client_host,
-                stored.rebalance_timeout_ms,
-                stored.session_timeout_ms,
+                self._rebalance_timeout(stored.rebalance_timeout_ms),
+                self._session_timeout(stored.session_timeout_ms),
                 dict(stored.protocols),
                 stored.assignment,
             )
@@ -277,6 +301,7 @@ class Coordinator:
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             self._refuse(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
             return
+        request = replace(request, rebalance_timeout_ms=self._rebalance_timeout(request.rebalance_timeout_ms))
         protocols = dict(request.protocols)
         group = self.groups.get(request.group_id)
         if group is None:
@@ -305,6 +330,14 @@ class Coordinator:
                 self._add_member(now_ms, group, request, protocols, request.member_id, reply)
         else:
             self._join_known(now_ms, group, request, protocols, reply)
+
+    def _rebalance_timeout(self, asked_ms: int) -> int:
+        """Kafka takes any number; here nobody is waited for less than a millisecond or longer than the setting."""
+        return min(max(asked_ms, 1), self._settings.max_rebalance_timeout_ms)
+
+    def _session_timeout(self, stored_ms: int) -> int:
+        """A stored timeout within today's settings; those in requests are refused instead."""
+        return min(max(stored_ms, self._settings.min_session_timeout_ms), self._settings.max_session_timeout_ms)
 
     def _has_room(self, group: Group, request: JoinRequest) -> bool:
         limit = self._settings.max_size
@@ -336,7 +369,7 @@ class Coordinator:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
             return
         group.pending.add(new_id)
-        self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms + request.session_timeout_ms)
+        self._timers.arm((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
         self._refuse(reply, new_id, codes.MEMBER_ID_REQUIRED)
 
     def _join_known(
@@ -385,9 +418,7 @@ class Coordinator:
             join=reply,
         )
         group.add(member, request.protocol_type)
-        self._timers.set(
-            (_Timer.SESSION, group.group_id, member_id), now_ms + self._settings.new_member_join_timeout_ms
-        )
+        self._timers.arm((_Timer.SESSION, group.group_id, member_id), now_ms, self._settings.new_member_join_timeout_ms)
         if group.initial_delay is not None:
             group.new_member_added = True
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -465,26 +496,32 @@ class Coordinator:
             group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
             group.new_member_added = False
             group.become(GroupState.PREPARING_REBALANCE, now_ms)
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms + delay)
+            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, delay)
             return
         group.become(GroupState.PREPARING_REBALANCE, now_ms)
         if group.all_joined:
             self._complete_join(now_ms, group)
         else:
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms + group.rebalance_timeout_ms)
+            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _maybe_complete_join(self, now_ms: int, group: Group) -> None:
-        if group.state is GroupState.PREPARING_REBALANCE and group.initial_delay is None and group.all_joined:
+        if group.state is not GroupState.PREPARING_REBALANCE or group.initial_delay is not None:
+            return
+        if group.all_joined:
             self._complete_join(now_ms, group)
+        elif group.waiting and self._timers.get((_Timer.JOIN, group.group_id, "")) is None:
+            # Only static members were left and none had come (see _complete_join): now there is somebody who waits.
+            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _join_phase_over(self, now_ms: int, group: Group) -> None:
-        if group.initial_delay is not None and group.new_member_added and group.initial_delay[1]:
+        if group.initial_delay is not None and group.new_member_added:
             delay, remaining = group.initial_delay
             next_delay = min(self._settings.initial_rebalance_delay_ms, remaining)
-            group.initial_delay = (next_delay, max(remaining - delay, 0))
-            group.new_member_added = False
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms + next_delay)
-            return
+            if next_delay > 0:
+                group.initial_delay = (next_delay, max(remaining - delay, 0))
+                group.new_member_added = False
+                self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
+                return
         self._complete_join(now_ms, group)
 
     def _complete_join(self, now_ms: int, group: Group) -> None:
@@ -494,8 +531,8 @@ class Coordinator:
         for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
             self._drop(group, member)
         if group.members and not group.elect_joined_leader():
-            # Only static members are left and none came; their sessions decide how long they may stay away.
-            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms + group.rebalance_timeout_ms)
+            # Only static members are left and none came: their sessions decide how long they may stay away, and the
+            # first that comes starts the wait for the others. A timer of its own would only fire for nothing.
             return
         group.start_generation(now_ms)
         if group.state is GroupState.EMPTY:
@@ -507,7 +544,7 @@ class Coordinator:
             self._answer_join(group, member, self._joined(group, member, with_members=group.leader == member.member_id))
             self._renew_session(now_ms, group, member)
             group.pending_sync.add(member.member_id)
-        self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms + group.rebalance_timeout_ms)
+        self._timers.arm((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
         # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
@@ -688,14 +725,18 @@ class Coordinator:
         self._delivering = True
         try:
             while self._outbox:
-                self._outbox.popleft()()
+                answer = self._outbox.popleft()
+                try:
+                    answer()
+                except Exception:  # noqa: BLE001 - it costs its own request; the others' answers go out
+                    _log.exception("a member's answer could not be given")
         finally:
             self._delivering = False
 
     # --- sessions and snapshots ----------------------------------------------------------------------------------
 
     def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
-        self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms + member.session_timeout_ms)
+        self._timers.arm((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
 
     def _snapshot(self, group: Group, assignments: dict[str, bytes]) -> GroupSnapshot:
         """What to store: ``assignments`` override those in force, which are not yet the members' own."""

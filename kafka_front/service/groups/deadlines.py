@@ -3,6 +3,10 @@
 A group coordinator moves a session deadline at every heartbeat and almost never reaches one, so moving a deadline
 later must cost a dictionary store and nothing else: the heap keeps the old entry, and the key is queued again at its
 real time when that entry surfaces.
+
+Deadlines come from what clients ask for, so none is trusted: one is always set some time after *now*, at least a
+millisecond, and *now* is never before a moment that was already worked off. Whoever works off what is due at one moment
+can therefore add nothing to his own work, and is done after at most as many steps as there were deadlines.
 """
 
 from __future__ import annotations
@@ -17,13 +21,14 @@ K = TypeVar("K", bound=Hashable)
 class Deadlines(Generic[K]):
     """Deadlines in milliseconds of the caller's own clock, at most one per key."""
 
-    __slots__ = ("_at", "_heap", "_queued", "_serial")
+    __slots__ = ("_at", "_heap", "_now_ms", "_queued", "_serial")
 
     def __init__(self) -> None:
         self._at: dict[K, int] = {}
         self._queued: dict[K, int] = {}
         self._heap: list[tuple[int, int, K]] = []
         self._serial = 0
+        self._now_ms: int | None = None  # the latest moment that was worked off
 
     def __len__(self) -> int:
         return len(self._at)
@@ -32,8 +37,12 @@ class Deadlines(Generic[K]):
         """When ``key`` is due, or None if it is not set."""
         return self._at.get(key)
 
-    def set(self, key: K, at_ms: int) -> None:
-        """Set or move the deadline of ``key``."""
+    def arm(self, key: K, now_ms: int, after_ms: int) -> None:
+        """Set or move the deadline of ``key`` to ``after_ms`` from now; less than a millisecond counts as one."""
+        if self._now_ms is not None and now_ms < self._now_ms:
+            now_ms = self._now_ms
+        at_ms = now_ms + (after_ms if after_ms > 0 else 1)
+        assert at_ms > now_ms
         self._at[key] = at_ms
         queued = self._queued.get(key)
         if queued is None or at_ms < queued:
@@ -63,6 +72,8 @@ class Deadlines(Generic[K]):
 
     def pop_due(self, now_ms: int) -> K | None:
         """Remove and return the key with the nearest deadline if that is ``now_ms`` or earlier, else None."""
+        if self._now_ms is None or now_ms > self._now_ms:
+            self._now_ms = now_ms
         at_ms = self.next_ms
         if at_ms is None or at_ms > now_ms:
             return None

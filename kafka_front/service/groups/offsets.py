@@ -31,6 +31,7 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 
 _UNKNOWN_GROUP_SINCE = 9
 _BATCHED_FETCH_SINCE = 8
+_LATEST_MS = 2**63 - 1
 
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition = OffsetCommitResponse.OffsetCommitResponsePartition
@@ -54,7 +55,8 @@ class Offsets:
     async def commit(self, ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """OffsetCommit: answered once the positions are durable."""
         now_ms = unix_ms()
-        expire_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else -1
+        # As long as anybody asks for, but no longer than a stored number of milliseconds can say.
+        expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
         response = OffsetCommitResponse()
         accepted: list[tuple[str, int, Committed]] = []
         answers: list[_CommitPartition] = []

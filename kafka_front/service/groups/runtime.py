@@ -52,7 +52,8 @@ class GroupRuntime:
         deadline = self.coordinator.next_deadline_ms
         if deadline is None or self._closed:
             return
-        at = deadline / 1000
+        # Half a millisecond later, so that the clock in whole milliseconds has surely reached the deadline.
+        at = (deadline + 0.5) / 1000
         if self._timer is not None:
             if self._timer.when() <= at:
                 return  # it may fire for nothing, which is cheaper than moving it at every heartbeat
@@ -69,5 +70,7 @@ class GroupRuntime:
 
     def _due(self) -> None:
         self._timer = None
-        self.coordinator.advance(self.now_ms())
-        self.touched()
+        try:
+            self.coordinator.advance(self.now_ms())
+        finally:
+            self.touched()

@@ -14,6 +14,8 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
     max_session_timeout_ms: int = 30 * _MINUTE_MS  # group.max.session.timeout.ms
+    # Kafka has no bound for classic groups. Clients ask for as long as they may work between two polls.
+    max_rebalance_timeout_ms: int = 24 * 60 * _MINUTE_MS
     max_size: int = 2**31 - 1  # group.max.size
     # How long a member's very first join may stay unanswered. Fixed in Kafka: such a member has no id yet, so it can
     # neither heartbeat nor leave, and a client that gave up and retried would otherwise stay in the group for ever.

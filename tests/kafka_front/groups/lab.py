@@ -93,6 +93,10 @@ class Lab:
         self.journal = Journal(lambda: self.now)
         self.settings = settings or GroupSettings()
         self._ids = 0
+        self.steps = 0
+        """Deadlines that were reached so far."""
+        self.requests = 0
+        """Requests of members so far."""
         self.coordinator = self.new_coordinator()
 
     def new_coordinator(self) -> Coordinator:
@@ -115,14 +119,24 @@ class Lab:
         until = self.now + ms
         while (deadline := self.coordinator.next_deadline_ms) is not None and deadline <= until:
             self.now = max(self.now, deadline)
-            self.coordinator.advance(self.now)
+            self.advance()
         self.now = until
+
+    def advance(self) -> None:
+        """Let happen what is due now: in one go, and in as many steps as there were deadlines at most."""
+        known = len(self.coordinator._timers)
+        steps = self.coordinator.advance(self.now)
+        assert steps <= known
+        self.steps += steps
+        deadline = self.coordinator.next_deadline_ms
+        assert deadline is None or deadline > self.now
 
     def join(self, member_id: str = "", **fields: object) -> Pending[JoinReply]:
         request = JoinRequest(
             GROUP, member_id, None, "client", "/127.0.0.1", SESSION_MS, REBALANCE_MS, "consumer", (("range", b"m"),)
         )
         pending: Pending[JoinReply] = Pending()
+        self.requests += 1
         self.coordinator.join(self.now, replace(request, **fields), pending)  # type: ignore[arg-type]
         return pending
 
@@ -131,10 +145,12 @@ class Lab:
     ) -> Pending[SyncReply]:
         request = SyncRequest(GROUP, member_id, None, generation, assignments=tuple((assignments or {}).items()))
         pending: Pending[SyncReply] = Pending()
+        self.requests += 1
         self.coordinator.sync(self.now, replace(request, **fields), pending)  # type: ignore[arg-type]
         return pending
 
     def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None) -> int:
+        self.requests += 1
         return self.coordinator.heartbeat(self.now, GROUP, member_id, instance_id, generation)
 
     def leave(self, *leavers: str | Leaver) -> list[int]:
@@ -149,6 +165,7 @@ class Lab:
             pending(errors)
 
         given = [Leaver(item) if isinstance(item, str) else item for item in leavers]
+        self.requests += 1
         self.coordinator.leave(self.now, GROUP, given, reply)
         return pending
 

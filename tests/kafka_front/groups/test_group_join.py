@@ -51,11 +51,11 @@ def test_initial_delay_ends_after_one_quiet_period(lab: Lab) -> None:
     assert second.done
 
 
-def test_without_delay_the_first_join_is_answered_at_the_next_turn() -> None:
+def test_without_delay_the_first_join_is_answered_in_the_next_millisecond() -> None:
     lab = Lab(GroupSettings(initial_rebalance_delay_ms=0))
     join = lab.join()
-    assert lab.coordinator.next_deadline_ms == lab.now
-    lab.pass_time(0)
+    assert lab.coordinator.next_deadline_ms == lab.now + 1
+    lab.pass_time(1)
     assert join.answer.generation == 1
 
 

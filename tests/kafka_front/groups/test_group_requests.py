@@ -368,6 +368,26 @@ async def test_unknown_groups_have_simply_nothing_committed(place: Place, versio
     assert w.fetched(version, response) == {("t", 0): NOTHING}
 
 
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 0, -1, -(2**63)])
+async def test_positions_are_stored_whatever_retention_is_asked_for(place: Place, retention_ms: int) -> None:
+    group, client = place.group(), await place.client()
+    answer = await client.call(2, w.commit(group, {("t", 0): 5}, retention_time_ms=retention_ms))
+    assert w.committed(answer) == {("t", 0): codes.NONE}
+    response = await client.call(5, w.fetch(5, group, {"t": [0]}))
+    assert w.fetched(5, response)["t", 0][0] == 5
+
+
+@pytest.mark.parametrize("rebalance_ms", [0, -1, -(2**31), 2**31 - 1])
+async def test_a_member_with_any_rebalance_timeout_joins_and_leaves(place: Place, rebalance_ms: int) -> None:
+    group, client = place.group(), await place.client()
+    joined = await client.call(3, w.join(group, rebalance_timeout_ms=rebalance_ms))
+    assert joined.error_code == codes.NONE
+    left = await client.call(4, w.leave(group, (joined.member_id, None)))
+    assert left.error_code == codes.NONE
+    # With no time to synchronise it may be out already.
+    assert left.members[0].error_code in (codes.NONE, codes.UNKNOWN_MEMBER_ID)
+
+
 async def test_several_groups_in_one_fetch(place: Place) -> None:
     one, two, client = place.group(), place.group(), await place.client()
     await client.call(8, w.commit(one, {("t", 0): 1}))

@@ -1,0 +1,146 @@
+"""Timeouts that clients send are claims: none may make the coordinator spin, hang, or wait without a bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafka_front.service.groups import codes
+from kafka_front.service.groups.coordinator import Coordinator
+from kafka_front.service.groups.settings import GroupSettings
+from kafka_front.service.groups.snapshot import GroupSnapshot, MemberSnapshot
+from tests.kafka_front.groups.lab import GROUP, Lab
+
+LARGEST = 2**31 - 1
+
+
+def stable_pair(lab: Lab, rebalance_ms: int) -> tuple[str, str]:
+    """A stable group of a static member with ``rebalance_ms`` and a dynamic one; their ids."""
+    static = lab.join(instance_id="i", rebalance_timeout_ms=rebalance_ms)
+    dynamic = lab.join()
+    lab.pass_time(lab.settings.initial_rebalance_delay_ms * 2)
+    one, other = static.answer.member_id, dynamic.answer.member_id
+    generation = static.answer.generation
+    lab.sync(one, generation, {one: b"1", other: b"2"})
+    lab.sync(other, generation)
+    assert lab.state == "Stable"
+    return one, other
+
+
+@pytest.mark.parametrize("rebalance_ms", [0, -1, -(2**31), 1])
+def test_static_members_without_a_rebalance_timeout_do_not_make_time_stand_still(lab: Lab, rebalance_ms: int) -> None:
+    static, dynamic = stable_pair(lab, rebalance_ms)
+
+    assert lab.leave(dynamic) == [codes.NONE]
+    lab.pass_time(9_000)
+
+    # The static member stays away, for no longer than its session; nothing is to be done meanwhile.
+    assert lab.state == "PreparingRebalance"
+    assert static in lab.group.members
+    assert lab.steps <= 4
+    lab.pass_time(1_000)
+    assert lab.state == "Empty"
+
+
+def test_a_static_member_that_returns_waits_for_the_others_no_longer_than_the_rebalance_timeout(lab: Lab) -> None:
+    ids = lab.stable(2, static=True, session_timeout_ms=120_000)
+    rejoined = lab.join(ids[0], instance_id=lab.group.members[ids[0]].instance_id, protocols=(("range", b"new"),))
+    lab.pass_time(60_000)
+    assert rejoined.error == codes.NONE  # the other one did not come, and stays in the group
+    assert set(lab.group.members) == set(ids)
+
+    lab.sync(ids[0], rejoined.answer.generation, {})
+    assert lab.state == "CompletingRebalance" or lab.state == "Stable"
+
+
+def test_when_nobody_came_the_first_who_returns_starts_the_wait_for_the_others(lab: Lab) -> None:
+    lab.settings = GroupSettings()
+    static = [lab.join(instance_id=name, session_timeout_ms=600_000, rebalance_timeout_ms=5_000) for name in ("a", "b")]
+    dynamic = lab.join(rebalance_timeout_ms=5_000)
+    lab.pass_time(6_000)
+    generation = dynamic.answer.generation
+    members = [join.answer.member_id for join in (*static, dynamic)]
+    for member_id in members:
+        lab.sync(member_id, generation, dict.fromkeys(members, b"x"))
+    lab.leave(members[2])
+    lab.pass_time(100_000)
+    assert lab.state == "PreparingRebalance"
+    assert lab.coordinator.next_deadline_ms is not None
+
+    returned = lab.join(members[0], instance_id="a", session_timeout_ms=600_000, rebalance_timeout_ms=5_000)
+    lab.pass_time(4_999)
+    assert not returned.done
+    lab.pass_time(1)
+    assert returned.error == codes.NONE
+    assert returned.answer.leader == members[0]
+
+
+def test_the_longest_rebalance_timeout_is_bounded_by_the_setting() -> None:
+    lab = Lab(GroupSettings(max_rebalance_timeout_ms=90_000))
+    leader, follower = lab.stable(2, rebalance_timeout_ms=LARGEST)
+    assert lab.group.rebalance_timeout_ms == 90_000
+    generation = lab.group.generation
+    rejoined = lab.join(leader, rebalance_timeout_ms=LARGEST)
+    for _ in range(18):
+        assert not rejoined.done
+        assert lab.heartbeat(follower, generation) == codes.REBALANCE_IN_PROGRESS
+        lab.pass_time(5_000)
+    assert rejoined.error == codes.NONE
+    assert follower not in lab.group.members
+
+
+@pytest.mark.parametrize("session_ms", [0, -1, -(2**31), 5_999, 1_800_001, LARGEST])
+def test_session_timeouts_out_of_range_are_refused_for_every_kind_of_member(lab: Lab, session_ms: int) -> None:
+    for fields in ({}, {"instance_id": "i"}, {"require_known_id": True}, {"member_id": "x"}):
+        assert lab.join(session_timeout_ms=session_ms, **fields).error == codes.INVALID_SESSION_TIMEOUT
+    assert GROUP not in lab.coordinator.groups
+
+
+@pytest.mark.parametrize("stored", [-(2**31), 0, LARGEST])
+def test_timeouts_that_a_former_version_stored_are_bounded_too(lab: Lab, stored: int) -> None:
+    member = MemberSnapshot("m", "i", "c", "/h", stored, stored, (("range", b""),), b"")
+    lab.coordinator.restore(lab.now, GROUP, GroupSnapshot(3, "consumer", "range", "m", lab.now, (member,)))
+    deadline = lab.coordinator.next_deadline_ms
+    assert deadline is not None
+    assert lab.now + 6_000 <= deadline <= lab.now + 1_800_000
+    assert 1 <= lab.group.rebalance_timeout_ms <= lab.settings.max_rebalance_timeout_ms
+
+
+def test_a_first_rebalance_that_need_not_wait_ends_in_the_next_millisecond() -> None:
+    lab = Lab(GroupSettings(initial_rebalance_delay_ms=0))
+    joined = [lab.join(rebalance_timeout_ms=0) for _ in range(3)]
+    assert lab.coordinator.next_deadline_ms == lab.now + 1
+    lab.pass_time(1)
+    assert [join.error for join in joined] == [codes.NONE] * 3
+    assert {join.answer.generation for join in joined} == {1}
+
+
+def test_a_step_that_raises_costs_its_group_a_second_and_others_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.stable()
+    other = lab.join(group_id="other")
+    lab.pass_time(3_000)
+    assert other.error == codes.NONE
+    raised: list[str] = []
+    over = Coordinator._session_over
+
+    def faulty(self: Coordinator, now_ms: int, group: object, member_id: str) -> None:
+        if group is lab.group and not raised:
+            raised.append(member_id)
+            raise RuntimeError("a defect")
+        over(self, now_ms, group, member_id)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Coordinator, "_session_over", faulty)
+    lab.pass_time(300_000)
+    assert raised
+    assert lab.state == "Empty"
+    assert not lab.coordinator.groups["other"].members
+
+
+def test_an_answer_that_raises_costs_nobody_else_an_answer(lab: Lab) -> None:
+    first = lab.join(instance_id="a")
+    lab.group.members[next(iter(lab.group.members))].join = lambda answer: 1 / 0  # type: ignore[assignment]
+    second = lab.join(instance_id="b")
+    lab.pass_time(6_000)
+    assert not first.done
+    assert second.error == codes.NONE
