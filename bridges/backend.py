@@ -136,12 +136,10 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
     tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000)
-    # Servers of elastic-stream have names that do not tell one from another.
-    ours = sbp.flavor == "anabranch"
-    if not ours:
-        await home.require("")
+    # A server of the specification document may be anybody's; what the document promises is all that is asked of it.
+    home.strangers = sbp.flavor != "anabranch" or sbp.dialect == "v0.1"
     dialect = DIALECTS[f"sbp-{sbp.dialect}"]
-    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce if ours else None)
+    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce)
     connect = tcp_connector(dialect, tcp)
     backend = _shared(sbp, pd, connect) if sbp.dialect == "v0.1" else _fenced(sbp, pd, connect)
     try:

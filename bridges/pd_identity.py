@@ -13,32 +13,43 @@ import structlog
 from bridges.errors import LogError
 from bridges.sql import Database
 from sbp_back.errors import StoreError
-from sbp_back.identity import Call, ask_identity
+from sbp_back.identity import Call, ask_who
 
 _log = structlog.get_logger("anabranch.backend")
+
+_STRANGER = (
+    "this is a placement driver that does not say which one it is, so it is none of Anabranch's, and believing what "
+    "others and their range servers answer would lose acknowledged data: lead the node to its own (sbp.pd), or set "
+    "sbp.flavor=elastic-stream if it is one of elastic-stream's"
+)
 
 
 class StreamHome:
     """Compares a placement driver with the one that the node's database names.
 
     A node that has no streams takes another one; one that got its streams before placement drivers told who they are
-    takes the first that tells. ``refusal``: why the placement driver that was met last is none for this node.
+    takes the first that tells. ``strangers``: whether one that is not Anabranch's may be used, because the client is
+    made for such. ``refusal``: why the placement driver that was met last is none for this node.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.strangers = False
         self.refusal: str | None = None
 
     async def introduce(self, call: Call) -> str | None:
         """Why the placement driver that ``call`` asks is not to be used; see ``sbp_back.carrier.Introduce``. Raises
         ``SbpError`` when it does not say who it is."""
-        identity = await ask_identity(call)
-        try:
-            refusal = await self._check(identity)
-        except LogError as error:
-            return f"which placement driver the topics are in cannot be told: {error}"
+        who = await ask_who(call)
+        if not who.ours and not self.strangers:
+            refusal: str | None = _STRANGER
+        else:
+            try:
+                refusal = await self._check(who.identity)
+            except LogError as error:
+                return f"which placement driver the topics are in cannot be told: {error}"
         if refusal is not None and refusal != self.refusal:
-            _log.error("the placement driver is another one: partitions are unavailable", reason=refusal)
+            _log.error("the placement driver is none for this node: partitions are unavailable", reason=refusal)
         self.refusal = refusal
         return refusal
 

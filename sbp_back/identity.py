@@ -12,6 +12,7 @@ import base64
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.model import DescribePdRequest, DescribePdResponse, PdNode, Request, Response
@@ -20,6 +21,15 @@ Call = Callable[[Request], Awaitable[Response]]
 """How to ask a server. Raises ``ConnectionLost``."""
 
 _NAME = re.compile(r"anabranch-([A-Za-z0-9_-]{22})")
+_NAME_WITHOUT_IDENTITY = "anabranch"  # of releases before there were identities
+
+
+@dataclass(frozen=True, slots=True)
+class WhoAnswers:
+    """``ours``: it is one of Anabranch's. ``identity`` is empty when it tells none."""
+
+    ours: bool
+    identity: str
 
 
 def new_identity() -> str:
@@ -45,8 +55,8 @@ def identity_of(nodes: Iterable[PdNode]) -> str:
     return ""
 
 
-async def ask_identity(call: Call) -> str:
-    """The identity of the placement driver that ``call`` asks; empty when it tells none. Raises ``SbpError``."""
+async def ask_who(call: Call) -> WhoAnswers:
+    """What the placement driver that ``call`` asks tells of itself. Raises ``SbpError``."""
     response = await call(DescribePdRequest())
     if not response.status.ok:
         # Requests and answers of this kind look the same in both dialects, but for the codes.
@@ -55,4 +65,11 @@ async def ask_identity(call: Call) -> str:
         raise SbpError(response.status.code, hint if strange else response.status.message)
     if not isinstance(response, DescribePdResponse):
         raise SbpError(ErrorCode.DECODE, f"{type(response).__name__} is no answer to DescribePdRequest")
-    return identity_of(response.nodes)
+    identity = identity_of(response.nodes)
+    named = any(node.name == _NAME_WITHOUT_IDENTITY for node in response.nodes)
+    return WhoAnswers(bool(identity) or named, identity)
+
+
+async def ask_identity(call: Call) -> str:
+    """The identity of the placement driver that ``call`` asks; empty when it tells none. Raises ``SbpError``."""
+    return (await ask_who(call)).identity

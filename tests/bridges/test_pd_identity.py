@@ -120,6 +120,25 @@ async def test_a_database_of_an_earlier_release_takes_the_first_that_tells(tmp_p
     await db.close()
 
 
+async def test_one_that_is_none_of_ours_is_refused_and_changes_nothing(db: Database) -> None:
+    await StreamHome(db).require(OWN)
+    home = StreamHome(db)
+    reason = await home.introduce(named("pd-default"))
+    assert reason is not None
+    assert reason == home.refusal
+    assert "does not say which one it is" in reason
+    assert await db.run(remembered) == [OWN]
+    home.strangers = True
+    assert await home.introduce(named("pd-default")) is None, "there are no topics: the node may move"
+    assert home.refusal is None
+    assert await db.run(remembered) == []
+    await db.run(add_topic)
+    await StreamHome(db).require(OWN)
+    refused = await home.introduce(named("pd-default"))
+    assert refused is not None
+    assert f"the topics of this node are in placement driver {OWN}" in refused
+
+
 async def test_what_cannot_be_asked_or_remembered(tmp_path: Path) -> None:
     async def silent(_: Request) -> Response:
         raise ConnectionLost("gone")
@@ -179,8 +198,8 @@ async def test_an_embedded_backend_that_was_exchanged_is_refused(tmp_path: Path)
     await node.stop()
 
 
-async def test_elastic_stream_is_not_asked_but_is_no_home_for_our_topics(tmp_path: Path) -> None:
-    """Its names tell nothing: a node that never was elsewhere believes, one that was cannot be right."""
+async def test_the_flavor_of_elastic_stream_is_no_way_into_another_placement_driver(tmp_path: Path) -> None:
+    """One of ours tells who it is, whatever its range servers are: it binds, and is compared, as ever."""
     other = Node(embedded(tmp_path / "other"), fronts=[])
     await other.start()
     pd = str(other.addresses["sbp-pd"])
@@ -188,14 +207,12 @@ async def test_elastic_stream_is_not_asked_but_is_no_home_for_our_topics(tmp_pat
     await node.start()
     await node.catalog.create_topic("t", 1)
     await node.stop()
-    for flavor, words in (
-        ("elastic-stream", "does not say which one it is"),
-        ("anabranch", "this is placement driver"),
-    ):
-        with pytest.raises(StoreError, match=words):
+    for flavor in ("elastic-stream", "anabranch"):
+        with pytest.raises(StoreError, match="this is placement driver"):
             await Node(external(tmp_path / "node", pd, flavor), fronts=[]).start()
     node = Node(external(tmp_path / "fresh", pd, "elastic-stream"), fronts=[])
     await node.start()
-    assert await node.db.run(remembered) == []
+    assert other.embedded is not None
+    assert await node.db.run(remembered) == [other.embedded.placement_driver.identity]
     await node.stop()
     await other.stop()
