@@ -8,6 +8,7 @@ not mix.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,6 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from bridges.barrier import Barrier
+from sbp_back.barrier import DEFECTS
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of request latencies, in seconds."""
@@ -145,7 +147,8 @@ class Metrics(Collector):
         yield from self._requests()
         yield from self._traffic()
         failures = counter("anabranch_callback_failures", "Unexpected errors, each of one request.", "kind")
-        for kind, number in self.barrier.failures.items():
+        # Those of the backend are the process's: a node and its backend are one process, or several.
+        for kind, number in (Counter(self.barrier.failures) + Counter(DEFECTS.counts)).items():
             failures.add_metric([kind], number)
         yield failures
         for source in self._sources:

@@ -13,8 +13,9 @@ from typing import TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 
-_LOG_SECONDS = 1.0
-"""Of each kind one defect is logged in so many seconds: one in a hot path would fill the disk with its tracebacks."""
+_LOG_LINES = 10
+_LOG_SECONDS = 10.0
+"""Of each kind so many defects are logged in so many seconds: one in a hot path would fill the disk with tracebacks."""
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Defects:
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        self._logged: dict[str, float] = {}
+        self._logged: dict[str, tuple[float, int]] = {}  # when a kind's present window began, and its lines so far
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -34,9 +35,11 @@ class Defects:
         """To be called while an exception is handled: counts it as one of ``what`` and logs it."""
         count = self._counts[what] = self._counts.get(what, 0) + 1
         now = monotonic()
-        logged = self._logged.get(what)
-        if logged is None or now - logged >= _LOG_SECONDS:
-            self._logged[what] = now
+        since, lines = self._logged.get(what, (now, 0))
+        if now - since >= _LOG_SECONDS:
+            since, lines = now, 0
+        self._logged[what] = since, lines + 1
+        if lines < _LOG_LINES:
             logger.exception("%s failed unexpectedly (%d so far), everything else goes on", what, count)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.dialects import DIALECTS, Dialect
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
 from sbp_back.frame import (
@@ -25,7 +26,7 @@ from sbp_back.frame import (
     FrameReader,
     encode_frame,
 )
-from sbp_back.handler import Handler
+from sbp_back.handler import DEFECT, Handler
 from sbp_back.model import (
     Buffer,
     DocumentResponse,
@@ -81,11 +82,19 @@ async def _call(carrier: Carrier, request: Request, timeout: float | None) -> Re
 class _Timed:
     """Something that waits for an answer, at most until ``deadline`` on the loop's clock."""
 
-    __slots__ = ("deadline", "reply")
+    __slots__ = ("_reply", "deadline")
 
     def __init__(self, reply: AnswerTo, deadline: float) -> None:
-        self.reply = reply
+        self._reply = reply
         self.deadline = deadline
+
+    def reply(self, answer: Answer) -> None:
+        """Never raises: a caller's defect is its own affair."""
+        guarded("a reply", self._reply, answer)
+
+
+_ALARM_SECONDS = 0.001
+"""An alarm goes off so long from now at the earliest."""
 
 
 class _Alarm:
@@ -109,7 +118,8 @@ class _Alarm:
                 return
             self._handle.cancel()
         self._when = when
-        self._handle = self._loop.call_at(when, self._fire)
+        # Ahead of now, whatever is asked: the owner may set it again and again for what is due, and the loop must turn.
+        self._handle = self._loop.call_at(max(when, self._loop.time() + _ALARM_SECONDS), self._fire)
 
     def cancel(self) -> None:
         if self._handle is not None:
@@ -142,7 +152,7 @@ class InProcessCarrier:
 
     def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
         if self._closed:
-            reply(ConnectionLost("the carrier is closed"))
+            guarded("a reply", reply, ConnectionLost("the carrier is closed"))
             return
         if timeout is None:
             deadline = float("inf")
@@ -163,7 +173,8 @@ class InProcessCarrier:
             if call is not None:
                 call.reply(response)
 
-        self._handler.handle(request, answered)
+        if not guarded(type(request).__name__, self._handler.handle, request, answered):
+            answered(SystemErrorResponse(DEFECT))
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
         return await _call(self, request, timeout)
@@ -305,8 +316,10 @@ class _Connection(asyncio.BufferedProtocol):
                 response = self._dialect.decode_response(
                     call.opcode, frame.flags, frame.header, frame.payload, frame.crc
                 )
-            except DecodeError as error:
+            except Exception as error:  # noqa: BLE001 - logged and counted below
                 reason = f"malformed response: {error}"
+                if not isinstance(error, DecodeError):
+                    DEFECTS.caught("decoding a response")
                 unanswered = self.calls.get(frame.stream_id) is call
                 self.drop(reason)
                 if not unanswered:  # else dropping the connection has told it
@@ -424,13 +437,17 @@ class TcpCarrier:
 
     def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
         if self._closed:
-            reply(ConnectionLost(f"the carrier to {self._host}:{self._port} is closed"))
+            guarded("a reply", reply, ConnectionLost(f"the carrier to {self._host}:{self._port} is closed"))
             return
         try:
             opcode, header, parts = self._dialect.encode_request(request)
             crc = self._dialect.payload_crc(request)
         except SbpError as error:
-            reply(SystemErrorResponse(Status(error.code, error.message)))
+            guarded("a reply", reply, SystemErrorResponse(Status(error.code, error.message)))
+            return
+        except Exception:  # noqa: BLE001 - logged and counted there
+            DEFECTS.caught(f"writing {type(request).__name__}")
+            guarded("a reply", reply, SystemErrorResponse(DEFECT))
             return
         loop = asyncio.get_running_loop()
         if self._alarm is None:
@@ -443,14 +460,15 @@ class TcpCarrier:
                 self._connection.send(call, now)
             return
         if call.size - 4 > MAX_FRAME_LENGTH:
-            reply(SystemErrorResponse(Status(ErrorCode.PAYLOAD_TOO_LARGE, f"a frame of {call.size} bytes is too long")))
+            message = f"a frame of {call.size} bytes is too long"
+            call.reply(SystemErrorResponse(Status(ErrorCode.PAYLOAD_TOO_LARGE, message)))
             return
         connection = self._connection
         if connection is not None and not self._queue and connection.has_room(call.size):
             connection.send(call, now)
         elif self._queue and self._queued_bytes + call.size > self._options.max_queued_bytes:
             message = f"{self._queued_bytes} bytes of requests to {self._host}:{self._port} wait already"
-            reply(SystemErrorResponse(Status(ErrorCode.TOO_MANY_REQUESTS, message)))
+            call.reply(SystemErrorResponse(Status(ErrorCode.TOO_MANY_REQUESTS, message)))
             return
         else:
             self._queue.append(call)
@@ -531,7 +549,10 @@ class TcpCarrier:
         try:
             async with asyncio.timeout(self._options.connect_timeout):
                 await loop.create_connection(lambda: connection, self._host, self._port)
-        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError; UnicodeError: no such host name can be
+        except Exception as error:  # noqa: BLE001 - logged and counted below
+            # TimeoutError is an OSError; UnicodeError: no such host name can be
+            if not isinstance(error, OSError | UnicodeError):
+                DEFECTS.caught("connecting")
             self._connecting = None
             self._back_off()
             self._fail_queue(f"cannot connect: {error or type(error).__name__}")
@@ -586,6 +607,10 @@ class TcpCarrier:
             return "it did not say in time who it is"
         except SbpError as error:
             return error.message.removeprefix(f"{self._host}:{self._port}: ")
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            # Whatever waits for the connection must hear of it, and the next attempt may go better.
+            DEFECTS.caught("introduction")
+            return f"unexpected {type(error).__name__}: {error}"
         if refusal is None and connection.closed:
             return "the connection was closed at once"
         return refusal

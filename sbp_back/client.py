@@ -7,7 +7,9 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import TypeVarTuple
 
+from sbp_back.barrier import guarded
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.control import ControlOptions, ask, ask_repeatedly, list_ranges
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
@@ -37,6 +39,8 @@ from sbp_back.writer import StreamWriter, WriterOptions
 __all__ = ["Client", "ClientOptions", "FetchDone", "StreamWriter"]
 
 FetchDone = Callable[[list[Entry] | SbpError], None]
+
+Ts = TypeVarTuple("Ts")
 
 _START = attrgetter("start")
 _NO_LIMIT = (1 << 63) - 1
@@ -356,7 +360,7 @@ class Client:
             else:
                 error = SbpError(answer.status.code, answer.status.message)
             for waiter in self._listing.pop(stream_id):
-                waiter(error)
+                guarded("a listing of ranges", waiter, error)
 
         self._pd.submit(ListRangeRequest(stream_id=stream_id), answered, self._options.control.timeout)
 
@@ -457,7 +461,7 @@ class _Fetch:
         self._stream_id = stream_id
         self._offset = offset
         self._left = max_bytes
-        self._done = done
+        self._done: FetchDone | None = done
         self._limit = limit
         self._min_bytes = min_bytes
         self._max_wait_ms = max_wait_ms
@@ -472,7 +476,19 @@ class _Fetch:
         self._step = 0
 
     def route(self) -> None:
-        """Asks a server of the range that contains the offset."""
+        """Asks a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
+        self._guard(self._route)
+
+    def _guard(self, step: Callable[[*Ts], object], *args: *Ts) -> None:
+        if not guarded("a fetch", step, *args):
+            self._fail(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
+
+    def _tell(self, answer: list[Entry] | SbpError) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            guarded("a fetch's callback", done, answer)
+
+    def _route(self) -> None:
         ranges = self._client.known_ranges(self._stream_id)
         if ranges is None:
             self._refresh()
@@ -530,6 +546,9 @@ class _Fetch:
         carrier.submit(request, self._answered_foreign, self._client.fetch_timeout)
 
     def _answered_foreign(self, answer: Answer) -> None:
+        self._guard(self._take_foreign, answer)
+
+    def _take_foreign(self, answer: Answer) -> None:
         wanted = self._range
         assert wanted is not None
         if isinstance(answer, FetchResponse) and answer.status.ok:
@@ -578,6 +597,9 @@ class _Fetch:
         return max(0, int((self._deadline - now) * 1000))
 
     def _answered(self, answer: Answer) -> None:
+        self._guard(self._take, answer)
+
+    def _take(self, answer: Answer) -> None:
         if isinstance(answer, ConnectionLost):
             self._other_server(answer)
             return
@@ -633,7 +655,8 @@ class _Fetch:
             self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
 
         carrier = self._client.channel(wanted.servers[self._server]).carrier
-        carrier.submit(ListRangeRequest(stream_id=self._stream_id), answered, self._client.fetch_timeout)
+        request = ListRangeRequest(stream_id=self._stream_id)
+        carrier.submit(request, lambda answer: self._guard(answered, answer), self._client.fetch_timeout)
 
     def _other_server(self, error: SbpError) -> None:
         self._server += 1
@@ -679,9 +702,9 @@ class _Fetch:
 
     def _end(self, error: SbpError) -> None:
         # What was read from earlier ranges is good; the next fetch meets the error again.
-        self._done(error if self._entries is None else self._entries)
+        self._tell(error if self._entries is None else self._entries)
 
     def _finish(self, entries: list[Entry]) -> None:
         if entries and self._client.foreign:
             self._client.seen(entries[-1])
-        self._done(entries if self._entries is None else self._entries + entries)
+        self._tell(entries if self._entries is None else self._entries + entries)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.dialects import Dialect
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.frame import (
@@ -28,7 +29,7 @@ from sbp_back.frame import (
     FrameReader,
     encode_frame,
 )
-from sbp_back.handler import Handler, HasSessions
+from sbp_back.handler import DEFECT, Handler, HasSessions
 from sbp_back.model import (
     Buffer,
     DocumentRequest,
@@ -48,7 +49,6 @@ _FLUSH_BYTES = 256 * 1024
 _DEFAULT_FETCH_BYTES = 1024 * 1024
 _MAX_FETCH_BYTES = 16 * 1024 * 1024
 _FIRST_NEGATIVE_ID = 1 << 31
-_DEFECT = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
 
 
 class GoAwayForm(Enum):
@@ -225,9 +225,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         if self._leaving is not None:
             self._leaving.cancel()
-        if self._session is not None:
-            self._session.ended()
         self._listener.forget(self)
+        if self._session is not None:
+            guarded("end of a session", self._session.ended)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -328,10 +328,11 @@ class _Connection(asyncio.BufferedProtocol):
     def _hand_over(self, request: Request, stream_id: int, opcode: int, weight: int) -> None:
         try:
             self._handler.handle(request, partial(self._answer, stream_id, opcode, weight))
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged and counted there
             # Handlers do not raise; should one have a defect, its request must still be answered.
-            logger.exception("%s failed unexpectedly", type(request).__name__)
-            self._answer(stream_id, opcode, weight, SystemErrorResponse(_DEFECT))
+            DEFECTS.caught(type(request).__name__)
+            if stream_id in self._unanswered:
+                self._answer(stream_id, opcode, weight, SystemErrorResponse(DEFECT))
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -349,10 +350,10 @@ class _Connection(asyncio.BufferedProtocol):
             parts = self._encode(stream_id, opcode, response)
         except SbpError as error:
             parts = self._encode(stream_id, opcode, SystemErrorResponse(Status(error.code, error.message)))
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged and counted there
             # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
-            logger.exception("%s cannot be written", type(response).__name__)
-            parts = self._encode(stream_id, opcode, SystemErrorResponse(_DEFECT))
+            DEFECTS.caught(f"writing {type(response).__name__}")
+            parts = self._encode(stream_id, opcode, SystemErrorResponse(DEFECT))
         self._write(parts)
         if was_blocked:
             self._pump()

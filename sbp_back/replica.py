@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
+from sbp_back.barrier import guarded
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
 from sbp_back.frame import MAX_FRAME_LENGTH
@@ -156,7 +157,8 @@ def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
             replica.uncertain = replica.uncertain or unknown
             touched[replica] = None
     for replica in touched:
-        replica.settle()
+        # Other streams' entries are in the same answer: what goes wrong in one of them is not theirs.
+        guarded("settling an append", replica.settle)
 
 
 class Replica:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Protocol
 
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.carrier import Carrier
 from sbp_back.control import ControlOptions, ask, ask_repeatedly, list_ranges
 from sbp_back.entry import pack_entry
@@ -154,7 +155,7 @@ class StreamWriter:
         self._since = monotonic()
         pending = self._pending
         while pending and pending[0][0].base_offset < confirm:
-            pending.popleft()[1](None)
+            guarded("an append's callback", pending.popleft()[1], None)
         if not pending and self._idle:
             self._wake()
 
@@ -196,7 +197,7 @@ class StreamWriter:
         # Emptied, not walked through: a callback that is being told of progress may have brought us here, and what it
         # interrupts must not go on with these.
         while pending:
-            pending.popleft()[1](error)
+            guarded("an append's callback", pending.popleft()[1], error)
         if not self._pending:
             self._wake()
 
@@ -218,6 +219,11 @@ class StreamWriter:
                 await self._try_to_establish()
         except TimeoutError:
             self._give_up(self._trouble or ConnectionLost(f"no range for stream {self.stream_id} in time"))
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            # Nobody knows how far it came, so nothing may be appended behind it: the stream is to be opened again.
+            DEFECTS.caught("finding a range")
+            message = f"no range for stream {self.stream_id}: unexpected {type(error).__name__}: {error}"
+            self.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, message))
         finally:
             self._task = None
         # A range that broke at once found this task still there.

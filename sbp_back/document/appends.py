@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.batch import FORMAT_FLAG, count_records, set_base_offset
 from sbp_back.document.lanes import Lanes, StreamOwner
@@ -17,8 +17,6 @@ from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
 from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
-
-logger = logging.getLogger(__name__)
 
 _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
@@ -106,9 +104,9 @@ def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned) -
         owner.append(bytearray(item.batch), count, FORMAT_FLAG, done)
     except SbpError as error:
         done(-1, error)
-    except Exception:
+    except Exception:  # noqa: BLE001 - logged and counted there
         # A defect of the owner's must not take the other batches of the request along.
-        logger.exception("the owner of stream %d failed unexpectedly", item.stream_id)
+        DEFECTS.caught("the owner of a stream")
         done(-1, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log"))
 
 
@@ -230,6 +228,6 @@ class _Call:
         if not self._waiting:
             self._appends.deadlines.remove(self)
         while len(results) > _MAX_RESULTS:
-            self._reply(AppendBatchResponse(last=False, results=results[:_MAX_RESULTS]))
+            guarded("a reply", self._reply, AppendBatchResponse(last=False, results=results[:_MAX_RESULTS]))
             results = results[_MAX_RESULTS:]
-        self._reply(AppendBatchResponse(last=not self._waiting, results=results))
+        guarded("a reply", self._reply, AppendBatchResponse(last=not self._waiting, results=results))

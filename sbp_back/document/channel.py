@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import (
@@ -138,13 +139,23 @@ def _answered(
         for result in answer.results:
             done = waiting.pop(result.request_index, None)
             if done is not None:
-                done(outcome(result))
+                guarded("an element's callback", _tell, done, outcome, result)
         if not answer.last:
             return
     error = _failure(answer)
-    for done in list(waiting.values()):
-        done(error)
+    left = list(waiting.values())
     waiting.clear()
+    for done in left:
+        guarded("an element's callback", done, error)
+
+
+def _tell(done: Callable[[Any], None], outcome: Callable[[Any], object], result: Any) -> None:
+    try:
+        found = outcome(result)
+    except Exception:  # noqa: BLE001 - logged and counted there
+        DEFECTS.caught("reading an element of an answer")
+        found = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
+    done(found)
 
 
 def _stored(result: AppendItemResult) -> int | SbpError:

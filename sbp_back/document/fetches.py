@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sbp_back.barrier import guarded
 from sbp_back.document.messages import (
     FetchBatchRequest,
     FetchBatchResponse,
@@ -15,7 +16,7 @@ from sbp_back.document.messages import (
 )
 from sbp_back.document.wrapped import as_batch
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.handler import Reply
+from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class _Call:
             result.status = Status(answer.code, answer.message)
         elif not answer:
             result.status = Status(ErrorCode.NO_NEW_RECORD)
-        else:
-            _fill(result, answer)
+        elif not guarded("writing a batch", _fill, result, answer):
+            result = FetchItemResult(item.stream_id, item.request_index, DEFECT)
         size = result.size + _RESULT_BYTES + 2 * len(result.status.message)
         if self._results and self._size + size > _FRAME_BYTES:
             self.flush()
@@ -139,7 +140,7 @@ class _Call:
         self._size = 0
         if not self._missing:
             self._fetches.finished(self)
-        self._reply(FetchBatchResponse(last=not self._missing, results=results))
+        guarded("a reply", self._reply, FetchBatchResponse(last=not self._missing, results=results))
 
 
 def _fill(result: FetchItemResult, entries: list[Entry]) -> None:

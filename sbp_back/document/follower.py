@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sbp_back.barrier import DEFECTS, guarded
+
 if TYPE_CHECKING:
     from sbp_back.document.channel import DocumentChannel
     from sbp_back.document.writer import DocumentWriter
@@ -55,7 +57,14 @@ class Follower:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._options.pause)
-            await asyncio.gather(*(self._watch(channel, found) for channel, found in self._quiet().items()))
+            await asyncio.gather(*(self._guard(channel, found) for channel, found in self._quiet().items()))
+
+    async def _guard(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
+        try:
+            await self._watch(channel, writers)
+        except Exception:  # noqa: BLE001 - logged and counted there
+            # One strange answer must not end the watch for good, nor that of other servers now.
+            DEFECTS.caught("following streams")
 
     def _quiet(self) -> dict[DocumentChannel, list[DocumentWriter]]:
         before = asyncio.get_running_loop().time() - self._options.quiet
@@ -70,4 +79,4 @@ class Follower:
     async def _watch(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
         wanted = [(writer.stream_id, writer.confirm_offset) for writer in writers]
         async for position, entries in channel.watch(wanted, self._options.wait):
-            writers[position].found(entries)
+            guarded("following a stream", writers[position].found, entries)

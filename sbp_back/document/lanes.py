@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
 from sbp_back.placement_driver import document as rules
@@ -126,7 +127,7 @@ class Lanes:
 
     def _found(self, stream_id: int, error: SbpError | None) -> None:
         for ready in self._waiting.pop(stream_id):
-            ready(error)
+            guarded("an append that waited for its range", ready, error)
 
     async def _acquire(self, stream_id: int) -> None:
         if self.position(stream_id)[0] >= 0:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
 
+from sbp_back.barrier import DEFECTS
 from sbp_back.carrier import Carrier
 from sbp_back.control import ControlOptions, repeatedly
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
@@ -242,6 +243,10 @@ class DocumentStreams:
             ranges = await self._list_once(stream_id)
         except SbpError as error:
             done(error)
+            return
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            DEFECTS.caught("a listing of ranges")
+            done(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
             return
         self._fetch_from(
             ranges,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from sbp_back.barrier import guarded
 from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
 from sbp_back.handler import Reply
 from sbp_back.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
@@ -188,7 +189,7 @@ class AppendCall:
             release(released)
         if waited is not None:
             for state in dict.fromkeys(waited):
-                self._appends.wake(state)
+                guarded("waking readers", self._appends.wake, state)
 
     def _fail(self, error: StoreError) -> None:
         if isinstance(error, StoreFailed):
@@ -230,7 +231,8 @@ class AppendCall:
             for position, result in self._refused.items():
                 results[position] = result
         self._appends.latency_seconds += time.monotonic() - self._started
-        self._reply(AppendResponse(results=results))
+        # In one go with this others are answered, whose entries became durable at the same moment.
+        guarded("a reply", self._reply, AppendResponse(results=results))
 
     def _position(self, index: int) -> int:
         return index if self._positions is None else self._positions[index]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
+from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, StoreError, StoreFailed
+from sbp_back.handler import DEFECT
 from sbp_back.model import (
     CreateRangeRequest,
     DeleteStreamRequest,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 
 class _Queues:
@@ -58,6 +61,43 @@ class _Queues:
             del self._waiting[stream_id]
 
 
+class _Turn(Generic[R]):
+    """The turn of one request at its stream: it ends with the answer, and it does end, whatever goes wrong. ``refused``
+    makes an answer of a status."""
+
+    __slots__ = ("_queues", "_refused", "_reply", "_stream_id")
+
+    def __init__(
+        self, queues: _Queues, stream_id: int, reply: Callable[[R], None], refused: Callable[[Status], R]
+    ) -> None:
+        self._queues = queues
+        self._stream_id = stream_id
+        self._reply: Callable[[R], None] | None = reply
+        self._refused = refused
+
+    def take(self, operation: Callable[[], None]) -> None:
+        """Run ``operation`` once it is its turn; it has to end in one call of this object."""
+        self._queues.enter(self._stream_id, lambda: self._run(operation))
+
+    def then(self, stored: Callable[[StoreError | None], None]) -> Callable[[StoreError | None], None]:
+        """``stored`` for the store to call."""
+
+        def done(error: StoreError | None) -> None:
+            self._run(stored, error)
+
+        return done
+
+    def _run(self, step: Callable[[*Ts], None], *args: *Ts) -> None:
+        if not guarded("a change of ranges", step, *args):
+            self(self._refused(DEFECT))
+
+    def __call__(self, response: R) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            self._queues.leave(self._stream_id)
+            guarded("a reply", reply, response)
+
+
 class Controls:
     """Owned by the range server, which shares its ranges with it. ``on_error`` is told of a store that failed."""
 
@@ -76,29 +116,20 @@ class Controls:
         self._queues = _Queues(loop)
 
     def create_range(self, request: CreateRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
-        stream_id = request.range.stream_id
-        answer = self._answering(stream_id, reply)
-        self._queues.enter(stream_id, lambda: self._create(request, answer))
+        turn = _Turn(self._queues, request.range.stream_id, reply, RangeResponse)
+        turn.take(lambda: self._create(request, turn))
 
     def seal_range(self, request: SealRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
-        stream_id = request.range.stream_id
-        answer = self._answering(stream_id, reply)
-        self._queues.enter(stream_id, lambda: self._seal(request, answer))
+        turn = _Turn(self._queues, request.range.stream_id, reply, RangeResponse)
+        turn.take(lambda: self._seal(request, turn))
 
     def trim_stream(self, request: TrimStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
-        answer = self._answering(request.stream_id, reply)
-        self._queues.enter(request.stream_id, lambda: self._trim(request, answer))
+        turn = _Turn(self._queues, request.stream_id, reply, StreamResponse)
+        turn.take(lambda: self._trim(request, turn))
 
     def delete_stream(self, request: DeleteStreamRequest, reply: Callable[[StreamResponse], None]) -> None:
-        answer = self._answering(request.stream_id, reply)
-        self._queues.enter(request.stream_id, lambda: self._delete(request, answer))
-
-    def _answering(self, stream_id: int, reply: Callable[[R], None]) -> Callable[[R], None]:
-        def answer(response: R) -> None:
-            self._queues.leave(stream_id)
-            reply(response)
-
-        return answer
+        turn = _Turn(self._queues, request.stream_id, reply, StreamResponse)
+        turn.take(lambda: self._delete(request, turn))
 
     def _failure(self, error: StoreError) -> Status:
         if isinstance(error, StoreFailed):
@@ -107,7 +138,7 @@ class Controls:
 
     # --- create -----------------------------------------------------------------------------------------------------
 
-    def _create(self, request: CreateRangeRequest, answer: Callable[[RangeResponse], None]) -> None:
+    def _create(self, request: CreateRangeRequest, answer: _Turn[RangeResponse]) -> None:
         wanted = request.range
         if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
             answer(_bad_range("a new range needs a stream, an index, an epoch and a start"))
@@ -140,7 +171,7 @@ class Controls:
         return state.writable and state.window.next == state.stored.start
 
     @staticmethod
-    def _answer_range(state: RangeState, answer: Callable[[RangeResponse], None]) -> None:
+    def _answer_range(state: RangeState, answer: _Turn[RangeResponse]) -> None:
         answer(RangeResponse(range=state.info()))
 
     def _store_range(
@@ -149,8 +180,8 @@ class Controls:
         index: int,
         epoch: int,
         start: int,
-        answer: Callable[[RangeResponse], None],
-        then: Callable[[RangeState, Callable[[RangeResponse], None]], None],
+        answer: _Turn[RangeResponse],
+        then: Callable[[RangeState, _Turn[RangeResponse]], None],
     ) -> None:
         def stored(error: StoreError | None) -> None:
             if error is not None:
@@ -164,11 +195,11 @@ class Controls:
                 state.stored = self._store.ranges[stream_id, index]
             then(state, answer)
 
-        self._store.create_range(stream_id, index, epoch, start, stored)
+        self._store.create_range(stream_id, index, epoch, start, answer.then(stored))
 
     # --- seal -------------------------------------------------------------------------------------------------------
 
-    def _seal(self, request: SealRangeRequest, answer: Callable[[RangeResponse], None]) -> None:
+    def _seal(self, request: SealRangeRequest, answer: _Turn[RangeResponse]) -> None:
         wanted = request.range
         state = self._table.by_key.get((wanted.stream_id, wanted.index))
         if state is None:
@@ -186,16 +217,14 @@ class Controls:
 
             # Its creation never arrived here. Were it merely unknown, a late one could still open it for a writer
             # that is meant to be shut out.
-            def seal_created(created: RangeState, answer_range: Callable[[RangeResponse], None]) -> None:
+            def seal_created(created: RangeState, answer_range: _Turn[RangeResponse]) -> None:
                 self._seal_state(created, request, answer_range)
 
             self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, seal_created)
             return
         self._seal_state(state, request, answer)
 
-    def _seal_state(
-        self, state: RangeState, request: SealRangeRequest, answer: Callable[[RangeResponse], None]
-    ) -> None:
+    def _seal_state(self, state: RangeState, request: SealRangeRequest, answer: _Turn[RangeResponse]) -> None:
         epoch, wanted_end = request.range.epoch, request.range.end
         stored_range = state.stored
         if epoch < stored_range.epoch:
@@ -231,7 +260,12 @@ class Controls:
             self._fetches.wake_all(state)
             self._answer_range(state, answer)
 
-        self._store.seal_range(state.stream_id, state.index, epoch, end, stored)
+        try:
+            self._store.seal_range(state.stream_id, state.index, epoch, end, answer.then(stored))
+        except Exception:
+            if not was_sealed:
+                self._reopen(state)
+            raise
 
     def _reopen(self, state: RangeState) -> None:
         release(state.window.reopen())
@@ -240,7 +274,7 @@ class Controls:
 
     # --- trim and delete --------------------------------------------------------------------------------------------
 
-    def _trim(self, request: TrimStreamRequest, answer: Callable[[StreamResponse], None]) -> None:
+    def _trim(self, request: TrimStreamRequest, answer: _Turn[StreamResponse]) -> None:
         if request.min_offset < 0:
             answer(StreamResponse(Status(ErrorCode.BAD_REQUEST, f"negative trim offset {request.min_offset}")))
             return
@@ -261,13 +295,13 @@ class Controls:
                 self._fetches.wake_all(state)
             answer(self._trimmed(request.stream_id))
 
-        self._store.trim_stream(request.stream_id, min_offset, stored)
+        self._store.trim_stream(request.stream_id, min_offset, answer.then(stored))
 
     def _trimmed(self, stream_id: int) -> StreamResponse:
         states = self._table.of_stream(stream_id)
         return StreamResponse(stream=StreamInfo(stream_id), range=states[0].info() if states else None)
 
-    def _delete(self, request: DeleteStreamRequest, answer: Callable[[StreamResponse], None]) -> None:
+    def _delete(self, request: DeleteStreamRequest, answer: _Turn[StreamResponse]) -> None:
         stream_id = request.stream_id
         states = self._table.of_stream(stream_id)
         if not states:
@@ -291,7 +325,12 @@ class Controls:
                 self._fetches.wake_all(state)
             answer(StreamResponse(stream=StreamInfo(stream_id)))
 
-        self._store.delete_stream(stream_id, stored)
+        try:
+            self._store.delete_stream(stream_id, answer.then(stored))
+        except Exception:
+            for state in open_states:
+                self._reopen(state)
+            raise
 
 
 def _bad_range(message: str) -> RangeResponse:

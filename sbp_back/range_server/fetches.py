@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
-from sbp_back.handler import Reply
+from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import Entry, FetchRequest, FetchResponse, Status
 from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.range_server.ranges import RangeState
@@ -106,6 +107,8 @@ class Fetch:
 
     __slots__ = ("_deadline", "_fetches", "_limit", "_reply", "_request", "_state", "_wait_ms", "missing", "slot")
 
+    _reply: Reply | None
+
     def __init__(self, fetches: Fetches, request: FetchRequest, reply: Reply) -> None:
         self._fetches = fetches
         self._request = request
@@ -118,14 +121,26 @@ class Fetch:
         self.slot = -1
 
     def answer(self, status: Status, entries: list[Entry] | None = None) -> None:
-        self._reply(FetchResponse(status, entries or []))
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            guarded("a reply", reply, FetchResponse(status, entries or []))
 
     def _refuse(self, code: ErrorCode, message: str) -> None:
         self._fetches.failed += 1
         self.answer(Status(code, message))
 
     def evaluate(self) -> None:
-        """Answer, wait, or have the store read, as the range is now."""
+        """Answer, wait, or have the store read, as the range is now. Never raises: others are looked at next."""
+        if not guarded("a fetch", self._evaluate):
+            self._defect()
+
+    def _defect(self) -> None:
+        if self._state is not None:
+            self._state.waiters.pop(self, None)
+        self._fetches._deadlines.remove(self)
+        self.answer(DEFECT)
+
+    def _evaluate(self) -> None:
         request = self._request
         wanted = request.range
         state = self._fetches._ranges.get((wanted.stream_id, wanted.index))
@@ -163,6 +178,10 @@ class Fetch:
         return min(wanted, MAX_FETCH_BYTES) if wanted > 0 else self._fetches._limits.default_bytes
 
     def _read(self, result: list[Entry] | StoreError) -> None:
+        if not guarded("a fetch", self._received, result):
+            self._defect()
+
+    def _received(self, result: list[Entry] | StoreError) -> None:
         state = self._state
         request = self._request
         if isinstance(result, StoreError):

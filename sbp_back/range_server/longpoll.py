@@ -11,6 +11,8 @@ import heapq
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from sbp_back.barrier import guarded
+
 
 class Waiter(Protocol):
     """Something with a deadline; ``slot`` belongs to the :class:`Deadlines` it is in and is -1 outside."""
@@ -41,8 +43,9 @@ class Deadlines(Generic[W]):
         return self._count
 
     def add(self, waiter: W, when: float) -> None:
-        """``when`` is a time of the loop's clock, in seconds."""
-        slot = int(when / SLOT_SECONDS) + 1
+        """``when`` is a time of the loop's clock, in seconds; one that has passed is taken for now."""
+        # Never the slot that is being worked off: one that is added again from there would keep the loop to itself.
+        slot = int(max(when, self._loop.time()) / SLOT_SECONDS) + 1
         waiter.slot = slot
         waiters = self._slots.get(slot)
         if waiters is None:
@@ -98,4 +101,4 @@ class Deadlines(Generic[W]):
         for waiter in due:
             if waiter.slot >= 0:  # else it was removed by what an earlier one of this round did
                 waiter.slot = -1
-                self._expired(waiter)
+                guarded("a deadline", self._expired, waiter)

@@ -148,6 +148,42 @@ async def test_batches_of_one_stream_travel_together_and_in_order(lab: Lab) -> N
     ]
 
 
+def raising(*_: object) -> None:
+    raise RuntimeError("a defect of the caller's")
+
+
+async def test_callbacks_that_raise_keep_nobody_else_from_an_answer(lab: Lab) -> None:
+    """Not in the same batch, nor in the same frame."""
+    first, second = await lab.stream(), await lab.stream()
+    writers = [await lab.streams.open(stream, 1) for stream in (first, second)]
+    writers[0].append(b"raises", 1, KAFKA, NOW, raising)
+    futures = [append(writer, b"behind it") for writer in writers]
+    assert await asyncio.gather(*futures) == [1, 0]
+    assert lab.tap.appends() == [[first, second]]
+    lab.streams.fetch(first, 0, 1000, raising)
+    assert len(await lab.streams.fetch_entries(second, 0, 1000)) == 1
+    assert lab.tap.fetches() == [[first, second]]
+    writers[0].append(b"raises", 1, KAFKA, NOW, raising)
+    last = append(writers[0], b"behind it")
+    writers[0].fail(SbpError(ErrorCode.NOT_FOUND, "ended"))
+    with pytest.raises(SbpError, match="ended"):
+        await last
+
+
+async def test_a_home_that_cannot_be_told_of_another_writer_ends_the_writer(lab: Lab) -> None:
+    """Its offsets would be wrong from then on."""
+    stream = await lab.stream()
+    writer = await lab.streams.open(stream, 1)
+    await append(writer, b"ours")
+    stranger = DocumentClient(lab._carrier())
+    await stranger.append(stream, [b"theirs"])
+    lab.streams.overtaken = raising
+    with pytest.raises(SbpError, match="overtaken"):
+        await append(writer, b"ours again")
+    assert writer.failed is not None
+    await stranger.close()
+
+
 async def test_large_batches_do_not_travel_together(lab: Lab) -> None:
     stream, other = await lab.stream(), await lab.stream()
     writer, second = await lab.streams.open(stream, 1), await lab.streams.open(other, 1)

@@ -101,3 +101,39 @@ async def test_clear_forgets_all() -> None:
     assert len(deadlines) == 0
     deadlines.remove(waiters[0])
     assert deadlines.clear() == []
+
+
+async def test_one_that_raises_keeps_no_other_from_its_time() -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def expired(waiter: Waiter) -> None:
+        if waiter is first:
+            raise RuntimeError("a defect of the waiter's")
+        ended.set_result(None)
+
+    deadlines: Deadlines[Waiter] = Deadlines(loop, expired)
+    first, second = Waiter(), Waiter()
+    now = loop.time()
+    for waiter in (first, second):
+        deadlines.add(waiter, now)
+    await ended
+
+
+async def test_a_deadline_that_has_passed_is_armed_ahead_of_now() -> None:
+    """One that is added again from within its own expiry would otherwise keep the loop to itself."""
+    loop = asyncio.get_running_loop()
+    rounds = 0
+
+    def expired(waiter: Waiter) -> None:
+        nonlocal rounds
+        rounds += 1
+        deadlines.add(waiter, loop.time() - 60)
+
+    deadlines: Deadlines[Waiter] = Deadlines(loop, expired)
+    deadlines.add(Waiter(), loop.time() - 60)
+    start = loop.time()
+    while rounds < 3:
+        await asyncio.sleep(0)
+    assert loop.time() - start >= 2 * SLOT_SECONDS
+    deadlines.clear()

@@ -53,6 +53,7 @@ class PuppetStore:
         self.ranges: dict[tuple[int, int], StoredRange] = {}
         self.entries: dict[tuple[int, int], list[Entry]] = {}
         self.on_failed: Callable[[StoreError], None] | None = None
+        self.failed: StoreError | None = None
         self.hold = False
         self.hold_reads = False
         self.error: StoreError | None = None
@@ -798,3 +799,74 @@ async def test_many_operations_on_one_stream_do_not_nest(bench: Bench) -> None:
     while not trims[-1]:
         await asyncio.sleep(0)
     assert all(isinstance(answer[0], StreamResponse) and answer.code == OK for answer in trims)
+
+
+# --- defects --------------------------------------------------------------------------------------------------------
+
+
+def raising(*_: object) -> None:
+    raise RuntimeError("a defect of whoever asked")
+
+
+async def test_an_append_whose_reply_raises_still_wakes_the_readers(bench: Bench) -> None:
+    bench.create()
+    waiting = bench.fetch(0, max_wait_ms=60_000)
+    assert waiting == []
+    bench.server.handle(AppendRequest(entries=[pack_entry(1, 0, 0, 0, 1, 5, b"x")]), raising)
+    assert waiting.code == ErrorCode.OK
+
+
+async def test_a_reader_that_raises_keeps_no_other_from_its_answer(bench: Bench) -> None:
+    bench.create()
+    fetch = FetchRequest(RangeInfo(1, 1, 0, 0), 0, max_wait_ms=60_000)
+    before, after = Answers(), Answers()
+    for reply in (before.append, raising, after.append):
+        bench.server.handle(fetch, reply)
+    assert bench.append((0, 1)).code == ErrorCode.OK
+    assert (before.code, after.code) == (ErrorCode.OK, ErrorCode.OK)
+    late = bench.fetch(1, max_wait_ms=60_000)
+    bench.server.handle(FetchRequest(RangeInfo(1, 1, 0, 0), 1, max_wait_ms=60_000), raising)
+    last = bench.fetch(1, max_wait_ms=60_000)
+    bench.server.stop_waiting()
+    assert (late.code, last.code) == (ErrorCode.NO_NEW_RECORD, ErrorCode.NO_NEW_RECORD)
+
+
+async def test_a_store_that_raises_costs_the_fetch_that_woke_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.create()
+    waiting = [bench.fetch(0, max_wait_ms=60_000) for _ in range(2)]
+    monkeypatch.setattr(bench.store, "read", raising)
+    assert bench.append((0, 1)).code == ErrorCode.OK
+    assert [answers.code for answers in waiting] == [ErrorCode.RS_INTERNAL_SERVER_ERROR] * 2
+    assert bench.server.waiting_fetches == 0
+
+
+async def test_an_append_behind_a_parked_one_whose_reply_raises_is_answered(bench: Bench) -> None:
+    bench.create()
+    bench.store.hold = True
+    bench.server.handle(AppendRequest(entries=[pack_entry(1, 0, 0, 0, 1, 5, b"x")]), Answers().append)
+    bench.server.handle(AppendRequest(entries=[pack_entry(1, 0, 0, 1, 1, 5, b"x")]), raising)
+    last = bench.append((2, 1))
+    first, *others = list(bench.store.pending)
+    bench.store.pending.clear()
+    for finish in (*others, first):
+        finish(None)
+    assert last.code == ErrorCode.OK
+
+
+async def test_a_control_request_that_fails_unexpectedly_does_not_hold_up_its_stream(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "seal_range", raising)
+        assert bench.seal(1).code == ErrorCode.RS_INTERNAL_SERVER_ERROR
+    bench.store.hold = True
+    first = bench.ask(TrimStreamRequest(1, 0))
+    assert first.code == ErrorCode.OK, "the stream's turn came"
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.server._controls, "_answer_range", raising)
+        created = bench.create(index=1)
+        bench.store.finish()
+        assert created.code == ErrorCode.RS_INTERNAL_SERVER_ERROR, "so was one that failed behind the store"
+    bench.server.handle(TrimStreamRequest(1, 0), raising)
+    assert bench.ask(TrimStreamRequest(1, 0)).code == ErrorCode.OK

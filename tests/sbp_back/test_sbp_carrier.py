@@ -208,6 +208,41 @@ async def test_entries_arrive_as_they_were_sent(kind: str) -> None:
         assert [result.timestamp_ms for result in got[0].results] == [0, 1, 2, 3, 4]
 
 
+def raising(*_: object) -> None:
+    raise RuntimeError("a defect of the caller's")
+
+
+@both
+async def test_a_reply_that_raises_costs_nobody_else_an_answer(kind: str) -> None:
+    handler = Scripted()
+    async with reaching(kind, handler) as carrier:
+        got: list[Answer] = []
+        for reply in (got.append, raising, got.append):
+            carrier.submit(PingRequest(), reply)
+        await until(lambda: len(got) == 2)
+        assert got == [PingResponse()] * 2, "whose answers come in one turn"
+        for reply in (raising, got.append):
+            carrier.submit(DescribeStreamRequest(1), reply, 0.01)
+        await until(lambda: len(got) == 3)
+        for reply in (raising, got.append):
+            carrier.submit(DescribeStreamRequest(1), reply)
+        await until(lambda: len(handler.kept) == 4)
+        assert await carrier.call(PingRequest()) == PingResponse(), "the connection is the same"
+        await carrier.close()
+        assert isinstance(got[3], ConnectionLost)
+
+
+@both
+async def test_a_handler_that_raises_answers_its_request_all_the_same(kind: str) -> None:
+    handler = Scripted()
+    async with reaching(kind, handler) as carrier:
+        handler.kept = None  # type: ignore[assignment]
+        answer = await carrier.call(DescribeStreamRequest(1))
+        assert isinstance(answer, SystemErrorResponse)
+        assert answer.status.code == ErrorCode.RS_INTERNAL_SERVER_ERROR
+        assert await carrier.call(PingRequest()) == PingResponse()
+
+
 # --- TCP ------------------------------------------------------------------------------------------------------------
 
 
@@ -439,6 +474,27 @@ async def test_both_opcodes_of_describe_ranges_answer_it(opcode: int, good: bool
         await until(lambda: len(got) == 1)
         assert (got == [response]) is good
         assert isinstance(got[0], ConnectionLost) is not good
+
+
+async def test_an_introduction_that_fails_unexpectedly_fails_what_waits_and_is_tried_again() -> None:
+    peer = Peer()
+    asked: list[int] = []
+
+    async def introduce(ask: object) -> str | None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError("a defect of ours")
+        return None
+
+    options = TcpOptions(backoff_first=0.001)
+    carrier = TcpCarrier(LOCAL, await peer.start(), DIALECT, options, introduce)
+    with pytest.raises(ConnectionLost, match="unexpected"):
+        await carrier.call(PingRequest())
+    answer = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+    peer.echo(1, await peer.frames.get())
+    assert await answer == PingResponse(b"again")
+    await carrier.close()
+    await peer.stop()
 
 
 async def test_answers_nobody_asked_for_are_ignored() -> None:

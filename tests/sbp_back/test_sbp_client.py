@@ -419,6 +419,86 @@ async def test_appends_from_inside_done() -> None:
     assert order == list(range(1, 21))
 
 
+def raising(*_: object) -> None:
+    raise RuntimeError("a defect of the caller's")
+
+
+async def test_a_callback_that_raises_keeps_no_other_stream_of_its_request_from_its_answer() -> None:
+    world = World()
+    client, first, book = await opened(world)
+    second = await client.open((await client.create_stream()).stream_id, 1)
+    other = Book(second)
+    book.append(b"range")
+    other.append(b"range")
+    await until(lambda: len(book.answers) == len(other.answers) == 1)
+    world.servers[0].requests.clear()
+    first.append(b"raises", 1, 0, 0, raising)
+    book.append(b"behind it")
+    other.append(b"another stream")
+    await until(lambda: len(book.answers) == len(other.answers) == 2)
+    assert len(world.servers[0].requests) == 1, "all in one request"
+    assert book.answers[1] == (2, None)
+    assert other.answers[1] == (1, None)
+    assert first.confirm_offset == 3
+    assert first.unconfirmed == 0
+
+
+async def test_a_callback_that_raises_at_an_error_keeps_no_other_from_it() -> None:
+    client, writer, book = await opened(World())
+    writer.append(b"raises", 1, 0, 0, raising)
+    book.append(b"behind it")
+    closing = asyncio.ensure_future(writer.close())
+    await asyncio.sleep(0)
+    writer.fail(SbpError(ErrorCode.PRECONDITION_FAILED, "ended"))
+    await closing
+    ((base, error),) = book.answers
+    assert base == 1
+    assert error is not None
+    await client.close()
+
+
+async def test_a_defect_in_finding_a_range_ends_the_writer_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, writer, book = await opened(World())
+    monkeypatch.setattr(writer, "_create", raising)
+    book.append(b"x")
+    await book.settled(1)
+    assert writer.failed is not None
+    assert book.answers == [(0, writer.failed)]
+
+
+async def test_a_reader_that_raises_keeps_none_of_those_who_share_its_listing_from_their_answer() -> None:
+    world = World()
+    client, writer, book = await opened(world)
+    book.append(b"x")
+    await book.settled(1)
+    reader = world.client()
+    got: list[Any] = []
+    reader.fetch(writer.stream_id, 0, 100, raising)
+    reader.fetch(writer.stream_id, 0, 100, got.append)
+    reader.refresh(writer.stream_id, raising)
+    reader.refresh(writer.stream_id, got.append)
+    await until(lambda: len(got) == 2)
+    assert not any(isinstance(answer, SbpError) for answer in got)
+    await reader.close()
+    await client.close()
+
+
+async def test_a_defect_in_an_answer_costs_its_own_fetch() -> None:
+    world = World()
+    client, writer, book = await opened(world)
+    book.append(b"x")
+    await book.settled(1)
+
+    class Odd(MiniServer):
+        def handle(self, request: Request, reply: Reply) -> None:
+            reply(FetchResponse(entries=["no entry at all"]))  # type: ignore[list-item]
+
+    world.wires[0].inner = InProcessCarrier(Odd())
+    with pytest.raises(SbpError, match="unexpected"):
+        await client.fetch_entries(writer.stream_id, 0, 100)
+    await client.close()
+
+
 # --- fencing --------------------------------------------------------------------------------------------------------
 
 
