@@ -37,6 +37,7 @@ from sbp_back.model import (
     PdNode,
     PingRequest,
     PingResponse,
+    RangeInfo,
     RangeServerInfo,
     RangeServerMetrics,
     ReportMetricsRequest,
@@ -67,11 +68,13 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class PlacementDriverOptions:
     """``alive_seconds``: a range server that was silent for longer gets no new ranges (100 s upstream). ``name``: None
-    for the one that tells the identity of the state."""
+    for the one that tells the identity of the state. ``server_timeout``: seconds a range server has to answer before
+    somebody who waits for that is told so."""
 
     name: str | None = None
     advertise_addr: str = ""
     alive_seconds: float = 100.0
+    server_timeout: float = 3.0
 
 
 class PlacementDriver:
@@ -152,7 +155,7 @@ class PlacementDriver:
             case DeleteStreamRequest():
                 self._transact(lambda tx: rules.delete_stream(tx, request.stream_id), partial(self._deleted, reply))
             case TrimStreamRequest():
-                self._transact(lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset), reply)
+                self._trim(request, reply)
             case AllocateIdRequest():
                 self._transact(rules.allocate_id, reply)
             case ReportMetricsRequest():
@@ -199,6 +202,61 @@ class PlacementDriver:
     def _candidates(self) -> list[int]:
         """All living servers, each the better of two drawn among those left: the first R get the range."""
         return self._servers.choose(len(self._servers.alive())) or []
+
+    # --- trims ------------------------------------------------------------------------------------------------------
+
+    def _trim(self, request: TrimStreamRequest, reply: Reply) -> None:
+        """An offset within an open range is first put to the range's servers, which trim as far as they have data."""
+
+        def trimmed(result: rules.Trimmed) -> None:
+            if result.ask is None:
+                reply(result.response)
+            else:
+                self._ask_how_far(request, result.ask, reply)
+
+        self._state.submit(
+            lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset), trimmed, partial(_fail, reply)
+        )
+
+    def _ask_how_far(self, request: TrimStreamRequest, opened: RangeInfo, reply: Reply) -> None:
+        reached = request.min_offset
+        silent: str | None = None
+        waiting = len(opened.servers)
+
+        def answered(server: RangeServerInfo, answer: Response | ConnectionLost) -> None:
+            nonlocal reached, silent, waiting
+            waiting -= 1
+            code = answer.code if isinstance(answer, ConnectionLost) else answer.status.code
+            if isinstance(answer, StreamResponse) and answer.status.ok:
+                told = answer.range
+                ours = told is not None and told.index == opened.index
+                reached = min(reached, told.start if told is not None and ours else opened.start)
+            elif code != ErrorCode.UNSUPPORTED_OPERATION:
+                # 1498: a foreign server that cannot trim tells nothing, so its clients have to know what they do.
+                reason = answer if isinstance(answer, ConnectionLost) else answer.status
+                silent = f"range server {server.server_id}: {reason}"
+            if waiting:
+                return
+            if silent is not None:
+                message = f"how far range {opened.index} of stream {opened.stream_id} goes is not known: {silent}"
+                reply(StreamResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
+                return
+            how_far = rules.Reached(opened.index, reached)
+            self._state.submit(
+                lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, how_far),
+                lambda result: reply(result.response),
+                partial(_fail, reply),
+            )
+
+        for server in list(opened.servers):
+            try:
+                if self._connect is None:
+                    raise ValueError("there is no way to it")
+                carrier = self._connect(server)
+            except ValueError as error:
+                answered(server, ConnectionLost(str(error)))
+                continue
+            carrier.submit(request, partial(answered, server), self._options.server_timeout)
 
     # --- range servers ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ The checks, their order and their codes are those of reference/sbp.md, section 2
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sbp_back.errors import ErrorCode
 from sbp_back.model import (
     DELETED_DETAIL,
@@ -134,34 +136,59 @@ def delete_stream(tx: Transaction, stream_id: int) -> StreamResponse:
     return StreamResponse(stream=_stream_info(row))
 
 
-def trim_stream(tx: Transaction, stream_id: int, min_offset: int) -> StreamResponse:
+@dataclass(slots=True)
+class Reached:
+    """How far the servers of an open range have data of it, as they say themselves; ``end`` is an offset."""
+
+    index: int
+    end: int
+
+
+@dataclass(slots=True)
+class Trimmed:
+    """``ask``: the open range, with its servers, that contains the offset. Only they know how far it goes: what was
+    trimmed so far ends where that range begins, and the trim is to be repeated with what they answer."""
+
+    response: StreamResponse
+    ask: RangeInfo | None = None
+
+
+def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reached | None = None) -> Trimmed:
     """Drops the ranges that end at or below ``min_offset`` and cuts the one that contains it.
 
     The last range is never dropped, even when nothing of it is left: the next range continues its index, end and
-    epoch. Trimming to a lower offset than before changes nothing.
+    epoch. Trimming to a lower offset than before changes nothing, and an open range is cut no further than its servers
+    have ``reached``: what is appended to it later must stay readable.
     """
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
-        return StreamResponse(_not_found(stream_id, row))
+        return Trimmed(StreamResponse(_not_found(stream_id, row)))
     if min_offset < 0:
-        return StreamResponse(bad_request(f"negative trim offset {min_offset}"))
+        return Trimmed(StreamResponse(bad_request(f"negative trim offset {min_offset}")))
     ranges = tx.ranges_of_stream(stream_id)
     if not ranges and min_offset > 0:
-        return StreamResponse(bad_request(f"stream {stream_id} has no range yet: nothing to trim to {min_offset}"))
-    if ranges:
-        last = ranges[-1]
-        if not last.is_open:
-            min_offset = min(min_offset, last.end)
-        first = next((kept for kept in ranges if kept.is_open or kept.end > min_offset), last)
-        if first is not ranges[0]:
-            tx.drop_ranges(stream_id, first.index)
+        message = f"stream {stream_id} has no range yet: nothing to trim to {min_offset}"
+        return Trimmed(StreamResponse(bad_request(message)))
+    if not ranges:
+        return Trimmed(StreamResponse(stream=_stream_info(row)))
+    servers = tx.get_servers()
+    last = ranges[-1]
+    ask = None
+    if last.is_open:
+        known = reached is not None and reached.index == last.index
+        if min_offset > max(last.start, row.trim_offset) and not known:
+            ask = _range_info(last, row.trim_offset, servers)
+        limit = max(last.start, reached.end) if known and reached is not None else last.start
     else:
-        first = None
+        limit = last.end
+    min_offset = min(min_offset, limit)
+    first = next((kept for kept in ranges if kept.is_open or kept.end > min_offset), last)
+    if first is not ranges[0]:
+        tx.drop_ranges(stream_id, first.index)
     if min_offset > row.trim_offset:
         row.trim_offset = min_offset
         tx.put_stream(row)
-    smallest = None if first is None else _range_info(first, row.trim_offset, tx.get_servers())
-    return StreamResponse(stream=_stream_info(row), range=smallest)
+    return Trimmed(StreamResponse(stream=_stream_info(row), range=_range_info(first, row.trim_offset, servers)), ask)
 
 
 def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[int] | None) -> RangeResponse:

@@ -181,7 +181,9 @@ async def test_a_deletion_the_range_server_was_not_told_of_reaches_it(tmp_path: 
             await asyncio.sleep(0)
 
 
-async def test_a_trim_the_range_server_was_not_told_of_reaches_it_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_trim_within_the_open_range_reaches_the_range_server_through_the_placement_driver(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as embedded:
         stream_id = (await embedded.client.create_stream()).stream_id
         writer = await embedded.client.open(stream_id, 0)
@@ -190,7 +192,7 @@ async def test_a_trim_the_range_server_was_not_told_of_reaches_it_at_the_next_st
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         embedded.placement_driver.handle(TrimStreamRequest(stream_id, 4), answered.set_result)
         assert (await answered).status.ok
-        assert embedded.store.ranges[stream_id, 0].min_offset == 0
+        assert embedded.store.ranges[stream_id, 0].min_offset == 4
     async with running(tmp_path) as embedded:
         assert embedded.store.ranges[stream_id, 0].min_offset == 4
         assert [e.base_offset for e in await read_all(embedded.client, stream_id, 4)] == list(range(4, 10))

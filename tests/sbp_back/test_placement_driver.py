@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbp_back.carrier import AnswerTo
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.model import (
     DELETED_DETAIL,
@@ -41,6 +42,7 @@ from sbp_back.model import (
     Status,
     StreamInfo,
     StreamResponse,
+    SystemErrorResponse,
     TrimStreamRequest,
     UpdateStreamRequest,
 )
@@ -309,18 +311,83 @@ async def test_trim_drops_and_cuts_ranges(bench: Bench, offset: int) -> None:
     assert (await bench.create(stream_id, 1, 4, 30)).status.ok, "the next range continues the last one"
 
 
-async def test_trim_of_an_open_range(bench: Bench) -> None:
+class OpenRange:
+    """The server of an open range ``index`` that has data up to ``end``; it trims as range servers do."""
+
+    def __init__(self, end: int, index: int = 0) -> None:
+        self.end = end
+        self.index = index
+        self.answer: Response | ConnectionLost | None = None
+        self.asked: list[TrimStreamRequest] = []
+
+    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+        assert isinstance(request, TrimStreamRequest)
+        self.asked.append(request)
+        start = min(request.min_offset, self.end)
+        reply(self.answer or StreamResponse(range=RangeInfo(request.stream_id, 1, self.index, start)))
+
+    async def call(self, request: Request, timeout: float | None = None) -> Response:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_an_open_range_is_trimmed_no_further_than_its_server_has_data(tmp_path: Path) -> None:
+    server = OpenRange(7)
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
     await bench.servers(1)
     stream_id = await bench.stream()
     assert (await bench.call(TrimStreamRequest(stream_id, 0))).status.ok
     assert (await bench.call(TrimStreamRequest(stream_id, 1))).status.code == ErrorCode.BAD_REQUEST
     await bench.create(stream_id, 1, 0, 0)
-    trimmed = await bench.call(TrimStreamRequest(stream_id, 7))
-    assert (trimmed.range.start, trimmed.range.end) == (7, -1)
-    # The writer that was lost had appended less than somebody trimmed to: the stream must not be stuck for that.
+    for wanted, start in ((5, 5), (5, 5), (3, 5), (100, 7)):
+        trimmed = await bench.call(TrimStreamRequest(stream_id, wanted))
+        assert (trimmed.range.start, trimmed.range.end) == (start, -1)
+        assert [known.start for known in await bench.ranges(stream_id)] == [start]
+    assert [request.min_offset for request in server.asked] == [5, 100], "what is trimmed already asks nobody"
+    # The range is one its server has not heard of yet, and has older ones of the stream.
+    server.index = -1
+    assert (await bench.call(TrimStreamRequest(stream_id, 200))).range.start == 7
+    # A writer that was lost had appended less than somebody trimmed to: the stream must not be stuck for that.
     sealed = await bench.seal(stream_id, 2, 0, 5)
     assert (sealed.range.start, sealed.range.end) == (5, 5)
     assert (await bench.create(stream_id, 2, 1, 5)).range.start == 5
+    await bench.pd.close()
+
+
+@pytest.mark.parametrize(
+    "silence", [ConnectionLost("down"), StreamResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR))]
+)
+async def test_a_trim_of_an_open_range_whose_server_is_silent_is_refused(
+    tmp_path: Path, silence: StreamResponse | ConnectionLost
+) -> None:
+    server = OpenRange(20, index=1)
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    await bench.seal(stream_id, 1, 0, 10)
+    await bench.create(stream_id, 1, 1, 10)
+    server.answer = silence
+    refused = await bench.call(TrimStreamRequest(stream_id, 15))
+    assert refused.status.code == ErrorCode.PD_INTERNAL_SERVER_ERROR, "which is worth another try"
+    assert [known.start for known in await bench.ranges(stream_id)] == [10], "what is sealed is trimmed for certain"
+    assert (await bench.call(TrimStreamRequest(stream_id, 10))).status.ok, "nobody needs to be asked for that"
+    server.answer = None
+    assert (await bench.call(TrimStreamRequest(stream_id, 15))).range.start == 15
+    await bench.pd.close()
+
+
+async def test_a_foreign_server_that_cannot_trim_leaves_it_to_the_client_how_far(tmp_path: Path) -> None:
+    server = OpenRange(0)
+    server.answer = SystemErrorResponse(Status(ErrorCode.UNSUPPORTED_OPERATION))
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    assert (await bench.call(TrimStreamRequest(stream_id, 15))).range.start == 15
+    await bench.pd.close()
 
 
 async def test_requests_of_the_connection_itself(bench: Bench) -> None:

@@ -641,6 +641,22 @@ async def test_trim(backend: Backend) -> None:
     assert (again.start_offset, again.next_offset) == (13, 30)
 
 
+async def test_a_trim_beyond_the_end_leaves_later_appends_readable(backend: Backend) -> None:
+    client = backend.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 1)
+    await write(writer, b"early", 5)
+    for beyond in (1000, 1 << 62):
+        answer = await client.pd.call(TrimStreamRequest(stream_id, beyond))
+        assert isinstance(answer, StreamResponse)
+        assert answer.range is not None
+        assert answer.range.start == 5
+    assert await client.trim(stream_id, 1000) == 5
+    await write(writer, b"late", 3)
+    assert [entry.base_offset for entry in await client.fetch_entries(stream_id, 5, 1000)] == [5]
+    assert [entry.base_offset for entry in await backend.client().fetch_entries(stream_id, 6, 1000)] == [5]
+
+
 async def test_trim_of_everything(backend: Backend) -> None:
     """Nothing is left to read, and the stream goes on where it was."""
     client = backend.client()
