@@ -22,13 +22,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _PeersFault(logging.Filter):
-    """What is no HTTP is the peer's fault: that is told in a line for those who debug, without a traceback."""
+    """What is no HTTP, or a peer that does not stay for the answer: for those who debug, in a line, no traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
-            reason = (error.message or type(error).__name__).partition("\n")[0]
-            logger.debug("%s: %s", record.getMessage(), reason)
+        if isinstance(error, HttpProcessingError | ConnectionError):
+            logger.debug("%s: %s", record.getMessage(), str(error).partition("\n")[0])
             return False
         return True
 
@@ -39,7 +38,7 @@ _server_logger.addFilter(_PeersFault())
 
 
 class _Gated(asyncio.Protocol):
-    """A connection on its way to aiohttp's handler; ``since``: when it began to owe a request, inf while it has one."""
+    """A connection on its way to aiohttp's handler; ``since``: when it last had no request in progress any more."""
 
     __slots__ = ("_handler", "_site", "since", "transport")
 
@@ -75,8 +74,9 @@ class _Gated(asyncio.Protocol):
 class HttpSite:
     """One HTTP listener.
 
-    At most ``most_connections`` at the same time: a further one is closed at once. A connection that has no request in
-    progress for ``request_seconds``, be it the first or a later one, is closed.
+    At most ``most_connections`` at the same time: a further one takes the place of the one that has gone without a
+    request for longest, or is closed at once when all of them have one in progress. A connection that has no request
+    in progress for ``request_seconds``, be it the first or a later one, is closed.
     """
 
     def __init__(self, *, most_connections: int, request_seconds: float) -> None:
@@ -85,6 +85,8 @@ class HttpSite:
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
         self._open: dict[asyncio.Transport, _Gated] = {}
+        # Those without a request in progress, the one that has gone without for longest first.
+        self._owing: dict[_Gated, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self.refused = 0
 
@@ -128,36 +130,47 @@ class HttpSite:
             await runner.cleanup()
 
     def admit(self, gated: _Gated) -> None:
-        """Count a new connection, or close it when there are too many."""
+        """Count a new connection, and close one when there are too many."""
         assert gated.transport is not None
         if len(self._open) >= self._most:
             self.refused += 1
+            idle = next(iter(self._owing), None)
+            if idle is None:
+                gated.transport.abort()
+                return
+            self._drop(idle)
+        self._open[gated.transport] = gated
+        self._owing[gated] = None
+
+    def _drop(self, gated: _Gated) -> None:
+        self.forget(gated)
+        if gated.transport is not None:
             gated.transport.abort()
-        else:
-            self._open[gated.transport] = gated
 
     def forget(self, gated: _Gated) -> None:
         """The connection is gone."""
         if gated.transport is not None:
             self._open.pop(gated.transport, None)
+        self._owing.pop(gated, None)
 
     @web.middleware
     async def _request_in_progress(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         gated = self._open.get(request.transport) if request.transport is not None else None
         if gated is None:
             return await handler(request)
-        gated.since = float("inf")
+        self._owing.pop(gated, None)
         try:
             return await handler(request)
         finally:
             gated.since = monotonic()
+            if gated.transport in self._open:
+                self._owing[gated] = None
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_later(max(self._request_s / 4, 0.01), self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         oldest = monotonic() - self._request_s
-        for transport, gated in list(self._open.items()):
-            if gated.since < oldest:
-                transport.abort()
+        while (idle := next(iter(self._owing), None)) is not None and idle.since < oldest:
+            self._drop(idle)
         self._sweep_later(loop)

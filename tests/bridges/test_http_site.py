@@ -67,18 +67,34 @@ async def ended(link: Link) -> bytes:
         return b""
 
 
-async def test_connections_beyond_the_limit_are_closed_and_the_others_served() -> None:
+async def test_when_all_places_are_taken_the_one_without_a_request_for_longest_goes() -> None:
     async with serving(most=3) as found:
         links = [await found.connect() for _ in range(3)]
         for link in links:
             assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
-        assert await ended(await found.connect()) == b""
-        assert (found.site.refused, found.site.connections) == (1, 3)
-        links[0][1].close()
-        assert await ask(links[1]) != b""
-        while found.site.connections == 3:  # the loop delivers the end of the first one
-            await asyncio.sleep(0)
+        links[0][1].write(GET)  # now the second has gone without a request for longest
+        assert (await links[0][0].readuntil(b"page")).endswith(b"page")
+        assert (await links[0][0].readuntil(b"page")).endswith(b"page")
         assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
+        assert (await ended(links[1])).endswith(b"page")
+        assert (found.site.refused, found.site.connections) == (1, 3)
+        assert (await links[2][0].readuntil(b"page")).endswith(b"page")
+        for link in (links[0], links[2]):
+            assert await ask(link) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_a_further_connection_is_closed_when_every_other_has_a_request_in_progress() -> None:
+    async with serving(most=2) as found:
+        links = [await found.connect() for _ in range(2)]
+        for link in links:
+            found.started.clear()
+            link[1].write(GET.replace(b"/ ", b"/slow "))
+            await found.started.wait()
+        assert await ended(await found.connect()) == b""
+        assert (found.site.refused, found.site.connections) == (1, 2)
+        found.go.set()
+        for link in links:
+            assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
 
 
 async def test_who_asks_nothing_is_closed() -> None:
