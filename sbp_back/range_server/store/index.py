@@ -122,6 +122,12 @@ class StoredRange:
 
     # --- looking up
 
+    def holds(self, base: int, end: int) -> bool:
+        """Whether anything of the entries ``[base, end)`` can still be read. A batch that contains the end of a sealed
+        range cannot, once the range is trimmed as far as that."""
+        visible_end = self.visible_end
+        return self.min_offset < visible_end and end > self.min_offset and base < visible_end
+
     def find(self, offset: int) -> tuple[int, int] | None:
         """(number of the run, row in it) of the entry that contains ``offset``, or None."""
         runs = self.runs
@@ -159,7 +165,7 @@ class StoredRange:
 
     def relocate(self, segment: Segment, base: int, end: int, position: int, length: int, crc: int) -> bool:
         """The entry has a newer copy here. False when nobody can read it any more, so that the copy is dead."""
-        if end <= self.min_offset or base >= self.visible_end:
+        if not self.holds(base, end):
             return False
         self.cut(base, end)
         at = bisect_left(self.runs, base, key=_first)
@@ -208,6 +214,9 @@ class StoredRange:
         if offset <= self.min_offset:
             return False
         self.min_offset = offset
+        if offset >= self.visible_end:
+            self._clear()
+            return True
         count = bisect_right(self.runs, offset, key=_end)
         for run in self.runs[:count]:
             self._detach(run)
@@ -225,6 +234,8 @@ class StoredRange:
         self.epoch = epoch
         if end < self.next_offset:
             self.cut_back(end)
+        if self.min_offset >= self.visible_end:
+            self._clear()
         self.tail = None
 
     def cut_back(self, end: int) -> None:
@@ -240,6 +251,9 @@ class StoredRange:
     def drop(self) -> None:
         """The range is deleted."""
         self.dropped = True
+        self._clear()
+
+    def _clear(self) -> None:
         for run in self.runs:
             self._detach(run)
         self.runs.clear()

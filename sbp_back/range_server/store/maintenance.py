@@ -186,6 +186,7 @@ class Maintenance:
             if not self._closed:
                 self.look()
             return
+        before = segment.live, len(segment.runs)
         options = log.options
         room = min(options.evacuate_batch_bytes, options.segment_bytes // 8)
         plans: list[tuple[StoredRange, Plan]] = []
@@ -231,6 +232,9 @@ class Maintenance:
         def copied(error: StoreError | None) -> None:
             if error is not None:
                 self._evacuation_failed(segment, error)
+            elif (segment.live, len(segment.runs)) == before:
+                segment.damaged = True  # again would be for ever
+                self._evacuation_failed(segment, StoreError(f"segment {segment.path.name} cannot be evacuated"))
             else:
                 self._copy_some()
 

@@ -191,7 +191,7 @@ class Recovery:
             stored = state.ranges.get((entry.stream_id, entry.range_index))
             if stored is None or segment.end <= stored.created_lsn:
                 continue
-            if entry.end <= stored.min_offset or entry.first >= stored.visible_end:
+            if not stored.holds(entry.first, entry.end):
                 continue
             bases, meta = index.columns(entry)
             run = Run(stored, segment, entry.first, entry.end, bases, meta, entry.live)
@@ -352,7 +352,7 @@ def rebind(segment: Segment, index: SegmentIndex) -> None:
 
 
 def _clip(run: Run, stored: StoredRange) -> Run:
-    """The rows of a run that can still be read."""
+    """The rows of a run that can still be read: at least one, if the range holds any offset of the run."""
     first = run.row_of(stored.min_offset) if run.first < stored.min_offset else 0
     limit = stored.visible_end
     last = len(run.bases) if run.end <= limit else bisect_left(run.bases, limit)

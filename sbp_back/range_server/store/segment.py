@@ -49,7 +49,7 @@ class Segment:
         self.sealed = False
         self.indexed = False
         self.damaged = False
-        """A survivor could not be read for evacuation: the segment stays as it is."""
+        """A survivor could not be read, or not be moved, by evacuation: the segment stays as it is."""
         self.deleted = False
         self.fd = -1
         self.pins = 0

@@ -124,17 +124,20 @@ class Driver:
 
     def crash_copy(self, target: Path) -> Path:
         """The files as the death of the process at this moment would leave them."""
-        # On the thread that creates and removes files, so that none comes or goes meanwhile.
+        # On the thread that removes files, so that none goes meanwhile; another one makes segments, though.
         self.store._background_thread.submit(self._copy, target).result()
         return target
 
     def _copy(self, target: Path) -> None:
-        for name in ("wal", "ckpt"):
-            (target / name).mkdir(parents=True)
-            for path in (self.path / name).iterdir():
-                if path.is_file():
-                    (target / name / path.name).write_bytes(path.read_bytes())
-        (target / "LOCK").write_bytes((self.path / "LOCK").read_bytes())
+        preparer = self.store._preparer
+        with preparer._changed:
+            preparer._changed.wait_for(lambda: not preparer._creating)
+            for name in ("wal", "ckpt"):
+                (target / name).mkdir(parents=True)
+                for path in (self.path / name).iterdir():
+                    if path.is_file():
+                        (target / name / path.name).write_bytes(path.read_bytes())
+            (target / "LOCK").write_bytes((self.path / "LOCK").read_bytes())
 
 
 class FaultyFiles(Files):

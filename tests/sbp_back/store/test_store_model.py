@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbp_back.errors import StoreError
 from sbp_back.model import Entry
@@ -36,11 +36,15 @@ class ModelRange:
 
     @property
     def visible(self) -> list[Entry]:
+        if 0 <= self.end <= self.low:
+            return []
         return [e for e in self.entries if e.end_offset > self.low and (self.end < 0 or e.base_offset < self.end)]
 
 
 class StoreMachine(RuleBasedStateMachine):
     """One stream has one range at a time (index 0); deletion makes room for a new one under the same name."""
+
+    durability = "os"
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.number = 0
         self.fill = 0
         self.model: dict[int, ModelRange] = {}
-        self.options: StoreOptions = small_options(durability="os", evacuate_batch_bytes=9 * KIB)
+        self.options: StoreOptions = small_options(durability=self.durability, evacuate_batch_bytes=9 * KIB)
         self.driver = self.run(self.open())
 
     async def open(self) -> Driver:
@@ -68,6 +72,11 @@ class StoreMachine(RuleBasedStateMachine):
 
         return bool(self.run(call()))
 
+    @initialize()
+    def begin(self) -> None:
+        for stream in (1, 2):
+            self.create(stream, 0, 0)
+
     @rule(stream=STREAMS, start=st.integers(0, 5), epoch=st.integers(0, 3))
     def create(self, stream: int, start: int, epoch: int) -> None:
         there = self.model.get(stream)
@@ -80,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         stream=STREAMS,
-        counts=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+        counts=st.lists(st.integers(1, 9), min_size=1, max_size=6),
         size=st.sampled_from([60, 3000, 12000]),
     )
     def append(self, stream: int, counts: list[int], size: int) -> None:
@@ -115,18 +124,20 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(stream=STREAMS, data=st.data())
     def trim(self, stream: int, data: st.DataObject) -> None:
         there = self.model.get(stream)
-        offset = data.draw(st.integers(0, there.next + 3 if there is not None else 5))
+        last = there.next if there is not None else 2
+        # Exactly to the end as often as anywhere else.
+        offset = data.draw(st.integers(0, last + 3) | st.just(there.end if there and there.end >= 0 else last))
         assert self.attempt("trim", stream, offset)
         if there is not None:
             limit = there.next if there.end < 0 else there.end
             there.low = max(there.low, min(offset, limit))
 
+    @precondition(lambda self: any(there.end >= 0 for there in self.model.values()))
     @rule(stream=STREAMS)
     def delete(self, stream: int) -> None:
         assert self.attempt("delete", stream)
         self.model.pop(stream, None)
 
-    @precondition(lambda self: any(there.entries for there in self.model.values()))
     @rule()
     def maintain(self) -> None:
         async def some() -> None:
@@ -135,6 +146,33 @@ class StoreMachine(RuleBasedStateMachine):
                 await asyncio.sleep(0.001)
 
         self.run(some())
+
+    @rule()
+    def settle(self) -> None:
+        """Once maintenance has nothing left to do, the segments without anything in them are gone, and those with
+        little."""
+        store = self.driver.store
+        options = self.options
+
+        def superfluous() -> list[str]:
+            sealed = store._log.segments[: -options.evacuate_keep]
+            few = [s for s in sealed if s.live < options.evacuate_below * s.size]
+            dead = [s for s in store._log.segments[:-1] if not s.live]
+            return [segment.path.name for segment in (*dead, *few)]
+
+        def expected() -> set[str]:
+            return {segment.path.name for segment in store._log.segments}
+
+        async def until_settled() -> None:
+            while superfluous() or not self.names() <= expected() | {f"{store._log.active.end:020d}.seg"}:
+                store._maintenance.tick()
+                await asyncio.sleep(0.001)
+
+        self.run(until_settled())
+        assert expected() <= self.names()
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.driver.segments()}
 
     @rule()
     def restart(self) -> None:
@@ -170,8 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert stored.next_offset == there.next
             visible = there.visible
             got = self.run(self.driver.read_all(stream, there.low))
-            readable = [] if 0 <= there.end <= there.low else visible
-            assert [entry_bytes(e) for e in got] == [entry_bytes(e) for e in readable]
+            assert [entry_bytes(e) for e in got] == [entry_bytes(e) for e in visible]
             for entry in visible[:3]:
                 bounds = self.driver.store.batch_bounds(stream, 0, entry.base_offset)
                 assert bounds == (entry.base_offset, entry.end_offset)
@@ -189,11 +226,19 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-StoreMachine.TestCase.settings = settings(
-    max_examples=30,
-    stateful_step_count=30,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+class FlushingMachine(StoreMachine):
+    """The same with flushes, where nothing is ever written on the loop."""
+
+    durability = "fsync"
+
+
+for machine in (StoreMachine, FlushingMachine):
+    machine.TestCase.settings = settings(
+        max_examples=30,
+        stateful_step_count=40,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
 TestStoreMachine = pytest.mark.timeout(300)(StoreMachine.TestCase)
+TestFlushingMachine = pytest.mark.timeout(300)(FlushingMachine.TestCase)

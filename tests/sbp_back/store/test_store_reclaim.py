@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbp_back.errors import StoreError
+from sbp_back.range_server.store.index import StoredRange
 from tests.sbp_back.store.store_harness import KIB, Driver, FaultyFiles, entry_bytes, make_entry, small_options
 
 
@@ -272,3 +273,71 @@ async def test_duplicates_of_an_evacuation_that_was_cut_off(tmp_path: Path) -> N
             crashed = driver.crash_copy(tmp_path / str(number + 1))
             files.unlink_error = None
         shutil.rmtree(tmp_path / str(number))
+
+
+async def test_a_range_sealed_below_its_data_and_trimmed_to_its_end_holds_no_segment(tmp_path: Path) -> None:
+    """The index file of the segment still has the rows behind the end, and none of those before it counts."""
+    async with Driver(tmp_path) as driver:
+        await driver.create(1)
+        await driver.create(2)
+        await fill(driver, [1, 2], 0, 20)
+        await driver.until(lambda: driver.store._log.segments[0].indexed)
+        await driver.seal(1, 3)
+        await driver.trim(1, 3)
+        assert driver.store.ranges[1, 0].live_bytes == 0
+        driver.reopen()
+        assert driver.store.ranges[1, 0].live_bytes == 0
+        assert driver.store.ranges[1, 0].runs == []
+        await driver.trim(2, 20)
+        await driver.until(lambda: len(driver.segments()) <= 2 and driver.store.stats.segments_deleted >= 2)
+        groups = driver.store.stats.groups
+        for _ in range(10):
+            driver.store._maintenance.tick()
+            await asyncio.sleep(0.001)
+        assert driver.store.stats.groups == groups
+
+
+@pytest.mark.parametrize("trim_first", [False, True])
+@pytest.mark.parametrize("end", [13, 15])
+async def test_nothing_is_kept_for_a_range_that_ends_where_it_begins(
+    tmp_path: Path, end: int, trim_first: bool
+) -> None:
+    """The batch that holds the end also holds the smallest offset, but no offset of it can be asked for."""
+    async with Driver(tmp_path / "live") as driver:
+        await driver.create(1)
+        await driver.append(make_entry(1, 0, 10), make_entry(1, 10, 10))
+        if trim_first:
+            await driver.trim(1, 15)
+            await driver.seal(1, end)
+        else:
+            await driver.seal(1, end)
+            await driver.trim(1, 15)
+        crashed = driver.crash_copy(tmp_path / "crashed")
+        for _ in range(2):
+            stored = driver.store.ranges[1, 0]
+            assert (stored.runs, stored.live_bytes, stored.gap()) == ([], 0, None)
+            assert driver.store.stats.live_bytes == 0
+            assert await driver.read(1, 15) == []
+            driver.reopen()
+    async with Driver(crashed) as driver:
+        assert driver.store.ranges[1, 0].runs == []
+
+
+async def test_evacuation_that_gets_nowhere_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the reason: a survivor that stays where it is would otherwise be copied for ever."""
+    async with Driver(tmp_path) as driver:
+        for stream in (1, 2):
+            await driver.create(stream)
+        await driver.append(make_entry(1, 0))
+        await fill(driver, [2], 0, 40)
+        monkeypatch.setattr(StoredRange, "relocate", lambda *_arguments: False)
+        await driver.trim(2, 40)
+        await driver.until(lambda: driver.store.stats.maintenance_errors > 0)
+        assert "00000000000000000000.seg" in driver.store.stats.last_maintenance_error
+        groups = driver.store.stats.groups
+        for _ in range(10):
+            driver.store._maintenance.tick()
+            await asyncio.sleep(0.001)
+        assert driver.store.stats.groups == groups
+        assert driver.store.stats.maintenance_errors == 1
+        assert len(await driver.read(1)) == 1
