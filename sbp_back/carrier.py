@@ -202,11 +202,12 @@ class InProcessCarrier:
 class TcpOptions:
     """Times in seconds, sizes in bytes.
 
-    ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections
-    (6 s upstream, reference/sbp.md, section 2.3); one that is not answered within ``heartbeat_timeout`` means that the
-    peer is gone. ``max_inflight_bytes``: unanswered requests on one connection; more wait. ``max_queued_bytes``: what
-    may wait; beyond that a request is answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting
-    again after a failure, doubled each time.
+    ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections (6
+    s upstream, reference/sbp.md, section 2.3), and also after that long without a sign of life while answers are due.
+    When nothing at all is heard within ``heartbeat_timeout`` of one the peer is gone. ``max_inflight_bytes``:
+    unanswered requests on one connection; more wait. ``max_queued_bytes``: what may wait; beyond that a request is
+    answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled
+    each time.
     """
 
     request_timeout: float = 30.0
@@ -272,6 +273,9 @@ class _Connection(asyncio.BufferedProtocol):
         self.retired = False
         self.heard = False
         self.last_sent = 0.0
+        self.last_heard = asyncio.get_running_loop().time()
+        self.asked_at = float("-inf")
+        """When a sign of life was last asked for; earlier than ``last_heard`` if there was one."""
 
     # --- asyncio ----------------------------------------------------------------------------------------------------
 
@@ -284,6 +288,7 @@ class _Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.last_heard = asyncio.get_running_loop().time()
         try:
             frames = self._reader.received(nbytes)
         except DecodeError as error:
@@ -337,6 +342,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._paused = True
 
     def resume_writing(self) -> None:
+        # The peer takes what is sent. One that is gone does not for long: what is under way to it has a bound.
+        self.last_heard = asyncio.get_running_loop().time()
         self._paused = False
         self._carrier.pump()
 
@@ -576,7 +583,7 @@ class TcpCarrier:
         self._connection = connection
         connection.last_sent = loop.time()
         if self._alarm is not None:
-            self._alarm.set(connection.last_sent + self._options.heartbeat_idle)
+            self._alarm.set(self._heartbeat_at(connection))
         self.pump()
 
     async def _introduced(self, connection: _Connection) -> str | None:
@@ -655,9 +662,9 @@ class TcpCarrier:
             earliest = min(earliest, call.deadline)
         current = self._connection
         if current is not None:
-            if current.last_sent + self._options.heartbeat_idle <= now:
+            if self._heartbeat_at(current) <= now:
                 earliest = min(earliest, self._heartbeat(current, now))
-            earliest = min(earliest, current.last_sent + self._options.heartbeat_idle)
+            earliest = min(earliest, self._heartbeat_at(current))
         if self._alarm is not None and earliest < float("inf"):
             self._alarm.set(earliest)
         for connection in [one for one in self._all if one.retired and not one.calls]:
@@ -665,15 +672,25 @@ class TcpCarrier:
         _timed_out(expired)
         self.pump()
 
+    def _heartbeat_at(self, connection: _Connection) -> float:
+        """When a heartbeat is due: nothing was sent for so long that the server might take its leave, or answers are
+        due and nothing was heard for as long. Requests that are sent say nothing of the peer, so they do not put the
+        second off."""
+        since = connection.last_sent
+        if connection.calls and connection.asked_at < connection.last_heard:
+            since = min(since, connection.last_heard)
+        return since + self._options.heartbeat_idle
+
     def _heartbeat(self, connection: _Connection, now: float) -> float:
-        """Sends a heartbeat; returns until when it must be answered."""
+        """Sends a heartbeat; returns until when something must be heard."""
 
         def answered(answer: Answer) -> None:
-            if isinstance(answer, ConnectionLost):
-                connection.drop("a heartbeat was not answered")
+            if isinstance(answer, ConnectionLost) and connection.last_heard <= now:
+                connection.drop("nothing was heard, a heartbeat was not answered")
 
         deadline = now + self._options.heartbeat_timeout
         opcode, header, parts = self._dialect.encode_request(HeartbeatRequest(self._options.client_id))
+        connection.asked_at = now
         connection.send(_Call(answered, deadline, opcode, header, parts, -1), now)
         return deadline
 

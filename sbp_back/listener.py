@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,14 +64,17 @@ class GoAwayForm(Enum):
 
 @dataclass(slots=True)
 class ListenerOptions:
-    """``idle_seconds``: a connection with nothing under way that neither sent nor took bytes for so long is closed
-    (0: never). ``max_unanswered_*``: per connection, past which it is not read from. ``write_high_bytes``: as many
-    bytes of answers not taken stop the reading too; ``write_limit_bytes`` (answers to requests already under way still
-    pile up) cut the connection. ``linger_seconds``: after GOAWAY, how long an idle client may take to close;
-    ``drain_seconds``: the same for one that still waits for answers."""
+    """``idle_seconds``: a connection with nothing under way that neither sent nor took bytes for so long is closed (0:
+    never). ``stall_seconds``: one with requests under way that takes nothing of the answers waiting for it is cut after
+    so long; one that is gone, which the system asks for when nothing waits, too (0: never). ``max_unanswered_*``: per
+    connection, past which it is not read from. ``write_high_bytes``: as many bytes of answers not taken stop the
+    reading too; ``write_limit_bytes`` (answers to requests already under way still pile up) cut the connection.
+    ``linger_seconds``: after GOAWAY, how long an idle client may take to close; ``drain_seconds``: the same for one
+    that still waits for answers."""
 
     goaway: GoAwayForm = GoAwayForm.RANGE_SERVER
     idle_seconds: float = 6.0
+    stall_seconds: float = 60.0
     max_connections: int = 10_000
     max_unanswered_bytes: int = 32 * 1024 * 1024
     max_unanswered_requests: int = 4096
@@ -125,8 +129,13 @@ class Listener:
             backlog=1024,
         )
         self._address = self._server.sockets[0].getsockname()[:2]
-        if self._options.idle_seconds > 0:
-            self._sweep_timer = loop.call_later(self._options.idle_seconds / 4, self._sweep)
+        if self._sweep_seconds > 0:
+            self._sweep_timer = loop.call_later(self._sweep_seconds, self._sweep)
+
+    @property
+    def _sweep_seconds(self) -> float:
+        times = [time for time in (self._options.idle_seconds, self._options.stall_seconds) if time > 0]
+        return min(times) / 4 if times else 0.0
 
     async def drain(self) -> None:
         """Accept no more, say GOAWAY, answer what is under way, and close; takes ``drain_seconds`` at most."""
@@ -169,10 +178,10 @@ class Listener:
     def _sweep(self) -> None:
         # One timer for all: connections are many, and closing one a little late harms nobody.
         assert self._loop is not None
-        self._sweep_timer = self._loop.call_later(self._options.idle_seconds / 4, self._sweep)
-        idle_since = self._loop.time() - self._options.idle_seconds
+        self._sweep_timer = self._loop.call_later(self._sweep_seconds, self._sweep)
+        now = self._loop.time()
         for connection in list(self._connections):
-            connection.close_if_idle(idle_since)
+            connection.look_after(now)
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -194,7 +203,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._options = options
         self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
         self._transport: asyncio.Transport | None = None
-        self._active = loop.time()
+        self._active = self._taken_at = loop.time()
+        self._written = self._taken = 0  # bytes given to the transport, and those of them that the socket took
         # Frames received but not handed over, because of the limits; reading is paused while there are any.
         self._queue: deque[Frame] = deque()
         self._unanswered: set[int] = set()
@@ -218,6 +228,8 @@ class _Connection(asyncio.BufferedProtocol):
             return
         self._transport = transport
         transport.set_write_buffer_limits(high=self._options.write_high_bytes)
+        if self._options.stall_seconds > 0:
+            _ask_for_life(transport, self._options.stall_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -384,6 +396,7 @@ class _Connection(asyncio.BufferedProtocol):
         if transport is None or not self._out:
             return
         out, self._out = self._out, []
+        self._written += self._out_bytes
         self._out_bytes = 0
         self._active = self._loop.time()
         transport.writelines(out)
@@ -429,10 +442,23 @@ class _Connection(asyncio.BufferedProtocol):
         self._flush()
         self._transport.close()
 
-    def close_if_idle(self, idle_since: float) -> None:
-        """Close when nothing happened after ``idle_since`` (loop time) and nothing is under way."""
-        transport = self._transport
-        if transport is None or self._said_goaway or self._unanswered or self._queue or self._active > idle_since:
+    def look_after(self, now: float) -> None:
+        """Close it when nothing happens on it any more; ``now`` is the loop's time."""
+        transport, options = self._transport, self._options
+        if transport is None:
+            return
+        waiting = transport.get_write_buffer_size()
+        if not waiting or self._taken != self._written - waiting:
+            self._taken, self._taken_at = self._written - waiting, now
+        elif 0 < options.stall_seconds <= now - self._taken_at:
+            logger.warning("%s takes nothing of its answers: cut with %d bytes waiting", self._peer(), waiting)
+            transport.abort()
+            return
+        if options.idle_seconds > 0 and now - self._active >= options.idle_seconds:
+            self._close_if_idle(transport)
+
+    def _close_if_idle(self, transport: asyncio.Transport) -> None:
+        if self._said_goaway or self._unanswered or self._queue:
             return
         if self._options.goaway is GoAwayForm.PLACEMENT_DRIVER:
             self._say_goaway(GOAWAY_IDLE)
@@ -455,5 +481,23 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _peer(self) -> str:
+        """For the log."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"client {name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"
+
+
+_PROBES = 3
+_PROBE_SECONDS = 5
+
+
+def _ask_for_life(transport: asyncio.Transport, seconds: float) -> None:
+    """Has the system ask a peer that says nothing for about ``seconds`` whether it is still there: one that waits for
+    data for minutes may be gone without a word."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(seconds) - _PROBES * _PROBE_SECONDS))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)

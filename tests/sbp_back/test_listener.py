@@ -354,6 +354,58 @@ async def test_a_client_that_never_reads_is_cut() -> None:
         await until(lambda: listener.connection_count == 0)
 
 
+async def test_a_client_that_takes_nothing_for_long_is_cut_though_requests_are_under_way() -> None:
+    """Half-open or stuck: its answers would be kept until the kernel gives the connection up."""
+    async with served(write_high_bytes=1 << 16, stall_seconds=0.05, idle_seconds=0) as (listener, puppet):
+        peer = await connect(listener)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.send(FETCH)
+        for _ in range(200):
+            peer.send(PingRequest(b"", bytes(100_000)))
+        await until(lambda: listener.connection_count == 0)
+        assert len(puppet.requests) < 200, "its answers were in the way"
+
+
+async def test_a_slow_reader_is_not_cut_as_long_as_it_takes_anything() -> None:
+    async with served(write_high_bytes=1 << 16, stall_seconds=60, idle_seconds=0) as (listener, _):
+        peer = await connect(listener)
+        reading = peer.writer.transport
+        reading.pause_reading()  # type: ignore[attr-defined]
+        peer.send(FETCH)
+        for _ in range(200):
+            peer.send(PingRequest(b"", bytes(100_000)))
+        (connection,) = listener._connections
+        await until(lambda: connection._write_paused)
+        transport = connection._transport
+        assert transport is not None
+        start = asyncio.get_running_loop().time()
+        connection.look_after(start)
+        connection.look_after(start + 59)
+        waiting = transport.get_write_buffer_size()
+        assert waiting > 0
+        reading.resume_reading()  # type: ignore[attr-defined]
+        while transport.get_write_buffer_size() >= waiting:
+            await peer.frame()
+        reading.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: connection._write_paused)
+        connection.look_after(start + 118)
+        connection.look_after(start + 177)
+        assert listener.connection_count == 1
+        connection.look_after(start + 178)
+        await until(lambda: listener.connection_count == 0)
+
+
+async def test_the_system_asks_silent_clients_for_a_sign_of_life() -> None:
+    """One that waits for data for minutes may be gone without a word."""
+    async with served(stall_seconds=60) as (listener, _):
+        await (await connect(listener)).ping()
+        (connection,) = listener._connections
+        assert connection._transport is not None
+        sock = connection._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 45
+
+
 async def test_idle_connections_are_closed_without_a_word_by_a_range_server() -> None:
     async with served(idle_seconds=0.05) as (listener, _):
         peer = await connect(listener)

@@ -558,6 +558,67 @@ async def test_an_unanswered_heartbeat_means_the_peer_is_gone() -> None:
         assert isinstance(got[0], ConnectionLost)
 
 
+async def test_a_peer_that_is_never_heard_is_dropped_however_much_is_sent_to_it() -> None:
+    """A half-open connection takes everything and brings nothing, until the kernel gives it up minutes later."""
+    async with peer_and_carrier(TcpOptions(heartbeat_idle=0.05, heartbeat_timeout=0.05)) as (peer, carrier):
+        got: list[Answer] = []
+        loop = asyncio.get_running_loop()
+
+        def send() -> None:
+            # More often than a heartbeat is due by what is sent, and with plenty of time.
+            carrier.submit(PingRequest(b"anybody there?"), got.append, 60)
+            if not got:
+                loop.call_later(0.01, send)
+
+        send()
+        await until(lambda: len(got) > 1)
+        assert all(isinstance(answer, ConnectionLost) for answer in got)
+        assert "heard" in str(got[0])
+        answer = asyncio.ensure_future(carrier.call(PingRequest(b"again")))
+        await until(lambda: peer.connections == 2)
+        while (frame := await peer.frames.get()).header != b"again":
+            pass
+        peer.echo(1, frame)
+        assert await answer == PingResponse(b"again")
+
+
+async def test_a_peer_that_is_heard_may_leave_a_heartbeat_unanswered() -> None:
+    async with peer_and_carrier(TcpOptions(heartbeat_idle=0.05, heartbeat_timeout=0.02)) as (peer, carrier):
+        got: list[Answer] = []
+        carrier.submit(DescribeStreamRequest(1), got.append, 60)
+        assert (await peer.frames.get()).opcode == Opcode.DESCRIBE_STREAM
+        for _ in range(5):
+            # When one comes the time of the one before it was up.
+            assert (await peer.frames.get()).opcode == Opcode.HEARTBEAT
+            peer.send(0, *(bytes(p) for p in encode_frame(Opcode.PING, 0, 7, b"busy")))
+            assert (await peer.frames.get()).flags == RESPONSE_FLAGS
+        assert (peer.connections, got) == (1, [])
+        await until(lambda: len(got) == 1)
+        assert isinstance(got[0], ConnectionLost), "silent since, so it is gone"
+
+
+async def test_a_heartbeat_asks_for_a_sign_of_life_though_requests_are_sent_all_the_time() -> None:
+    """A peer whose answers take long is told from one that is gone."""
+    async with peer_and_carrier(TcpOptions(heartbeat_idle=0.05, heartbeat_timeout=30)) as (peer, carrier):
+        loop = asyncio.get_running_loop()
+        got: list[Answer] = []
+        heartbeats = 0
+
+        def send() -> None:
+            carrier.submit(DescribeStreamRequest(1), got.append, 60)
+            if heartbeats < 3:
+                loop.call_later(0.01, send)
+
+        send()
+        while heartbeats < 3:
+            frame = await peer.frames.get()
+            if frame.opcode == Opcode.HEARTBEAT:
+                heartbeats += 1
+                header = DIALECT.encode_response(Opcode.HEARTBEAT, HeartbeatResponse())[1]
+                peer.send(0, *(bytes(p) for p in encode_frame(frame.opcode, RESPONSE_FLAGS, frame.stream_id, header)))
+        assert (peer.connections, got) == (1, [])
+
+
 async def test_in_flight_bytes_are_bounded() -> None:
     options = TcpOptions(max_inflight_bytes=100_000, max_queued_bytes=50_000)
     async with peer_and_carrier(options) as (peer, carrier):
