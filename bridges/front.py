@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from bridges.group_view import GroupDirectory, GroupSummary
+from bridges.group_view import GroupDirectory, GroupName, GroupSummary
 
 ENTRY_POINTS = "anabranch.fronts"
 
@@ -83,10 +83,10 @@ def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:
     }
 
 
-def live_groups(fronts: Iterable[Front]) -> dict[str, dict[str, GroupSummary]]:
-    """The groups that live in any front: by their name, then by the front's."""
-    found: dict[str, dict[str, GroupSummary]] = {}
+def live_groups(fronts: Iterable[Front]) -> dict[GroupName, dict[str, GroupSummary]]:
+    """The groups that live in any front: by their space and name, then by the front's."""
+    found: dict[GroupName, dict[str, GroupSummary]] = {}
     for front, directory in group_directories(fronts).items():
         for summary in directory.summaries():
-            found.setdefault(summary.group_id, {})[front] = summary
+            found.setdefault((directory.space, summary.group_id), {})[front] = summary
     return found

@@ -9,6 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+CONSUMERS = "consumers"
+"""The space of groups that read topics and are called by a plain name: Kafka's consumer groups, YDB's consumers."""
+
+GroupName = tuple[str, str]
+"""Space and name of a group (see :mod:`bridges.progress`)."""
+
 
 @dataclass(slots=True, frozen=True)
 class GroupMemberView:
@@ -48,6 +54,11 @@ class GroupDirectory(Protocol):
 
     Groups of which there are but committed positions are none of them. Looking at groups changes nothing.
     """
+
+    @property
+    def space(self) -> str:
+        """Whose names the groups have (see :mod:`bridges.progress`): fronts of one space mean the same group."""
+        ...
 
     def summaries(self) -> list[GroupSummary]:
         """All groups, in any order."""

@@ -36,7 +36,7 @@ def _about(node: Node) -> Iterator[Metric]:
         "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
     )
     yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
-    groups = {*live_groups(node.fronts), *node.progress.groups()}
+    groups = {*live_groups(node.fronts), *node.progress.names()}
     yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
     yield from process_metrics()
     yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
@@ -63,13 +63,15 @@ def _partitions(node: Node) -> Iterator[Metric]:
 
 
 def _lag(node: Node) -> Iterator[Metric]:
-    lag = gauge("anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition")
+    lag = gauge(
+        "anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition", "space"
+    )
     ends = {(log.topic, log.partition): log for log in node.logs if log.is_open}
-    groups = [(group, node.progress.of_group(group)) for group in node.progress.groups()]
+    groups = [(name, node.progress.of_group(name)) for name in node.progress.names()]
     room = node.settings.limits.group_lag_series
     omitted = 0
     # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
-    for group, positions in sorted(groups, key=lambda one: (len(one[1]), one[0])):
+    for (space, group), positions in sorted(groups, key=lambda one: (len(one[1]), one[0])):
         if len(positions) > room:
             omitted += len(positions)
             continue
@@ -77,7 +79,7 @@ def _lag(node: Node) -> Iterator[Metric]:
             log = ends.get((topic, partition))
             if log is not None:
                 behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
-                lag.add_metric([group, topic, str(partition)], behind)
+                lag.add_metric([group, topic, str(partition), space], behind)
                 room -= 1
     yield lag
     yield _value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)

@@ -80,4 +80,38 @@ def _version_3(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3)
+def _version_4(connection: sqlite3.Connection) -> None:
+    # Groups get a space, positions and states a front (bridges/progress.py). Until now there was one front.
+    for statement in (
+        "ALTER TABLE positions RENAME TO former_positions",
+        """CREATE TABLE positions (
+            space TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            partition INTEGER NOT NULL,
+            offset INTEGER NOT NULL,
+            leader_epoch INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
+            commit_ms INTEGER NOT NULL,
+            expire_ms INTEGER NOT NULL,
+            front TEXT NOT NULL,
+            PRIMARY KEY (space, grp, topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO positions SELECT 'consumers', *, 'kafka' FROM former_positions",
+        "DROP TABLE former_positions",
+        "CREATE INDEX positions_by_topic ON positions (topic)",
+        "ALTER TABLE groups RENAME TO former_groups",
+        """CREATE TABLE groups (
+            front TEXT NOT NULL,
+            space TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            state BLOB NOT NULL,
+            PRIMARY KEY (space, grp, front)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO groups SELECT 'kafka', 'consumers', * FROM former_groups",
+        "DROP TABLE former_groups",
+    ):
+        connection.execute(statement)
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
+from bridges.group_view import CONSUMERS
 
 _NOTHING = "-"
 
@@ -67,10 +68,13 @@ def list_(node: str, as_json: bool) -> None:
     if as_json:
         print_json(groups)
         return
+    heads = ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG"]
+    with_space = any(group["space"] != CONSUMERS for group in groups)
     print_table(
-        ["GROUP", "PROTOCOL", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG"],
+        ["SPACE", *heads] if with_space else heads,
         (
             [
+                *([group["space"]] if with_space else ()),
                 _shown(group["group"]),
                 _fronts(group),
                 group["state"],
@@ -86,11 +90,17 @@ def list_(node: str, as_json: bool) -> None:
 
 @command.command("describe")
 @click.argument("group")
+@click.option(
+    "--space", default=CONSUMERS, show_default=True, help="Whose name it is, for protocols with groups of another kind."
+)
 @node_option
 @json_option
-def describe(group: str, node: str, as_json: bool) -> None:
+def describe(group: str, space: str, node: str, as_json: bool) -> None:
     """Show the members of a group, and how far it has read each partition."""
-    found = NodeClient(node, as_json=as_json).call("GET", f"/api/groups/{quote(group, safe='')}")
+    path = f"/api/groups/{quote(group, safe='')}"
+    if space != CONSUMERS:
+        path += f"?space={quote(space, safe='')}"
+    found = NodeClient(node, as_json=as_json).call("GET", path)
     if as_json:
         print_json(found)
         return

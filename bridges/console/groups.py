@@ -12,7 +12,7 @@ from aiohttp import web
 from bridges.console.errors import RequestError
 from bridges.errors import LogError
 from bridges.front import group_directories, live_groups
-from bridges.group_view import GroupMemberView, GroupSummary, GroupView, records_behind
+from bridges.group_view import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView, records_behind
 
 if TYPE_CHECKING:
     from bridges.node import Node
@@ -43,7 +43,7 @@ class GroupHandlers:
         live = live_groups(node.fronts)
         answer: list[dict[str, object]] = []
         looked_at = 0
-        for name in sorted({*live, *node.progress.groups()}):
+        for name in sorted({*live, *node.progress.names()}, key=lambda one: (one[1], one[0])):
             positions = node.progress.of_group(name)
             lags = [
                 None if (log := _open_log(node, place)) is None else _behind(log, committed.offset)
@@ -52,7 +52,8 @@ class GroupHandlers:
             fronts = live.get(name, {})
             answer.append(
                 {
-                    "group": name,
+                    "group": name[1],
+                    "space": name[0],
                     **_summary(fronts),
                     "members": sum(summary.members for summary in fronts.values()),
                     "topics": sorted({topic for topic, _ in positions}),
@@ -67,8 +68,11 @@ class GroupHandlers:
         return web.json_response({"groups": answer})
 
     async def describe(self, request: web.Request) -> web.Response:
-        """One group: its members and, for each partition they read or the group has read, how far it is."""
-        node, name = self._node, request.match_info["group"]
+        """One group: its members and, for each partition they read or the group has read, how far it is.
+
+        Query: ``space``, for a protocol whose groups have names of their own.
+        """
+        node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
         committed = node.progress.of_group(name)
         assigned = _readers(_views(node, name))
         # What a member says it reads need not exist; what was committed is shown in any case.
@@ -77,7 +81,7 @@ class GroupHandlers:
         # All of it again, so that positions, ends and members are of the same moment.
         views, committed = _views(node, name), node.progress.of_group(name)
         if not views and not committed:
-            raise RequestError(f"there is no group {name!r}", 404)
+            raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
         rows = [self._position(name, place, readers.get(place)) for place in sorted(read & {*readers} | {*committed})]
         summaries = {front: view.summary for front, view in views.items()}
@@ -85,7 +89,8 @@ class GroupHandlers:
         shown = None if main is None else views[main]
         return web.json_response(
             {
-                "group": name,
+                "group": name[1],
+                "space": name[0],
                 **_summary(summaries),
                 "protocol": "" if shown is None else shown.protocol,
                 "generation": None if shown is None else shown.generation,
@@ -98,7 +103,7 @@ class GroupHandlers:
             }
         )
 
-    def _position(self, group: str, place: Place, member_id: str | None) -> dict[str, Any]:
+    def _position(self, group: GroupName, place: Place, member_id: str | None) -> dict[str, Any]:
         node = self._node
         committed = node.progress.committed(group, *place)
         log = _open_log(node, place)
@@ -116,8 +121,13 @@ class GroupHandlers:
         }
 
 
-def _views(node: Node, group: str) -> dict[str, GroupView]:
-    found = {front: directory.view(group) for front, directory in group_directories(node.fronts).items()}
+def _views(node: Node, name: GroupName) -> dict[str, GroupView]:
+    space, group = name
+    found = {
+        front: directory.view(group)
+        for front, directory in group_directories(node.fronts).items()
+        if directory.space == space
+    }
     return {front: view for front, view in found.items() if view is not None}
 
 

@@ -53,7 +53,7 @@ class StatusHandlers:
                 "durability": node.settings.sbp.durability,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len({*live_groups(node.fronts), *node.progress.groups()}),
+                "groups": len({*live_groups(node.fronts), *node.progress.names()}),
                 "fronts": [
                     {
                         "name": front.name,

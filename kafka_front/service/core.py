@@ -31,7 +31,7 @@ class KafkaService:
         self.cluster_id: str = node.catalog.cluster_id
         self.catalog = node.catalog
         self.logs = node.logs
-        self.progress = node.progress
+        self.progress = node.progress.front("kafka")
         self.metrics = node.metrics.front("kafka")
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")
@@ -40,7 +40,7 @@ class KafkaService:
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.auto_create_topics = kafka.auto_create_topics
-        self.groups = GroupService(node.progress, node.catalog, group_settings(kafka), node_id=node.node_id)
+        self.groups = GroupService(self.progress, node.catalog, group_settings(kafka), node_id=node.node_id)
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""

@@ -258,7 +258,7 @@ async def test_a_bug_in_deleting_one_stream_does_not_end_the_deleting(home: Home
 async def test_deletion_forgets_positions_and_streams_also_across_restarts(home: Home) -> None:
     catalog = home.catalog
     first = await catalog.create_topic("t", 2)
-    await home.progress.commit("g", [("t", 0, Committed(5)), ("other", 0, Committed(6))])
+    await home.progress.front("kafka").commit("g", [("t", 0, Committed(5)), ("other", 0, Committed(6))])
     home.backend.fail_deletes = 10**9
     await catalog.delete_topic("t")
     assert "t" not in catalog.topics
@@ -269,8 +269,8 @@ async def test_deletion_forgets_positions_and_streams_also_across_restarts(home:
     catalog = await home.restart()  # the backend is well again
     await home.no_doomed()
     assert home.backend.alive() == set()
-    assert home.progress.committed("g", "t", 0) is None
-    assert home.progress.committed("g", "other", 0) == Committed(6)
+    assert home.progress.front("kafka").committed("g", "t", 0) is None
+    assert home.progress.front("kafka").committed("g", "other", 0) == Committed(6)
     second = await catalog.create_topic("t", 2)
     assert second.topic_id != first.topic_id
     assert home.streams() == home.backend.alive()

@@ -15,7 +15,7 @@ from yarl import URL
 
 from bridges.console import groups as console_groups
 from bridges.front import Address, group_directories
-from bridges.group_view import GroupMemberView, GroupSummary, GroupView, records_behind
+from bridges.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.node import Node
 from bridges.progress import Committed
 from sbp_back.errors import SbpError
@@ -27,6 +27,7 @@ class Directory:
     """Groups as a front tells them, by name."""
 
     known: dict[str, GroupView] = field(default_factory=dict)
+    space: str = CONSUMERS
 
     def put(
         self, group: str, *members: GroupMemberView, state: str = "Stable", generation: int = 1, protocol: str = "range"
@@ -92,7 +93,7 @@ class Lab:
         return body
 
     async def commit(self, group: str, *positions: tuple[str, int, int]) -> None:
-        await self.node.progress.commit(
+        await self.node.progress.front("kafka").commit(
             group, [(topic, index, Committed(offset)) for topic, index, offset in positions]
         )
 
@@ -128,9 +129,12 @@ def lags(group: Mapping[str, Any]) -> dict[tuple[str, int], tuple[object, ...]]:
 
 async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> None:
     lab.one.put("g", reader("m1", ("t", 0), ("t", 1), instance_id="i1"), generation=7)
-    await lab.node.progress.commit("g", [("t", 0, Committed(2, 0, "note", commit_ms=99)), ("t", 2, Committed(0))])
+    await lab.node.progress.front("kafka").commit(
+        "g", [("t", 0, Committed(2, 0, "note", commit_ms=99)), ("t", 2, Committed(0))]
+    )
     assert await lab.group("g") == {
         "group": "g",
+        "space": "consumers",
         "fronts": ["one"],
         "kind": "classic",
         "state": "Stable",
@@ -191,6 +195,7 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
     }
     assert (await lab.groups())["g"] == {
         "group": "g",
+        "space": "consumers",
         "fronts": ["one"],
         "kind": "classic",
         "state": "Stable",
@@ -240,7 +245,7 @@ async def test_positions_and_assignments_of_what_does_not_exist(lab: Lab) -> Non
     listed = (await lab.groups())["g"]
     assert (listed["topics"], listed["lag"], listed["unknown_lags"]) == (["gone", "t"], 0, 2)
     assert lab.samples("anabranch_group_lag_records{") == [
-        'anabranch_group_lag_records{group="g",partition="0",topic="t"} 0.0'
+        'anabranch_group_lag_records{group="g",partition="0",space="consumers",topic="t"} 0.0'
     ]
 
 
@@ -273,6 +278,24 @@ async def test_a_group_of_several_fronts_is_one_group(lab: Lab) -> None:
     assert [(one["partition"], one["offset"]) for one in group["positions"]] == [(0, 1), (1, None)]
     assert (await lab.get("/api/status"))[1]["groups"] == 1
     assert lab.samples("anabranch_groups ") == ["anabranch_groups 1.0"]
+
+
+async def test_groups_of_one_name_in_two_spaces_are_two_groups(lab: Lab) -> None:
+    lab.two.space = "readers"
+    lab.one.put("g", reader("m1", ("t", 0)))
+    lab.two.put("g", reader("r1", ("t", 1)), reader("r2"))
+    await lab.node.progress.front("one").commit("g", [("t", 0, Committed(1))])
+    await lab.node.progress.front("two", "readers").commit("g", [("t", 1, Committed(0))])
+
+    status, body = await lab.get("/api/groups")
+    listed = {(group["space"], group["group"]): (group["fronts"], group["members"]) for group in body["groups"]}
+    assert (status, listed) == (200, {("consumers", "g"): (["one"], 1), ("readers", "g"): (["two"], 2)})
+    assert {row["partition"]: row["offset"] for row in (await lab.group("g"))["positions"]} == {0: 1}
+    status, theirs = await lab.get("/api/groups/g?space=readers")
+    assert {row["partition"]: (row["offset"], row["member_id"]) for row in theirs["positions"]} == {1: (0, "r1")}
+    assert lab.samples("anabranch_groups ") == ["anabranch_groups 2.0"]
+    series = [line.split("}")[0] for line in lab.samples("anabranch_group_lag_records{")]
+    assert len(series) == len(set(series)) == 2
 
 
 async def test_there_is_no_such_group(lab: Lab) -> None:
@@ -334,7 +357,7 @@ async def test_a_group_that_goes_while_its_partitions_are_opened(lab: Lab, monke
     real = lab.node.client.open
 
     async def slow(*arguments: Any) -> Any:
-        await lab.node.progress.delete("g")
+        await lab.node.progress.front("kafka").delete("g")
         return await real(*arguments)
 
     monkeypatch.setattr(lab.node.client, "open", slow)
@@ -354,8 +377,8 @@ async def test_the_metric_of_lag_keeps_to_its_limit(tmp_path: Path) -> None:
     await lab.commit("even smaller", ("t", 0, 0))
     # Whole groups, the small ones first: one large group does not hide all the others.
     assert lab.samples("anabranch_group_lag_records{") == [
-        'anabranch_group_lag_records{group="even smaller",partition="0",topic="t"} 1.0',
-        'anabranch_group_lag_records{group="small",partition="0",topic="t"} 1.0',
+        'anabranch_group_lag_records{group="even smaller",partition="0",space="consumers",topic="t"} 1.0',
+        'anabranch_group_lag_records{group="small",partition="0",space="consumers",topic="t"} 1.0',
     ]
     assert lab.samples("anabranch_group_lag_omitted") == ["anabranch_group_lag_omitted 3.0"]
     await lab.node.stop()

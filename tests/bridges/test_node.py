@@ -69,7 +69,7 @@ class PuppetFront:
         if self.drain_error is not None:
             raise self.drain_error
         # What fronts need to finish must still be there.
-        await self.node.progress.commit("last", [("t", 0, Committed(1))])
+        await self.node.progress.front("kafka").commit("last", [("t", 0, Committed(1))])
         self.calls.append("drained")
 
     async def stop(self) -> None:
@@ -136,7 +136,7 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
     await again.start()
     assert again.cluster_id == cluster_id
     assert again.logs.epoch == 1
-    assert again.progress.committed("last", "t", 0) == Committed(1)
+    assert again.progress.front("kafka").committed("last", "t", 0) == Committed(1)
     await again.stop()
 
 
@@ -298,11 +298,11 @@ async def test_deleting_a_topic_ends_its_logs_positions_and_metrics(tmp_path: Pa
     await node.start()
     await node.catalog.create_topic("t", 2)
     await append(node, "t", 1, 5)
-    await node.progress.commit("g", [("t", 1, Committed(1))])
+    await node.progress.front("kafka").commit("g", [("t", 1, Committed(1))])
     node.metrics.front("kafka").topic("t").appended(1, 1, 1)
     await node.catalog.delete_topic("t")
     assert node.logs.get("t", 1) is None
-    assert node.progress.committed("g", "t", 1) is None
+    assert node.progress.front("kafka").committed("g", "t", 1) is None
     assert b'topic="t"' not in node.metrics.render()
     await node.catalog.create_topic("t", 2)
     log = node.logs.get("t", 1)
@@ -318,9 +318,9 @@ async def test_metrics_of_partitions_and_lag(tmp_path: Path) -> None:
     await node.catalog.create_topic("t", 2)
     for _ in range(3):
         await append(node, "t", 1, 5)
-    await node.progress.commit("g", [("t", 1, Committed(1))])
+    await node.progress.front("kafka").commit("g", [("t", 1, Committed(1))])
     text = node.metrics.render().decode()
-    assert 'anabranch_group_lag_records{group="g",partition="1",topic="t"} 2.0' in text
+    assert 'anabranch_group_lag_records{group="g",partition="1",space="consumers",topic="t"} 2.0' in text
     assert 'anabranch_partition_end_offset{partition="1",topic="t"} 3.0' in text
     assert "anabranch_partitions 2.0" in text
     assert "anabranch_partitions_open 1.0" in text

@@ -4,7 +4,8 @@
 const PERIOD_MS = 2000;
 const NEWEST = 20;
 const before = new Map(); // last counters by name, for rates
-const GROUP = "group/"; // before the name of a group in the address; no topic's name has a slash
+const GROUP = "group"; // with a slash before the name of a group in the address; no topic's name has one
+const CONSUMERS = "consumers"; // the space of groups whose name says all; others stand before the slash
 let chosen = fromAddress();
 
 const $ = (id) => document.getElementById(id);
@@ -65,6 +66,9 @@ function link(name, prefix = "") {
   anchor.append(name || "(no name)");
   return anchor;
 }
+
+const inSpace = (group) => (group.space === CONSUMERS ? "" : "@" + encodeURIComponent(group.space));
+const address = (group) => GROUP + inSpace(group) + "/" + group.group;
 
 function tagged(kind, text) {
   const element = document.createElement("span");
@@ -127,7 +131,7 @@ async function refresh() {
   ], topics.topics);
   $("no-topics").hidden = topics.topics.length > 0;
   draw("groups", [
-    ["Group", (group) => link(group.group, GROUP)],
+    ["Group", (group) => link(group.group, GROUP + inSpace(group) + "/")],
     ["State", (group) => state(group.state)],
     ["Members", (group) => number(group.members), true],
     ["Lag", (group) => lag(group), true],
@@ -136,17 +140,16 @@ async function refresh() {
     ["Protocol", (group) => group.fronts.join(", ") || known(null)],
   ], groups.groups);
   $("no-groups").hidden = groups.groups.length > 0;
-  const group = chosen.startsWith(GROUP) ? chosen.slice(GROUP.length) : null;
-  await groupDetail(groups.groups.some((one) => one.group === group) ? group : null);
+  await groupDetail(groups.groups.find((one) => decodeURIComponent(address(one)) === chosen) || null);
   await detail(topics.topics.some((topic) => topic.name === chosen) ? chosen : "");
 }
 
-async function groupDetail(name) {
-  if (name === null) {
+async function groupDetail(one) {
+  if (one === null) {
     $("group").hidden = true;
     return;
   }
-  const group = await get("/api/groups/" + encodeURIComponent(name));
+  const group = await get(`/api/groups/${encodeURIComponent(one.group)}?space=${encodeURIComponent(one.space)}`);
   const clients = new Map(group.members.map((member) => [member.member_id, member]));
   $("group-name").textContent = group.group;
   $("group-facts").replaceChildren(state(group.state), ...[
@@ -241,6 +244,6 @@ async function loop() {
 addEventListener("hashchange", async () => {
   chosen = fromAddress();
   await attempt();
-  (chosen.startsWith(GROUP) ? $("group") : $("detail")).scrollIntoView({ block: "nearest" });
+  (/^group(@[^/]*)?\//.test(chosen) ? $("group") : $("detail")).scrollIntoView({ block: "nearest" });
 });
 loop();

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.errors import LogError
-from bridges.progress import Committed, Place
+from bridges.progress import Committed, GroupHeld, Place
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
@@ -208,6 +208,8 @@ class Offsets:
         if gone:
             try:
                 await self._progress.delete(request.group_id, gone)
+            except GroupHeld:
+                return OffsetDeleteResponse(error_code=codes.NON_EMPTY_GROUP)
             except LogError as failure:
                 _log.warning("offsets not deleted", group=request.group_id, error=str(failure))
                 return OffsetDeleteResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE)

@@ -6,14 +6,14 @@ What each request means: reference/kafka.md, section 3, rules 49-61.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
 
 from bridges.catalog import Topic
 from bridges.group_view import GroupSummary
-from bridges.progress import Committed, Place
+from bridges.progress import Committed, GroupHeld, Place
 
 from . import codes
 from .group import Group, GroupState
@@ -24,9 +24,18 @@ from .view import LiveGroups, summary_of
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
+_SLICE = 2000
+"""Positions looked at before other work gets its turn."""
+
 
 class Positions(GroupStore, Protocol):
-    """What is used of :class:`bridges.progress.Progress`."""
+    """What is used of :class:`bridges.progress.FrontProgress`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def space(self) -> str: ...
 
     def committed(self, group: str, topic: str, partition: int) -> Committed | None: ...
 
@@ -37,6 +46,10 @@ class Positions(GroupStore, Protocol):
     async def commit(self, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None: ...
 
     async def delete(self, group: str, places: Sequence[Place] | None = None) -> None: ...
+
+    async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int: ...
+
+    def held_elsewhere(self, group: str) -> bool: ...
 
 
 class Topics(Protocol):
@@ -68,7 +81,7 @@ class GroupService:
         self.runtime = GroupRuntime(progress, self.settings)
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
-        self.live = LiveGroups(self.coordinator.groups)
+        self.live = LiveGroups(self.coordinator.groups, progress.space)
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
 
@@ -90,7 +103,10 @@ class GroupService:
     # --- groups --------------------------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | None:
-        """A group by name. One that only has committed positions (perhaps another front's) is an empty group."""
+        """A group by name. One that only has committed positions (perhaps another front's) is an empty group.
+
+        For requests of clients that name it; what looks at all groups must not bring any into being.
+        """
         group = self.coordinator.groups.get(group_id)
         if group is None and self.progress.of_group(group_id):
             group = self.coordinator.adopt(self.runtime.now_ms(), group_id)
@@ -101,26 +117,38 @@ class GroupService:
         return sorted({*self.coordinator.groups, *self.progress.groups()})
 
     async def forget(self, group_id: str) -> int:
-        """Delete an empty group and all it has committed; returns the error code (rule 60)."""
+        """Delete an empty group and all it has committed; returns the error code (rule 60).
+
+        A group that another protocol's consumers use is not empty.
+        """
         self.find(group_id)
+        if self.progress.held_elsewhere(group_id):
+            return codes.NON_EMPTY_GROUP
         error = self.coordinator.delete(self.runtime.now_ms(), group_id)
         if error:
             return error
-        _, error = await asyncio.gather(self.progress.delete(group_id), self.runtime.journal.erase(group_id))
+        deleted, error = await asyncio.gather(self._delete(group_id), self.runtime.journal.erase(group_id))
+        error = deleted or error
         # Somebody may have looked the group up while its positions were still there.
         self._drop_if_bare(group_id)
         return error
 
+    async def _delete(self, group_id: str) -> int:
+        try:
+            await self.progress.delete(group_id)
+        except GroupHeld:
+            return codes.NON_EMPTY_GROUP  # somebody came through another protocol a moment ago
+        return codes.NONE
+
     def _drop_if_bare(self, group_id: str) -> bool:
-        """Drop an empty group of which nothing is left that anybody could miss."""
+        """Drop an empty group of which nothing is left that anybody here could miss.
+
+        Other fronts' positions do not keep it: a front that held a group for them would keep them for ever.
+        """
         group = self.coordinator.groups.get(group_id)
-        if (
-            group is None
-            or group.state is not GroupState.EMPTY
-            or group.pending
-            or self.progress.of_group(group_id)
-            or self.committing.get(group_id)
-        ):
+        if group is None or group.state is not GroupState.EMPTY or group.pending or self.committing.get(group_id):
+            return False
+        if any(committed.front == self.progress.name for committed in self.progress.of_group(group_id).values()):
             return False
         return self.coordinator.delete(self.runtime.now_ms(), group_id) == codes.NONE
 
@@ -137,31 +165,51 @@ class GroupService:
         """
         expired = 0
         for group_id in self.group_ids():
-            group = self.find(group_id)
-            if group is None or self.committing.get(group_id):
-                continue
-            positions = self.progress.of_group(group_id)
-            gone = [
-                place for place, committed in positions.items() if self._is_expired(group, place[0], committed, now_ms)
-            ]
-            if gone:
-                expired += len(gone)
-                await self.progress.delete(group_id, gone)
-                _log.info("committed offsets expired", group=group_id, positions=len(gone))
+            if not self.committing.get(group_id):
+                old = await self._expired(group_id, self.progress.of_group(group_id).items(), now_ms)
+                # Somebody may have come back to the group meanwhile; those still too old are few enough to look again.
+                gone = dict(self._too_old(group_id, old, now_ms))
+                # Of these, only what is still as it was looked at goes, and nothing that another front holds.
+                if gone and (count := await self.progress.expire(group_id, gone)):
+                    expired += count
+                    _log.info("committed offsets expired", group=group_id, positions=count)
             if self._drop_if_bare(group_id):
                 await self.runtime.journal.erase(group_id)
         return expired
 
-    def _is_expired(self, group: Group, topic: str, committed: Committed, now_ms: int) -> bool:
+    async def _expired(
+        self, group_id: str, positions: Iterable[tuple[Place, Committed]], now_ms: int
+    ) -> list[tuple[Place, Committed]]:
+        """The positions past their retention; other work gets its turn, for there may be any number of them."""
+        found: list[tuple[Place, Committed]] = []
+        waiting = list(positions)
+        for start in range(0, len(waiting), _SLICE):
+            found += self._too_old(group_id, waiting[start : start + _SLICE], now_ms)
+            await asyncio.sleep(0)
+        return found
+
+    def _too_old(
+        self, group_id: str, positions: Iterable[tuple[Place, Committed]], now_ms: int
+    ) -> list[tuple[Place, Committed]]:
+        # A group that nobody joined or asked for through this front is none of ours, but may have positions of ours.
+        group = self.coordinator.groups.get(group_id)
+        own = self.progress.name
+        return [
+            (place, committed)
+            for place, committed in positions
+            if committed.front == own and self._is_expired(group, place[0], committed, now_ms)
+        ]
+
+    def _is_expired(self, group: Group | None, topic: str, committed: Committed, now_ms: int) -> bool:
         """Rule 60 and KIP-211: by age since the group emptied, or since the commit where nobody reads the topic."""
         since = committed.commit_ms
-        if group.protocol_type is None:
+        if group is None or group.protocol_type is None:
             pass  # a simple group: nothing but its commits shows that it is in use
         elif group.state is GroupState.EMPTY:
             since = max(since, self.runtime.journal.to_unix(group.since_ms))
         elif not (group.state is GroupState.STABLE and group.uses_consumer_protocol and group.subscribed is not None):
             return False
-        if group.is_subscribed(topic):
+        if group is not None and group.is_subscribed(topic):
             return False
         if committed.expire_ms >= 0:
             return now_ms >= committed.expire_ms

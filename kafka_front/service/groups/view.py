@@ -25,7 +25,8 @@ def summary_of(group_id: str, group: Group | None) -> GroupSummary:
 class LiveGroups:
     """The groups that Kafka clients joined; see :class:`bridges.group_view.GroupDirectory`."""
 
-    def __init__(self, groups: Mapping[str, Group]) -> None:
+    def __init__(self, groups: Mapping[str, Group], space: str) -> None:
+        self.space = space
         self._groups = groups
 
     def summaries(self) -> list[GroupSummary]:

@@ -140,7 +140,7 @@ def test_a_group_of_two_consumers_through_its_life(shared_node: NodeProcess, sta
     with urllib.request.urlopen(f"{node.console}/metrics") as response:
         metrics = response.read().decode()
     for partition in range(PARTITIONS):
-        labels = f'group="{group}",partition="{partition}",topic="{topic}"'
+        labels = f'group="{group}",partition="{partition}",space="consumers",topic="{topic}"'
         assert f"anabranch_group_lag_records{{{labels}}} 2.0\n" in metrics
 
     # Commits and no members: a static member stays until its session ends, so it is removed.

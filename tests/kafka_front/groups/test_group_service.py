@@ -12,7 +12,7 @@ import pytest
 
 from bridges.catalog import PartitionInfo, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
-from bridges.group_view import GroupMemberView, GroupSummary, GroupView
+from bridges.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.progress import Committed, Progress
 from bridges.schema import APPLICATION_ID, MIGRATIONS
 from bridges.sql import Database
@@ -41,6 +41,7 @@ class Life:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.database: Database | None = None
+        self.progress: Progress
 
     async def start(self, settings: GroupSettings = SETTINGS) -> GroupService:
         await self.stop()
@@ -48,7 +49,8 @@ class Life:
         await self.database.open()
         progress = Progress(self.database)
         await progress.load()
-        service = GroupService(progress, FakeCatalog(), settings)
+        self.progress = progress
+        service = GroupService(progress.front("kafka"), FakeCatalog(), settings)
         await service.start()
         return service
 
@@ -315,6 +317,82 @@ async def test_a_position_that_is_being_replaced_does_not_expire(life: Life) -> 
     await commit(service, "g", ("t", 0), age_ms=30 * DAY_MS)
     service.committing["g"] = 1
     assert await service.expire(NOW) == 0
+
+
+# --- beside another protocol ------------------------------------------------------------------------------------------
+
+
+async def test_expiry_leaves_another_fronts_positions_alone_and_makes_no_group_of_them(life: Life) -> None:
+    service = await life.start()
+    other = life.progress.front("ydb")
+    await other.commit("theirs", [("t", 0, Committed(7, commit_ms=0, expire_ms=1))])
+    await other.commit("both", [("t", 0, Committed(8, commit_ms=0))])
+    await commit(service, "both", ("t", 1), age_ms=30 * DAY_MS)
+
+    assert await service.expire(NOW) == 1
+
+    assert dict(other.of_group("theirs")) == {("t", 0): Committed(7, commit_ms=0, expire_ms=1)}
+    assert set(other.of_group("both")) == {("t", 0)}
+    assert service.coordinator.groups == {}
+    assert await service.expire(NOW + DAY_MS) == 0
+    service = await life.start()
+    assert service.group_ids() == ["both", "theirs"]
+
+
+async def test_nothing_expires_of_a_group_that_another_front_holds(life: Life) -> None:
+    service = await life.start()
+    other = life.progress.front("ydb")
+    await commit(service, "g", ("t", 0), age_ms=30 * DAY_MS)
+    await other.save_group("g", b"a consumer")
+    assert await service.expire(NOW) == 0
+    assert set(service.progress.of_group("g")) == {("t", 0)}
+    await other.save_group("g", None)
+    assert await service.expire(NOW) == 1
+
+
+async def test_a_group_that_kafka_clients_left_is_forgotten_though_others_read_on(life: Life) -> None:
+    """Kept because of positions that never expire here, its state would keep others from ever letting theirs expire."""
+    service = await life.start()
+    joined = await member(service, "g")
+    await commit(service, "g", ("t", 0), age_ms=30 * DAY_MS)
+    await leave(service, "g", joined.member_id)
+    await life.progress.front("ydb").commit("g", [("t", 1, Committed(3))])
+    assert await service.expire(NOW + 60 * 365 * DAY_MS) == 1
+    assert await service.progress.load_groups() == {}
+    assert life.progress.holders((CONSUMERS, "g")) == frozenset()
+    assert set(service.progress.of_group("g")) == {("t", 1)}
+
+
+async def test_kafka_clients_cannot_delete_a_group_that_another_front_holds(life: Life) -> None:
+    service = await life.start()
+    other = life.progress.front("ydb")
+    await other.save_group("g", b"a consumer")
+    await other.commit("g", [("t", 0, Committed(3))])
+    assert await service.forget("g") == codes.NON_EMPTY_GROUP
+    assert service.progress.committed("g", "t", 0) == Committed(3)
+    await other.save_group("g", None)
+    assert await service.forget("g") == codes.NONE
+    assert dict(other.of_group("g")) == {}
+
+
+async def test_a_front_that_comes_while_a_group_is_deleted_keeps_its_positions(life: Life) -> None:
+    service = await life.start()
+    other = life.progress.front("ydb")
+    await commit(service, "g", ("t", 0), age_ms=0)
+    holding = asyncio.create_task(other.save_group("g", b"a consumer"))
+    await asyncio.sleep(0)  # on its way to the database, where it comes first
+    assert await service.forget("g") == codes.NON_EMPTY_GROUP
+    await holding
+    assert set(other.of_group("g")) == {("t", 0)}
+
+
+async def test_states_of_one_name_do_not_overwrite_each_other(life: Life) -> None:
+    service = await life.start()
+    await member(service, "g")
+    await life.progress.front("ydb").save_group("g", b"another")
+    service = await life.start()
+    assert service.coordinator.groups["g"].state.value == "Stable"
+    assert await life.progress.front("ydb").load_groups() == {"g": b"another"}
 
 
 async def test_empty_groups_without_positions_go_but_not_under_a_pending_member(life: Life) -> None:
