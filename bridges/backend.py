@@ -122,7 +122,6 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
         WriterOptions(patience=seconds, retry=retry, control=control),
         fetch_timeout=seconds / 2,
         open_timeout=seconds,
-        foreign=sbp.flavor == "elastic-stream",
     )
 
 
@@ -157,8 +156,10 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
 
 def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
     from sbp_back.client import Client
+    from sbp_back.foreign import ForeignClient
 
-    return Backend(Client(pd, connect, client_options(sbp)))
+    kind = ForeignClient if sbp.flavor == "elastic-stream" else Client
+    return Backend(kind(pd, connect, client_options(sbp)))
 
 
 def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:

@@ -12,6 +12,7 @@ from sbp_back.document.codes import DocumentCode
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
+from sbp_back.foreign import ForeignClient
 from sbp_back.handler import Handler
 from sbp_back.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
@@ -35,6 +36,7 @@ __all__ = [
     "ErrorCode",
     "FencedError",
     "Fetched",
+    "ForeignClient",
     "Handler",
     "InProcessCarrier",
     "NoSpace",

@@ -43,27 +43,24 @@ FetchDone = Callable[[list[Entry] | SbpError], None]
 Ts = TypeVarTuple("Ts")
 
 _START = attrgetter("start")
-_NO_LIMIT = (1 << 63) - 1
-_PROBE_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class ClientOptions:
     """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data; ``open_timeout``: seconds
-    until the opening of a stream is given up. ``foreign``: the servers are elastic-stream's and have its known faults,
-    which are then worked around (reference/sbp.md, section 2.9)."""
+    until the opening of a stream is given up."""
 
     control: ControlOptions = field(default_factory=ControlOptions)
     writer: WriterOptions = field(default_factory=WriterOptions)
     fetch_timeout: float = 20.0
     open_timeout: float = 60.0
-    foreign: bool = False
 
 
 class Client:
     """``pd`` leads to the placement driver, ``connect`` to a range server it names. The client closes both.
 
-    Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer.
+    Errors are ``SbpError`` with the code of the server that refused; ``ConnectionLost`` when it did not answer. For
+    servers of elastic-stream there is :class:`sbp_back.foreign.ForeignClient`.
     """
 
     def __init__(
@@ -76,7 +73,6 @@ class Client:
         self._ranges: dict[int, list[RangeInfo]] = {}
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
         self._writers: dict[int, StreamWriter] = {}
-        self._last_batches: dict[int, tuple[int, int]] = {}  # used for foreign servers only
 
     @property
     def pd(self) -> Carrier:
@@ -231,26 +227,7 @@ class Client:
         response = await ask_repeatedly(carrier, request, RangeResponse, self._options.control)
         if response.range is None or response.range.end < 0:
             raise SbpError(ErrorCode.DECODE, f"a sealed range {last.index} of {last.stream_id} has no end")
-        end = response.range.end
-        return await self._stored_end(carrier, last, end) if self.foreign else end
-
-    async def _stored_end(self, carrier: Carrier, last: RangeInfo, end: int) -> int:
-        """Where the data of a range ends that a foreign server says to end at ``end``.
-
-        One that was restarted forgets what is committed and answers the range's start, though it has the data
-        (reference/sbp.md, section 2.9, fault 2). Believing it would give up what was acknowledged.
-        """
-        while True:
-            request = FetchRequest(last, end, _NO_LIMIT, _PROBE_BYTES, -1, _PROBE_BYTES)
-            response = await carrier.call(request, self._options.control.timeout)
-            if response.status.code == ErrorCode.NO_NEW_RECORD:
-                return end
-            if not isinstance(response, FetchResponse) or not response.status.ok:
-                raise SbpError(response.status.code, response.status.message)
-            reached = max((entry.end_offset for entry in response.entries), default=end)
-            if reached <= end:
-                return end
-            end = reached
+        return response.range.end
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -271,7 +248,19 @@ class Client:
         (at least one) it may take up to ``max_wait_ms`` for more to come; then the list may be short or empty. ``done``
         may be called before this returns. Errors: 1463 below the stream's start, 1461 beyond its end.
         """
-        _Fetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms).route()
+        self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms).route()
+
+    def _new_fetch(
+        self,
+        stream_id: int,
+        offset: int,
+        max_bytes: int,
+        done: FetchDone,
+        limit: int,
+        min_bytes: int,
+        max_wait_ms: int,
+    ) -> Fetch:
+        return Fetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
 
     async def fetch_entries(
         self,
@@ -378,20 +367,6 @@ class Client:
     def fetch_timeout(self) -> float:
         return self._options.fetch_timeout
 
-    @property
-    def foreign(self) -> bool:
-        return self._options.foreign
-
-    def seen(self, entry: Entry) -> None:
-        """Remembers the last batch of a stream, for :meth:`last_batch`."""
-        known = self._last_batches.get(entry.stream_id)
-        if known is None or known[0] < entry.base_offset:
-            self._last_batches[entry.stream_id] = (entry.base_offset, entry.end_offset)
-
-    def last_batch(self, stream_id: int) -> tuple[int, int] | None:
-        """Base and end of the last batch of a stream that was read, if any."""
-        return self._last_batches.get(stream_id)
-
     async def close(self) -> None:
         """Ends all writers without waiting for their batches, and closes the ways to all servers."""
         writers, self._writers = list(self._writers.values()), {}
@@ -421,14 +396,13 @@ _STALE_CODES = frozenset(
 """Answers of a range server that may only mean that our list of ranges is old."""
 
 _MAX_RANGES_PER_FETCH = 16
-_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
-class _Fetch:
+class Fetch:
     """One fetch on its way: to the range of its offset, on to the next range, or to a fresh list of ranges."""
 
     __slots__ = (
-        "_asked",
         "_client",
         "_deadline",
         "_done",
@@ -442,7 +416,6 @@ class _Fetch:
         "_range",
         "_ranges_read",
         "_server",
-        "_step",
         "_stream_id",
     )
 
@@ -471,9 +444,6 @@ class _Fetch:
         self._ranges_read = 0
         self._server = 0
         self._deadline = 0.0
-        # For foreign servers: the offset asked for, and how far it is below the one wanted (0: they are the same).
-        self._asked = 0
-        self._step = 0
 
     def route(self) -> None:
         """Asks a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
@@ -527,66 +497,12 @@ class _Fetch:
         except ConnectionLost as error:
             self._answered(error)
             return
+        self._ask(carrier, wanted, limit)
+
+    def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
         wait = self._wait_ms()
-        if self._client.foreign:
-            self._ask_foreign(carrier, wanted, limit)
-            return
-        request = FetchRequest(wanted, offset, limit, wait, self._min_bytes, self._left)
+        request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left)
         carrier.submit(request, self._answered, self._client.fetch_timeout + wait / 1000)
-
-    # Elastic-stream's range server reads its byte budget from max_wait_ms, never waits, has no notion of an absent
-    # limit, and finds nothing from an offset inside the last batch (reference/sbp.md, sections 2.3 and 2.9).
-
-    def _ask_foreign(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
-        if not self._step:
-            self._asked = self._offset
-        budget = max(1, self._left)
-        limit = limit if limit >= 0 else _NO_LIMIT
-        request = FetchRequest(wanted, self._asked, limit, budget, self._min_bytes, budget)
-        carrier.submit(request, self._answered_foreign, self._client.fetch_timeout)
-
-    def _answered_foreign(self, answer: Answer) -> None:
-        self._guard(self._take_foreign, answer)
-
-    def _take_foreign(self, answer: Answer) -> None:
-        wanted = self._range
-        assert wanted is not None
-        if isinstance(answer, FetchResponse) and answer.status.ok:
-            limit = self._limit if self._limit >= 0 else _NO_LIMIT
-            entries = [e for e in answer.entries if e.end_offset > self._offset and e.base_offset < limit]
-            if entries or not answer.entries:
-                self._step = 0
-                self._received(entries)
-                return
-            # All of it lies before what is wanted, which therefore begins where this ends or later.
-            self._asked = answer.entries[-1].end_offset
-            self._step = -1
-            self.route()
-        elif isinstance(answer, FetchResponse) and answer.status.code == ErrorCode.NO_NEW_RECORD:
-            self._nothing_foreign(wanted)
-        else:
-            self._answered(answer)
-
-    def _nothing_foreign(self, wanted: RangeInfo) -> None:
-        end = wanted.end if wanted.end >= 0 else self._limit
-        known = self._client.last_batch(self._stream_id)
-        if known is not None and known[0] <= self._offset < known[1]:
-            end = max(end, known[1])
-        if self._offset < end and self._step >= 0 and self._asked > wanted.start:
-            # There is a batch that contains the offset: it begins before it, nobody says how far.
-            if not self._step and known is not None and wanted.start <= known[0] < self._offset:
-                self._step = self._offset - known[0]
-            else:
-                self._step = max(1, 2 * self._step)
-            self._asked = max(wanted.start, self._offset - self._step)
-            self.route()
-            return
-        self._step = 0
-        wait = self._wait_ms()
-        if wait <= 0 or self._entries is not None:
-            self._finish([])
-            return
-        asyncio.get_running_loop().call_later(min(wait / 1000, _POLL_SECONDS), self.route)
 
     def _wait_ms(self) -> int:
         if not self._max_wait_ms:
@@ -695,7 +611,7 @@ class _Fetch:
         if wait <= 0 or self._entries is not None:
             self._finish([])
             return
-        asyncio.get_running_loop().call_later(min(wait / 1000, _POLL_SECONDS), self._refresh)
+        asyncio.get_running_loop().call_later(min(wait / 1000, POLL_SECONDS), self._refresh)
 
     def _fail(self, code: int, message: str) -> None:
         self._end(SbpError(code, message))
@@ -705,6 +621,4 @@ class _Fetch:
         self._tell(error if self._entries is None else self._entries)
 
     def _finish(self, entries: list[Entry]) -> None:
-        if entries and self._client.foreign:
-            self._client.seen(entries[-1])
         self._tell(entries if self._entries is None else self._entries + entries)

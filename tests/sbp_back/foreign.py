@@ -182,6 +182,8 @@ class ForeignRangeServer:
         self.requests: list[Request] = []
         self.dropped = 0
         """Answers that were too long."""
+        self.silent = 0
+        """So many of the next fetches get no answer."""
         self.reclaimed = 0
         """Below this offset, of any range, nothing is left."""
 
@@ -210,6 +212,9 @@ class ForeignRangeServer:
             return
         self.requests.append(request)
         answer = self.serve(request)
+        if self.silent and isinstance(answer, FetchResponse):
+            self.silent -= 1
+            return
         if isinstance(answer, FetchResponse) and _is_too_long(answer):
             self.dropped += 1
             return

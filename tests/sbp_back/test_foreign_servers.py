@@ -1,138 +1,67 @@
-"""The client at range servers with the faults of elastic-stream's (reference/sbp.md, sections 2.3 and 2.9)."""
+"""The client at servers with the faults of elastic-stream's (tests/sbp_back/foreign.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import InProcessCarrier
+from sbp_back.carrier import InProcessCarrier, TcpCarrier, tcp_connector
 from sbp_back.client import Client, ClientOptions, StreamWriter
-from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.handler import Reply
+from sbp_back.control import ControlOptions
+from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+from sbp_back.foreign import ForeignClient
 from sbp_back.model import (
-    AppendRequest,
-    AppendResponse,
-    AppendResult,
-    ClientRole,
     CreateRangeRequest,
-    Entry,
+    DeleteStreamRequest,
     FetchRequest,
-    FetchResponse,
-    HeartbeatRequest,
     RangeInfo,
-    RangeResponse,
     RangeServerInfo,
     Request,
-    Response,
-    SealRangeRequest,
-    Status,
-    SystemErrorResponse,
+    StreamInfo,
+    TrimStreamRequest,
+    UpdateStreamRequest,
 )
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.range_server.store import StoreOptions
+from tests.sbp_back.foreign import ForeignCluster, Panic
 
 
-class FaultyRange:
-    def __init__(self, info: RangeInfo) -> None:
-        self.info = replace(info, servers=[])
-        self.entries: list[Entry] = []
-        self.committed: int | None = None
-        self.sealed_at = -1
-
-    @property
-    def next(self) -> int:
-        return self.entries[-1].end_offset if self.entries else self.info.start
-
-
-class FaultyServer:
-    """As elastic-stream's HEAD behaves towards one client, faults 1, 2 and 7 included."""
-
-    def __init__(self) -> None:
-        self.ranges: dict[tuple[int, int], FaultyRange] = {}
-        self.fetches: list[FetchRequest] = []
-
-    def restart(self) -> None:
-        """What was committed is forgotten until the next append; seals, too."""
-        for known in self.ranges.values():
-            known.committed = None
-            known.sealed_at = -1
-
-    def handle(self, request: Request, reply: Reply) -> None:
-        reply(self.serve(request))
-
-    def serve(self, request: Request) -> Response:
-        match request:
-            case CreateRangeRequest():
-                key = (request.range.stream_id, request.range.index)
-                self.ranges.setdefault(key, FaultyRange(request.range))
-                return RangeResponse(range=request.range)
-            case AppendRequest():
-                return AppendResponse(results=[self.append(entry) for entry in request.entries])
-            case SealRangeRequest():
-                wanted = request.range
-                known = self.ranges.setdefault((wanted.stream_id, wanted.index), FaultyRange(wanted))
-                if known.sealed_at < 0:
-                    known.sealed_at = known.info.start if known.committed is None else known.committed
-                end = known.sealed_at
-                return RangeResponse(range=RangeInfo(wanted.stream_id, wanted.epoch, wanted.index, wanted.start, end))
-            case FetchRequest():
-                self.fetches.append(request)
-                return self.fetch(request)
-        return SystemErrorResponse(Status(ErrorCode.UNSUPPORTED_OPERATION))
-
-    def append(self, entry: Entry) -> AppendResult:
-        known = self.ranges.get((entry.stream_id, entry.range_index))
-        if known is None:
-            return AppendResult(Status(ErrorCode.RANGE_NOT_FOUND))
-        if known.sealed_at >= 0:
-            return AppendResult(Status(ErrorCode.RANGE_ALREADY_SEALED))
-        assert entry.base_offset == known.next
-        known.entries.append(entry)
-        known.committed = entry.end_offset
-        return AppendResult(Status(), 1)
-
-    def fetch(self, request: FetchRequest) -> FetchResponse:
-        known = self.ranges.get((request.range.stream_id, request.range.index))
-        if known is None:
-            return FetchResponse(Status(ErrorCode.RANGE_NOT_FOUND))
-        nothing = FetchResponse(Status(ErrorCode.NO_NEW_RECORD))
-        if not known.entries or request.offset > known.entries[-1].base_offset:
-            return nothing
-        first = max((k for k, entry in enumerate(known.entries) if entry.base_offset <= request.offset), default=0)
-        found: list[Entry] = []
-        size = 0
-        for entry in known.entries[first:]:
-            if entry.base_offset >= request.limit or size >= request.max_wait_ms:
-                break
-            found.append(entry)
-            size += entry.size
-        return FetchResponse(Status(), found) if found else nothing
-
-
-class World:
-    def __init__(self, pd: PlacementDriver, servers: int = 2) -> None:
-        self.pd = pd
-        self.servers = [FaultyServer() for _ in range(servers)]
+class World(ForeignCluster):
+    """A cluster reached in this process."""
 
     def client(self, *, foreign: bool = True) -> Client:
         def connect(info: RangeServerInfo) -> InProcessCarrier:
             return InProcessCarrier(self.servers[info.server_id])
 
-        return Client(InProcessCarrier(self.pd), connect, ClientOptions(foreign=foreign))
+        options = ClientOptions(ControlOptions(delay_first=0.001), fetch_timeout=0.05)
+        kind = ForeignClient if foreign else Client
+        return kind(InProcessCarrier(self.handler), connect, options)
+
+    @property
+    def fetches(self) -> list[FetchRequest]:
+        return [request for server in self.servers for request in server.fetches]
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    pd = PlacementDriver(SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop()))
-    made = World(pd)
-    for server_id in range(len(made.servers)):
-        info = RangeServerInfo(server_id, f"s{server_id}:1")
-        await InProcessCarrier(pd).call(HeartbeatRequest("", ClientRole.RANGE_SERVER, info))
+async def world() -> World:
+    made = World()
+    await made.enlist()
+    return made
+
+
+@pytest.fixture
+async def mixed(tmp_path: Path) -> AsyncIterator[World]:
+    """Foreign range servers of a placement driver of ours."""
+    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    pd = PlacementDriver(state, connect=lambda server: InProcessCarrier(made.servers[server.server_id]))
+    made = World(pd=pd)
+    await made.enlist()
     yield made
     await pd.close()
 
@@ -222,3 +151,241 @@ async def test_believing_it_would_have(world: World) -> None:
         server.restart()
     writer = await world.client(foreign=False).open(stream_id, 1)
     assert writer.next_offset == 0
+
+
+async def test_a_reader_that_waits_follows_into_the_next_range(world: World) -> None:
+    client = world.client()
+    stream_id = (await client.create_stream()).stream_id
+    await append(await client.open(stream_id, 0), b"first", 1)
+    waiting = asyncio.ensure_future(world.client().fetch_entries(stream_id, 1, 1000, max_wait_ms=60_000))
+    while not any(request.offset == 1 for request in world.fetches):
+        await asyncio.sleep(0)
+    # Another client: what the reader's knows of ranges is old now.
+    await append(await world.client().open(stream_id, 1), b"second", 1)
+    assert [bytes(entry.payload) for entry in await waiting] == [b"second"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_end_of_a_range_is_found_without_reading_it(world: World, seed: int) -> None:
+    rng = random.Random(seed)
+    counts = [rng.choice([1, 1, 2, 7, 500, 100_000]) for _ in range(rng.randrange(1, 60))]
+    stream_id, _ = await filled(world, counts, size=1)
+    for server in world.servers:
+        server.restart()
+        server.fetches.clear()
+        if seed % 2:
+            server.reclaimed = rng.randrange(sum(counts[:-1]) + 1)
+    writer = await world.client().open(stream_id, 1)
+    assert writer.next_offset == sum(counts)
+    assert len(world.fetches) < 60
+    assert all(request.max_wait_ms == request.max_bytes == 1 for request in world.fetches), "no answer may be too long"
+
+
+async def test_a_range_of_which_nothing_is_left_goes_on_where_no_offset_was_ever_given(world: World) -> None:
+    stream_id, _ = await filled(world, [3, 1, 40])
+    for server in world.servers:
+        server.reclaimed = 44
+        server.restart()
+    writer = await world.client().open(stream_id, 1)
+    assert writer.next_offset >= 44
+    base = await append(writer, b"next", 1)
+    assert base >= 44
+    client = world.client()
+    for offset in (0, 3, 4, 20, 43, base - 1):
+        with pytest.raises(SbpError) as gone:
+            await client.fetch_entries(stream_id, offset, 1 << 20, limit=base + 1)
+        assert gone.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, offset
+    assert [e.base_offset for e in await client.fetch_entries(stream_id, base, 1 << 20)] == [base]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+async def test_what_was_reclaimed_is_gone_and_what_is_left_is_found_from_everywhere_in_it(
+    world: World, epochs: int
+) -> None:
+    counts = [1, 7, 2, 30, 1, 100]
+    stream_id, expected = await filled(world, counts, epochs)
+    end = len(expected)
+    starts = {0}
+    for count in counts * epochs:
+        starts.add(max(starts) + count)
+    for reclaimed in sorted(starts):
+        for server in world.servers:
+            server.reclaimed = reclaimed
+        for known in (True, False):
+            client = world.client()
+            for offset in random.Random(reclaimed).sample(range(end), min(end, 60)):
+                if not known:
+                    client = world.client()
+                if offset >= reclaimed:
+                    entries = await client.fetch_entries(stream_id, offset, 150, limit=end)
+                    assert entries[0].base_offset <= offset < entries[0].end_offset, (reclaimed, offset)
+                    assert bytes(entries[0].payload) == expected[offset]
+                else:
+                    with pytest.raises(SbpError) as gone:
+                        await client.fetch_entries(stream_id, offset, 150, limit=end)
+                    assert gone.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, (reclaimed, offset)
+
+
+MIB = 1024 * 1024
+
+
+async def read_all(client: Client, stream_id: int, max_bytes: int) -> list[int]:
+    """The base offsets of all batches."""
+    found: list[int] = []
+    offset = 0
+    while entries := await client.fetch_entries(stream_id, offset, max_bytes):
+        found += [entry.base_offset for entry in entries]
+        offset = entries[-1].end_offset
+    return found
+
+
+async def written(world: World, sizes: list[int]) -> int:
+    """A stream with one batch of each size, written as one record."""
+    client = world.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 0)
+    for size in sizes:
+        await append(writer, bytes(size), 1)
+    return stream_id
+
+
+async def test_large_fetches_are_asked_for_in_answers_that_fit_a_frame(world: World) -> None:
+    stream_id = await written(world, [MIB] * 30)
+    assert await read_all(world.client(), stream_id, 20 * MIB) == list(range(30))
+    assert max(request.max_bytes for request in world.fetches) <= 8 * MIB
+    assert not any(server.dropped for server in world.servers)
+
+
+async def test_a_fetch_that_is_not_answered_is_asked_again_with_the_smallest_budget(world: World) -> None:
+    stream_id = await written(world, [600 * 1024, 15 * MIB + 900 * 1024, 1000])
+    entries = await world.client().fetch_entries(stream_id, 0, MIB)
+    assert [entry.base_offset for entry in entries] == [0]
+    assert [request.max_bytes for request in world.fetches] == [MIB, 1]
+    assert sum(server.dropped for server in world.servers) == 1
+
+
+async def test_a_long_batch_costs_one_answer_however_many_short_ones_lie_before_it(world: World) -> None:
+    long = 15 * MIB + 900 * 1024
+    stream_id = await written(world, [4000] * 300 + [long] + [4000] * 300 + [long] + [1000])
+    client = world.client()
+    expected = list(range(603))
+    assert await read_all(client, stream_id, 20 * MIB) == expected
+    assert sum(server.dropped for server in world.servers) == 2
+    # Where they lie is known from now on, also when reading begins elsewhere.
+    fetches = len(world.fetches)
+    assert await read_all(client, stream_id, 20 * MIB) == expected
+    assert (await client.fetch_entries(stream_id, 299, 20 * MIB))[0].base_offset == 299
+    assert sum(server.dropped for server in world.servers) == 2
+    assert len(world.fetches) - fetches < 12
+
+
+async def test_an_unanswered_fetch_of_short_batches_slows_nothing_down_for_long(world: World) -> None:
+    """The server was away for a moment, nothing else."""
+    stream_id = await written(world, [MIB] * 40)
+    client = world.client()
+    assert await client.fetch_entries(stream_id, 0, 1)
+    for server in world.servers:
+        server.silent = 1
+    assert await read_all(client, stream_id, 8 * MIB) == list(range(40))
+    assert world.fetches[-2].max_bytes == 8 * MIB
+
+
+async def test_a_server_that_stays_silent_is_given_up(world: World) -> None:
+    stream_id = await written(world, [1000])
+    for server in world.servers:
+        server.silent = 1000
+        server.fetches.clear()
+    with pytest.raises(ConnectionLost):
+        await world.client().fetch_entries(stream_id, 0, MIB)
+    assert [request.max_bytes for request in world.fetches] == [MIB, 1]
+
+
+async def test_no_stream_that_has_ranges_is_deleted_at_a_foreign_placement_driver(world: World) -> None:
+    client = world.client()
+    stream_id, expected = await filled(world, [3, 1])
+    unused = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 1)
+    with pytest.raises(SbpError, match="has ranges") as kept:
+        await client.delete_stream(stream_id)
+    assert kept.value.code == ErrorCode.UNSUPPORTED_OPERATION
+    assert world.pd.asked(DeleteStreamRequest) == 0
+    assert isinstance(writer.failed, SbpError), "nobody writes to it any more"
+    await client.delete_stream(unused)
+    assert world.pd.asked(DeleteStreamRequest) == 1
+    with pytest.raises(SbpError) as gone:
+        await client.delete_stream(unused)
+    assert gone.value.code == ErrorCode.NOT_FOUND
+    await world.start_again()
+    assert bytes((await client.fetch_entries(stream_id, 0, 1 << 20))[0].payload) == expected[0]
+
+
+async def test_a_range_made_while_its_stream_is_deleted_brings_the_stream_back(world: World) -> None:
+    """The request of a writer that was on its way. Without the stream the range server would not start again."""
+    client = world.client()
+    stream = await client.create_stream(retention_ms=5)
+
+    def overtake(request: Request) -> None:
+        if isinstance(request, DeleteStreamRequest):
+            world.pd.before = lambda _: None
+            world.pd.serve(CreateRangeRequest(RangeInfo(stream.stream_id, 1, 0, 0)))
+
+    world.pd.before = overtake
+    with pytest.raises(SbpError, match="has ranges"):
+        await client.delete_stream(stream.stream_id)
+    assert world.pd.streams[stream.stream_id] == stream
+    assert world.pd.asked(UpdateStreamRequest) == 1
+    await world.start_again()
+
+
+async def test_the_stand_in_panics_where_the_real_server_does(world: World) -> None:
+    stream_id, _ = await filled(world, [1])
+    await world.client(foreign=False).delete_stream(stream_id)
+    with pytest.raises(Panic):
+        await world.start_again()
+    client = world.client()
+    assert isinstance(client, ForeignClient)
+    await client.restore_stream(StreamInfo(stream_id))
+    await world.start_again()
+    assert (await client.fetch_entries(stream_id, 0, 1))[0].base_offset == 0
+
+
+async def test_a_foreign_placement_driver_is_not_asked_to_trim(world: World) -> None:
+    stream_id, _ = await filled(world, [3, 1])
+    with pytest.raises(SbpError) as refused:
+        await world.client().trim(stream_id, 3)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_OPERATION
+    assert world.pd.asked(TrimStreamRequest) == 0
+
+
+async def test_a_placement_driver_of_ours_trims_and_deletes_before_foreign_range_servers(mixed: World) -> None:
+    client = mixed.client()
+    stream_id, _ = await filled(mixed, [3, 1])
+    assert await client.trim(stream_id, 3) == 3
+    with pytest.raises(SbpError) as below:
+        await client.fetch_entries(stream_id, 0, 1)
+    assert below.value.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
+    await client.delete_stream(stream_id)
+    with pytest.raises(SbpError) as gone:
+        await client.describe_stream(stream_id)
+    assert gone.value.code == ErrorCode.NOT_FOUND
+
+
+async def test_range_servers_of_ours_are_understood_where_elastic_streams_are_expected(tmp_path: Path) -> None:
+    """They say 1461 and 1463 where those say 1204: ends, not failures."""
+    store = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
+    listen = {PD_LISTENER: ("127.0.0.1", 0), RANGE_SERVER_LISTENER: ("127.0.0.1", 0)}
+    stream_id = -1
+    for epoch in range(3):
+        embedded = await start_embedded(tmp_path, EmbeddedOptions(store=store, listen=listen))
+        host, port = embedded.addresses[PD_LISTENER]
+        client = ForeignClient(TcpCarrier(host, port), tcp_connector())
+        if not epoch:
+            stream_id = (await client.create_stream()).stream_id
+        writer = await client.open(stream_id, epoch)
+        assert writer.next_offset == 5 * epoch
+        await append(writer, b"five", 5)
+        for offset in range(writer.next_offset):
+            entries = await client.fetch_entries(stream_id, offset, 1, limit=writer.next_offset)
+            assert entries[0].base_offset == offset - offset % 5
+        await client.close()
+        await embedded.close()
