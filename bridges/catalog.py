@@ -348,6 +348,7 @@ class Catalog:
                 del self._by_name[protocol, other]
             raise
         self._index(topic)
+        self._tell_of_compaction(topic.name)
         self._changed(Change(ChangeKind.CREATED, topic))
         return topic
 
@@ -434,7 +435,10 @@ class Catalog:
                 _insert_config(connection, name, config)
 
             await self._db.run(commit)
+            before = self.effective(name, "cleanup.policy")
             topic.config = config
+            if self.effective(name, "cleanup.policy") != before:
+                self._tell_of_compaction(name)
             self._changed(Change(ChangeKind.CONFIG, topic))
             return topic
 
@@ -456,6 +460,17 @@ class Catalog:
             else:
                 self._node_config[key] = value
         self._changed(Change(ChangeKind.NODE_CONFIG))
+
+    def _tell_of_compaction(self, name: str) -> None:
+        policy = self.effective(name, "cleanup.policy")
+        if "compact" not in policy:
+            return
+        _log.warning(
+            "topics are not compacted yet: records that a later one of the same key replaces stay",
+            topic=name,
+            cleanup_policy=",".join(policy),
+            removed_by="time and size" if "delete" in policy else "nothing",
+        )
 
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:

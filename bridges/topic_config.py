@@ -38,7 +38,8 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "How old records go away: delete drops them by age and size, compact keeps the last record of every key.",
+        "How old records go away: delete drops them by age and size, compact keeps the last record of every key. "
+        "Nothing is compacted yet: compact alone keeps every record.",
         some_of("delete", "compact"),
         (Synonym("log.cleanup.policy"),),
     ),

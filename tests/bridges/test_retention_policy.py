@@ -1,0 +1,36 @@
+"""Which topics are trimmed by age and size: all whose cleanup policy names delete, compacted or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridges.config import load
+from bridges.node import Node
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits"),
+    [
+        ("delete", (1000, 2000)),
+        ("compact,delete", (1000, 2000)),
+        ("delete,compact", (1000, 2000)),
+        ("compact", (-1, -1)),
+    ],
+)
+async def test_what_is_kept(tmp_path: Path, policy: str, limits: tuple[int, int]) -> None:
+    flags = {
+        "data_dir": str(tmp_path / "data"),
+        "listen.console": "off",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+    }
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    await node.start()
+    config = {"cleanup.policy": policy, "retention.ms": "1000", "retention.bytes": "2000"}
+    await node.catalog.create_topic("t", 1, config)
+    assert node._retention_limits("t") == limits
+    await node.stop()
