@@ -214,6 +214,16 @@ class LimitSettings(_Section):
         ge=1024,
         description="Bytes that may be in flight over all connections before reading stops.",
     )
+    batch_records: int = Field(
+        default=250_000,
+        ge=1,
+        description="Most records of one batch; producers that can split a larger one do. 1 MiB holds fewer.",
+    )
+    batch_inflated_bytes: Size = Field(
+        default=128 * 1024**2,
+        ge=1024**2,
+        description="Most bytes a batch is decompressed to when its records must be looked at.",
+    )
     http_line_bytes: Size = Field(
         default=16 * 1024**2, ge=1024, description="Longest line accepted in records sent to the HTTP interface."
     )

@@ -32,6 +32,7 @@ from bridges.metrics import Metrics
 from bridges.pd_identity import StreamHome
 from bridges.progress import Progress, erase_topic
 from bridges.schema import APPLICATION_ID, MIGRATIONS
+from bridges.sliced import SlicedWorks
 from bridges.snapshots import Snapshots
 from bridges.sql import Database
 from bridges.static_config import static_config
@@ -87,6 +88,7 @@ class Node:
         self.settings = settings
         self.node_id = settings.node.id
         self.metrics = Metrics()
+        self.works = SlicedWorks()
         self.phase = Phase.NEW
         self.failure: str | None = None
         self.fronts: list[Front] = []
@@ -291,6 +293,7 @@ class Node:
             await self._step("draining sbp-v0.1", self.embedded.document.drain())
         if hasattr(self, "logs"):
             await self._step("closing partition logs", self.logs.close())
+        await self._step("ending work on records", asyncio.to_thread(self.works.close))
         if hasattr(self, "catalog"):
             await self._step("closing the catalog", self.catalog.close())
         if hasattr(self, "db"):

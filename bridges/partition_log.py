@@ -26,7 +26,7 @@ from bridges.errors import (
     OffsetOutOfRange,
     StorageFull,
 )
-from bridges.formats import format_of
+from bridges.formats import decode, format_of
 from bridges.ledger import ProducerStamp
 from bridges.partition_state import PartitionState
 from bridges.records import Buffer, StoredBatch
@@ -515,7 +515,7 @@ class PartitionLog:
             for batch in await self.read_batches(position, _SCAN_BYTES):
                 plug = format_of(batch.flags)
                 if plug.describe(batch.payload).max_timestamp >= timestamp:
-                    for record in plug.decode(batch):
+                    for record in decode(batch):
                         if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
                             return record.offset, record.timestamp
                 position = batch.end_offset

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.ledger import ProducerStamp
 from bridges.records import Buffer, Record, StoredBatch
 
@@ -38,7 +39,7 @@ class StoredFormat(Protocol):
     name: str
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        """Header facts, without touching the records. Raises BatchInvalid."""
+        """What the header says: the writer's claims, whatever lies in the records. Raises BatchInvalid."""
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         """Write what the log decides into the batch, in place, before it is stored."""
@@ -46,8 +47,15 @@ class StoredFormat(Protocol):
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         """A stored batch that says it begins at ``base_offset``: itself if it does. Raises BatchInvalid."""
 
-    def decode(self, batch: StoredBatch) -> list[Record]:
-        """All records with their offsets. Raises BatchInvalid."""
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+        """The records with their offsets, lazily: at most ``limit`` bytes are decompressed.
+
+        None stands wherever much was done since the last item, for callers that must not be held up. Raises
+        BatchInvalid as soon as a record is malformed.
+        """
+
+    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+        """Like :meth:`records`, but only (offset, timestamp in ms or -1) of each."""
 
     def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
         """A batch that spans ``[base_offset, end_offset)`` and holds ``records`` at their offsets."""

@@ -1,15 +1,22 @@
-"""Compression codecs of record batches, with a bound on what decompression may produce.
+"""Compression codecs of record batches: undone piece by piece, with a bound on what comes out.
 
 Numbers are Kafka's (attributes bits 0-2): 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Snappy comes in two forms: a raw
 block (librdkafka, franz-go) and the framing of the Java library (a 16-byte header, then length-prefixed raw blocks).
+
+A few hundred bytes may stand for hundreds of megabytes, and every size written in them is a claim. So nothing is
+allocated by a claim that the bytes cannot bear out, and what comes out is handed on in pieces that are small, except
+where a format has no smaller ones: before such a piece a caller who is in a hurry is given the time to go elsewhere.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 import cramjam
+import zstandard
 
 from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
 from bridges.records import Buffer
@@ -17,9 +24,18 @@ from bridges.records import Buffer
 DEFAULT_LIMIT = 128 * 1024 * 1024
 """Bytes one batch may decompress to, unless the caller says otherwise."""
 
+PIECE = 64 * 1024
+"""Bytes that are decompressed at a time where the format allows it."""
+
+_GZIP_INPUT = 16 * 1024
 _JAVA_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _JAVA_SNAPPY_HEADER = _JAVA_SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _JAVA_SNAPPY_BLOCK = 32 * 1024
+_SNAPPY_RATIO = 22
+"""A copy of three bytes gives 64: no snappy block grows by more."""
+_LZ4_MAGIC = 0x184D2204
+_LZ4_SKIPPABLE = 0x184D2A50
+_LZ4_UNCOMPRESSED = 1 << 31
 
 
 class Compression(IntEnum):
@@ -30,65 +46,151 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-_MODULES = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
+def inflate(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Buffer | None]:
+    """What ``data`` decompresses to, in pieces, empty ones among them. None stands before one of more than ``PIECE``
+    bytes. No piece takes longer than its own bytes do.
 
-
-def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes | memoryview:
-    """Undo ``codec``.
-
-    Raises CompressionUnsupported, DecompressedTooLarge (the output would exceed ``limit`` bytes) or BatchInvalid.
+    A stream that is cut short ends early: whoever reads the records misses the rest. Raises CompressionUnsupported,
+    DecompressedTooLarge (more than ``limit`` bytes came out, or must) or BatchInvalid.
     """
     if codec == Compression.NONE:
-        return memoryview(data)
-    if codec == Compression.SNAPPY:
-        return _snappy(data, limit)
+        return iter((memoryview(data),))
     try:
-        module = _MODULES[codec]
+        pieces = _INFLATERS[codec](memoryview(data), limit)
     except KeyError:
         raise CompressionUnsupported(f"compression codec {codec} is not known") from None
-    # The output size is not known beforehand: grow the buffer, never past the limit, so that a small bomb costs little.
-    size = min(limit, max(4 * len(data), 4096))
+    return _bounded(pieces, limit)
+
+
+def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
+    """All of :func:`inflate` at once, with its errors; for data whose size is known to be small."""
+    return b"".join(piece for piece in inflate(codec, data, limit) if piece is not None)
+
+
+def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:
+    left = limit
+    try:
+        for piece in pieces:
+            if piece is not None:
+                left -= len(piece)
+                if left < 0:
+                    raise _too_large(limit)
+            yield piece
+    except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError, MemoryError) as error:
+        raise BatchInvalid(f"records do not decompress: {error}") from error
+
+
+def _too_large(limit: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"records decompress to more than {limit} bytes")
+
+
+def _gzip(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    position = 0
+    while position < len(data):  # members may follow one another
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            # In small portions: what is not consumed is copied every time.
+            rest: Buffer = data[position : position + _GZIP_INPUT]
+            if not len(rest):
+                return
+            position += len(rest)
+            while len(rest) and not member.eof:
+                yield member.decompress(rest, PIECE)
+                rest = member.unconsumed_tail
+            while not member.eof and (piece := member.decompress(b"", PIECE)):
+                yield piece
+        position -= len(member.unused_data)
+
+
+def _zstd(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while piece := reader.read(PIECE):
+            yield piece
+
+
+def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    """Frames of independent blocks, which is all that Kafka's own clients write and read, are read block by block."""
+    position = 0
+    room = bytearray()
+    try:
+        while position < len(data):
+            (magic,) = struct.unpack_from("<I", data, position)
+            if magic & ~0xF == _LZ4_SKIPPABLE:
+                position += 8 + int(struct.unpack_from("<I", data, position + 4)[0])
+                yield b""
+                continue
+            flags, sizes = data[position + 4], data[position + 5]
+            if magic != _LZ4_MAGIC or flags >> 6 != 1 or not 4 <= sizes >> 4 & 7 <= 7:
+                raise BatchInvalid("records do not decompress: this is no lz4 frame")
+            if not flags & 0x20:
+                yield from _linked_lz4(data[position:], limit)
+                return
+            largest = 1 << 8 + 2 * (sizes >> 4 & 7)
+            trailer = 4 if flags & 0x10 else 0
+            position += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+            if len(room) < largest:
+                room = bytearray(largest)
+            while True:
+                (size,) = struct.unpack_from("<I", data, position)
+                position += 4
+                if not size:
+                    position += 4 if flags & 0x04 else 0
+                    yield b""
+                    break
+                length = size & ~_LZ4_UNCOMPRESSED
+                block = data[position : position + length]
+                if len(block) < length or length > largest:
+                    raise BatchInvalid("records do not decompress: an lz4 block is longer than it may be")
+                position += length + trailer
+                if largest > PIECE:
+                    yield None
+                if size & _LZ4_UNCOMPRESSED:
+                    yield block
+                else:
+                    written = cramjam.lz4.decompress_block_into(block, room, output_len=largest)
+                    yield bytes(memoryview(room)[:written])
+    except (struct.error, IndexError):
+        return  # cut short
+
+
+def _linked_lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    # Blocks that refer to earlier ones can only be read all at once. The size is not known beforehand: grow the
+    # buffer, never past the limit, so that a small bomb costs little.
+    yield None
+    size = min(limit, max(4 * len(data), PIECE))
     while True:
         room = bytearray(size)
         try:
-            written = module.decompress_into(data, room)
+            written = cramjam.lz4.decompress_into(data, room)
         except cramjam.DecompressionError as error:
-            if not _is_short_output(error):
-                raise BatchInvalid(f"records do not decompress: {error}") from error
+            # The library reports a full output buffer as a failed write; every other message is about the input.
+            if "whole buffer" not in str(error):
+                raise
             if size >= limit:
-                raise DecompressedTooLarge(f"records decompress to more than {limit} bytes") from error
+                raise _too_large(limit) from error
             size = min(limit, size * 4)
             continue
-        return memoryview(room)[:written]
+        yield memoryview(room)[:written]
+        return
 
 
-def _is_short_output(error: Exception) -> bool:
-    # The library reports a full output buffer as a failed write; every other message is about the input.
-    return "whole buffer" in str(error)
-
-
-def _snappy(data: Buffer, limit: int) -> bytes:
-    view = memoryview(data)
-    if bytes(view[:8]) != _JAVA_SNAPPY_MAGIC:
-        return _snappy_block(view, limit)
-    blocks: list[bytes] = []
-    total = 0
+def _snappy(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    if bytes(data[:8]) != _JAVA_SNAPPY_MAGIC:
+        yield from _snappy_block(data, limit)
+        return
     position = len(_JAVA_SNAPPY_HEADER)
-    while position < len(view):
-        if len(view) - position < 4:
+    while position < len(data):
+        if len(data) - position < 4:
             raise BatchInvalid("a snappy stream ends within a block length")
-        (length,) = struct.unpack_from(">i", view, position)
+        (length,) = struct.unpack_from(">i", data, position)
         position += 4
-        if length < 0 or length > len(view) - position:
+        if length < 0 or length > len(data) - position:
             raise BatchInvalid("a snappy block is longer than its stream")
-        block = _snappy_block(view[position : position + length], limit - total)
-        total += len(block)
-        blocks.append(block)
+        yield from _snappy_block(data[position : position + length], limit)
         position += length
-    return b"".join(blocks)
 
 
-def _snappy_block(block: memoryview, limit: int) -> bytes:
+def _snappy_block(block: memoryview, limit: int) -> Iterator[Buffer | None]:
     # A raw block announces its size in a leading varint, so the bound is checked before anything is allocated.
     size = shift = 0
     for byte in block[:5]:
@@ -96,12 +198,16 @@ def _snappy_block(block: memoryview, limit: int) -> bytes:
         if byte < 0x80:
             break
         shift += 7
+    if size > _SNAPPY_RATIO * len(block):
+        raise BatchInvalid(f"{len(block)} bytes of snappy cannot decompress to {size}")
     if size > limit:
-        raise DecompressedTooLarge(f"records decompress to more than {limit} bytes")
-    try:
-        return bytes(cramjam.snappy.decompress_raw(block))
-    except cramjam.DecompressionError as error:
-        raise BatchInvalid(f"records do not decompress: {error}") from error
+        raise _too_large(limit)
+    if size > PIECE:
+        yield None
+    yield bytes(cramjam.snappy.decompress_raw(block))
+
+
+_INFLATERS: dict[int, Callable[[memoryview, int], Iterator[Buffer | None]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
 
 
 def compress(codec: int, data: Buffer) -> bytes:
@@ -111,7 +217,9 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == Compression.GZIP:
         return bytes(cramjam.gzip.compress(data))
     if codec == Compression.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        frame = cramjam.lz4.Compressor(block_linked=False)  # Kafka's clients read no other
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
     if codec == Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data))
     if codec == Compression.SNAPPY:

@@ -7,17 +7,17 @@ believes: records are numbered in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.records import Buffer, Record, StoredBatch
 from sbp_back.document.batch import (
     MAX_TIMESTAMP_DELTA,
     DocumentRecord,
-    RecordBatch,
     encode_batch,
-    parse_batch,
+    read_records,
     set_base_offset,
 )
 from sbp_back.errors import DecodeError
@@ -26,20 +26,25 @@ _LATEST = 1 << 53
 """Timestamps beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
 
 
+_DESCRIBED = 500
+"""Records that are looked at in one go: each takes microseconds."""
+
+
 def _timestamp(record: DocumentRecord) -> int:
     # A writer that says nothing of time leaves 0.
     return record.timestamp if 0 < record.timestamp < _LATEST else -1
 
 
-def _parse(payload: Buffer) -> RecordBatch:
+def _records(payload: Buffer) -> Iterator[DocumentRecord]:
     # Leniently: the server does not look at metas, and one that is no table must not hide the records behind it.
     try:
-        parsed = parse_batch(payload, lenient=True)
+        yield from read_records(payload, lenient=True)
     except DecodeError as error:
         raise BatchInvalid(f"a record batch of sbp-v0.1 is malformed: {error}") from error
-    if not parsed.records:
-        raise BatchInvalid("a record batch of sbp-v0.1 without records")
-    return parsed
+
+
+def _span(batch: StoredBatch) -> int:
+    return batch.end_offset - batch.base_offset
 
 
 class DocumentFormat:
@@ -49,8 +54,17 @@ class DocumentFormat:
     name = "sbp-v0.1"
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        """The timestamps are with the records, so this looks at them all: nobody calls it on a hot path."""
-        return BatchInfo(max(_timestamp(record) for record in _parse(payload).records), -1, None)
+        """The timestamps are with the records: they are looked at in a short batch, and unknown of a long one."""
+        highest = -1
+        empty = True
+        for number, record in enumerate(_records(payload)):
+            if number == _DESCRIBED:
+                return BatchInfo(-1, -1, None)
+            highest = max(highest, _timestamp(record))
+            empty = False
+        if empty:
+            raise BatchInvalid("a record batch of sbp-v0.1 without records")
+        return BatchInfo(highest, -1, None)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         set_base_offset(payload, base_offset)
@@ -58,21 +72,27 @@ class DocumentFormat:
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         return payload  # the server has written it there
 
-    def decode(self, batch: StoredBatch) -> list[Record]:
-        parsed = _parse(batch.payload)
-        if len(parsed.records) != batch.end_offset - batch.base_offset:
-            span = batch.end_offset - batch.base_offset
-            raise BatchInvalid(f"a record batch of sbp-v0.1 has {len(parsed.records)} records for {span} offsets")
-        return [
-            Record(
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+        offset = batch.base_offset
+        for record in _records(batch.payload):
+            if (offset - batch.base_offset) % _DESCRIBED == _DESCRIBED - 1:
+                yield None
+            if offset >= batch.end_offset:
+                raise BatchInvalid(f"a record batch of sbp-v0.1 has more records than its {_span(batch)} offsets")
+            yield Record(
                 None,
                 bytes(record.body),
                 [(name, value.encode()) for name, value in record.headers],
                 _timestamp(record),
-                batch.base_offset + number,
+                offset,
             )
-            for number, record in enumerate(parsed.records)
-        ]
+            offset += 1
+        if offset < batch.end_offset:
+            raise BatchInvalid(f"a record batch of sbp-v0.1 has fewer records than its {_span(batch)} offsets")
+
+    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+        for record in self.records(batch):
+            yield None if record is None else (record.offset, record.timestamp)
 
     def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
         """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either, and

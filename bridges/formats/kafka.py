@@ -7,14 +7,14 @@ outside the checksum, so storing a batch rewrites twelve bytes and nothing else.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import crc32c
 
-from bridges.errors import BatchCorrupt, BatchInvalid
+from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
-from bridges.formats.compression import DEFAULT_LIMIT, compress, decompress
+from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
 from bridges.ledger import ProducerStamp
 from bridges.records import Buffer, Record, StoredBatch
 
@@ -32,8 +32,11 @@ _CRC_START = 21
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
-_RECORD_MIN = 7
+RECORD_MIN = 7
 """Encoded bytes of the smallest record: length, attributes, two deltas, two lengths, header count."""
+_MOST_RATIO = (1, 1032, 22, 255, 32768)
+"""Bytes that a byte can decompress to, by codec. Deflate: 258 in two bits; snappy: 64 in three bytes; lz4: 255 a byte;
+zstd: a block of 128 KiB in four bytes."""
 
 
 class Header(NamedTuple):
@@ -111,6 +114,12 @@ def set_log_append_time(batch: memoryview, now_ms: int) -> None:
     struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(batch[_CRC_START:]))
 
 
+def set_max_timestamp(batch: memoryview, timestamp: int) -> None:
+    """Put the header's highest timestamp, which the checksum covers, right; the rest stays as it was sent."""
+    struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
+    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(batch[_CRC_START:]))
+
+
 def _varint(data: Buffer, position: int) -> tuple[int, int]:
     """A zig-zag varint of at most 64 bits; returns (value, next position)."""
     result = shift = 0
@@ -135,23 +144,103 @@ def _take(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
     return bytes(data[position : position + length]), position + length
 
 
-def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
-    """The records of one batch, in order.
+class _Body:
+    """The bytes behind a batch's header, decompressed as far as the records read so far need."""
 
-    Decompresses to at most ``limit`` bytes. Raises BatchInvalid (or one of its kinds) as soon as a record is malformed.
-    """
+    __slots__ = ("_pieces", "_spent", "data")
+
+    def __init__(self, pieces: Iterator[Buffer | None]) -> None:
+        self._pieces = pieces
+        self._spent = 0
+        self.data: Buffer = b""
+
+    def _more(self) -> Generator[None, None, Buffer | None]:
+        """The next piece, None at the end. Yields when a slice's worth of bytes or of pieces has come out."""
+        for piece in self._pieces:
+            if piece is None:
+                self._spent = 0
+                yield None
+                continue
+            if self._spent >= PIECE:
+                self._spent = 0
+                yield None
+            self._spent += len(piece) + PIECE // 64
+            return piece
+        return None
+
+    def need(self, position: int, size: int) -> Generator[None, None, None]:
+        """Make ``data`` what lies from ``position`` on, at least ``size`` bytes of it if there are so many."""
+        rest = self.data[position:]
+        parts = [rest] if len(rest) else []
+        have = len(rest)
+        while have < size and (piece := (yield from self._more())) is not None:
+            parts.append(piece)
+            have += len(piece)
+        self.data = parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip(self, position: int) -> Generator[None, None, None]:
+        """Make ``data`` what lies from ``position`` on, which may be far behind it. Raises BatchInvalid."""
+        left = position - len(self.data)
+        while left >= 0:
+            piece = yield from self._more()
+            if piece is None:
+                if left:
+                    raise BatchInvalid("a record is longer than its batch")
+                self.data = b""
+                return
+            left -= len(piece)
+            self.data = piece
+        self.data = self.data[len(self.data) + left :]
+
+
+def _open(batch: Buffer, limit: int) -> tuple[Header, _Body]:
+    """Raises BatchInvalid for a number of records that cannot lie in the bytes there are, or may be."""
     header = parse_header(batch)
     body = memoryview(batch)[HEADER_SIZE : header.size]
-    data = decompress(header.codec, body, limit)
+    check_count(header, len(body), limit)
+    return header, _Body(inflate(header.codec, body, limit))
+
+
+def check_count(header: Header, body_bytes: int, limit: int = DEFAULT_LIMIT) -> None:
+    """Raises BatchInvalid when so many records cannot lie in a body of so many bytes, whatever it decompresses to, and
+    DecompressedTooLarge when they must exceed ``limit`` bytes. Looks at nothing but the header."""
+    least = header.record_count * RECORD_MIN
+    codec = header.codec
+    if header.record_count < 0 or (codec < len(_MOST_RATIO) and least > body_bytes * _MOST_RATIO[codec]):
+        raise BatchInvalid(f"{header.record_count} records cannot lie in {body_bytes} bytes")
+    if least > limit:
+        raise DecompressedTooLarge(f"{header.record_count} records decompress to more than {limit} bytes")
+
+
+_MOST_HEADERS = 10_000
+"""Headers of one record that are looked at: each costs a hundred times the two bytes it may take."""
+_HEAD_MOST = 40
+"""Bytes of a record up to and with the length of its key, if each number is as long as it may be."""
+
+
+def slices(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord | None]:
+    """The records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
+
+    Decompresses as it goes, to at most ``limit`` bytes. Raises BatchInvalid (or one of its kinds) as soon as a record
+    is malformed.
+    """
+    header, body = _open(batch, limit)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     position = 0
-    if header.record_count < 0 or header.record_count * _RECORD_MIN > len(data):
-        raise BatchInvalid(f"{header.record_count} records cannot lie in {len(data)} bytes")
     try:
         for _ in range(header.record_count):
-            length, position = _varint(data, position)
+            if len(body.data) - position < _HEAD_MOST:
+                yield from body.need(position, _HEAD_MOST)
+                position = 0
+            length, position = _varint(body.data, position)
+            if not 0 <= length <= limit:
+                raise BatchInvalid("a record is longer than its batch")
+            if len(body.data) - position < length:
+                yield from body.need(position, length)
+                position = 0
+            data = body.data
             end = position + length
-            if length < 0 or end > len(data):
+            if end > len(data):
                 raise BatchInvalid("a record is longer than its batch")
             position += 1  # attributes, unused
             timestamp_delta, position = _varint(data, position)
@@ -161,6 +250,8 @@ def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
             headers, position = _headers(data, position, end)
             if position != end:
                 raise BatchInvalid("a record does not fill the length it claims")
+            if not 0 <= offset_delta <= header.last_offset_delta:
+                raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
             yield RawRecord(
                 header.base_offset + offset_delta,
                 header.base_timestamp + timestamp_delta if append_time is None else append_time,
@@ -172,9 +263,78 @@ def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
         raise BatchInvalid("a record ends within a field") from error
 
 
+def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
+    """The records of :func:`slices` alone, with its errors."""
+    return (record for record in slices(batch, limit) if record is not None)
+
+
+def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int, bool] | None]:
+    """(offset, timestamp, whether it has a key) of every record, like :func:`slices` but without touching the rest.
+
+    The price of a record is a fraction of the other's, and values are never held whole.
+    """
+    header, body = _open(batch, limit)
+    base_offset, base_timestamp, last = header.base_offset, header.base_timestamp, header.last_offset_delta
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    position = 0
+    data = body.data
+    room = -_HEAD_MOST
+    try:
+        for _ in range(header.record_count):
+            if position > room:
+                if position >= len(data):
+                    yield from body.skip(position)
+                    position = 0
+                yield from body.need(position, _HEAD_MOST)
+                data = body.data
+                position = 0
+                room = len(data) - _HEAD_MOST
+            # Numbers of one byte, nearly always, are read in place.
+            byte = data[position]
+            if byte < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                length, position = _varint(data, position)
+            end = position + length
+            position += 1  # attributes, unused
+            byte = data[position]
+            if byte < 0x80:
+                timestamp = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                timestamp, position = _varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                offset = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                offset, position = _varint(data, position)
+            byte = data[position]
+            if byte < 0x80:
+                key = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                key, position = _varint(data, position)
+            if position + (key if key > 0 else 0) > end:
+                raise BatchInvalid("a field of a record is longer than the record")
+            if not 0 <= offset <= last:
+                raise BatchInvalid(f"a record claims offset {offset} of {last + 1}")
+            yield (
+                base_offset + offset,
+                base_timestamp + timestamp if append_time is None else append_time,
+                key >= 0,
+            )
+            position = end
+        if position > len(data):
+            yield from body.skip(position)
+    except IndexError as error:
+        raise BatchInvalid("a record ends within a field") from error
+
+
 def _headers(data: Buffer, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
     count, position = _varint(data, position)
-    if count < 0 or count > end - position:
+    if count < 0 or count > end - position or count > _MOST_HEADERS:
         raise BatchInvalid(f"a record claims {count} headers")
     headers = []
     for _ in range(count):
@@ -264,6 +424,14 @@ def encode(
     return batch
 
 
+def _placed(batch: StoredBatch, delta: int) -> int:
+    """The offset of a record: the batch lies where the log says, whatever its header does."""
+    offset = batch.base_offset + delta
+    if offset >= batch.end_offset:
+        raise BatchInvalid(f"a record claims offset {offset} of a batch that ends at {batch.end_offset}")
+    return offset
+
+
 class KafkaFormat:
     """The stored-format plug of RecordBatch v2 (see :class:`bridges.formats.base.StoredFormat`)."""
 
@@ -273,7 +441,8 @@ class KafkaFormat:
     def describe(self, payload: Buffer) -> BatchInfo:
         header = parse_header(payload)
         producer = None
-        if header.producer_id >= 0:
+        # A transaction's marker names its producer but takes no sequence number.
+        if header.producer_id >= 0 and header.base_sequence >= 0 and not header.attributes & CONTROL:
             producer = ProducerStamp(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
             )
@@ -290,23 +459,33 @@ class KafkaFormat:
         stamp(placed, base_offset, header.leader_epoch)
         return placed
 
-    def decode(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> list[Record]:
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
         header = parse_header(batch.payload)
         if header.attributes & CONTROL:
-            return []
+            return
         producer = str(header.producer_id) if header.producer_id >= 0 else None
-        return [
-            Record(
+        index = -1
+        for raw in slices(batch.payload, limit):
+            if raw is None:
+                yield None
+                continue
+            index += 1
+            yield Record(
                 raw.key,
                 raw.value,
                 raw.headers,
                 raw.timestamp,
-                raw.offset,
+                _placed(batch, raw.offset - header.base_offset),
                 producer,
                 header.base_sequence + index if producer is not None else -1,
             )
-            for index, raw in enumerate(iterate(batch.payload, limit))
-        ]
+
+    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+        header = parse_header(batch.payload)
+        if header.attributes & CONTROL:
+            return
+        for head in heads(batch.payload, limit):
+            yield None if head is None else (_placed(batch, head[0] - header.base_offset), head[1])
 
     def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
         return encode(records, base_offset, count=end_offset - base_offset)

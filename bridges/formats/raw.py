@@ -6,9 +6,10 @@ are gaps, because nothing says where in the payload their records would begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.records import Buffer, Record, StoredBatch
 
 
@@ -27,8 +28,11 @@ class RawFormat:
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         return payload
 
-    def decode(self, batch: StoredBatch) -> list[Record]:
-        return [Record(None, bytes(batch.payload), offset=batch.base_offset)]
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+        yield Record(None, bytes(batch.payload), offset=batch.base_offset)
+
+    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+        yield batch.base_offset, -1
 
     def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
         return b"".join(record.value or b"" for record in records)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bridges.errors import BatchInvalid
+from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import FormatId
-from bridges.formats.compression import Compression
-from bridges.formats.kafka import CONTROL, TRANSACTIONAL, Header, check_batch, iterate, set_log_append_time
+from bridges.formats.compression import DEFAULT_LIMIT, Compression
+from bridges.formats.kafka import (
+    CONTROL,
+    HEADER_SIZE,
+    TRANSACTIONAL,
+    Header,
+    check_batch,
+    check_count,
+    heads,
+    set_log_append_time,
+    set_max_timestamp,
+)
 from bridges.ledger import ProducerStamp
 from bridges.partition_log import Batch
+from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode
@@ -27,35 +38,87 @@ class Refusal(Exception):
     records: list[tuple[int, str]] = field(default_factory=list)
 
 
-def accept(records: memoryview | None, version: int, rules: TopicRules, now_ms: int) -> Batch:
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What no batch may exceed, whatever its topic allows; see docs/operations.md."""
+
+    records: int = 250_000
+    inflated_bytes: int = DEFAULT_LIMIT
+
+
+DEFAULT_LIMITS = BatchLimits()
+
+
+@dataclass(slots=True)
+class Unchecked:
+    """A batch that is good so far, and whose records take longer to look at than a turn of the event loop may."""
+
+    batch: Batch
+    work: Sliced[None]
+
+    async def finish(self, works: SlicedWorks) -> None:
+        """Look at the rest of the records; then ``batch`` may be appended. Raises Refusal."""
+        try:
+            await works.finish(self.work, self.batch.count)
+        except LogError as error:
+            raise Refusal(code_of(error), str(error)) from error
+
+
+_CLOCK_SKEW_MS = 3_600_000
+"""A header may claim times up to this far ahead without anybody looking at the records."""
+
+
+def accept(
+    records: memoryview | None, version: int, rules: TopicRules, now_ms: int, limits: BatchLimits = DEFAULT_LIMITS
+) -> Batch | Unchecked:
     """Check one partition's records and make them a batch for the log; applies the topic's timestamp type.
 
-    Raises Refusal.
+    Of most batches only the header is looked at; of compacted topics', and of those whose times are bounded or strange,
+    every record, here if they are few. Raises Refusal.
     """
     if records is None:
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no records for this partition")
     try:
         header = check_batch(records)
+        check_count(header, len(records) - HEADER_SIZE, limits.inflated_bytes)
     except BatchInvalid as error:
         raise Refusal(code_of(error), str(error)) from error
     if len(records) > rules.max_message_bytes:
         limit = rules.max_message_bytes
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(records)} bytes exceeds max.message.bytes {limit}")
+    if header.record_count > limits.records:
+        # The code that has a producer split its batch.
+        text = f"a batch of {header.record_count} records exceeds limits.batch_records {limits.records}"
+        raise Refusal(ErrorCode.MESSAGE_TOO_LARGE, text)
     _check_attributes(header, version)
     producer = None
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise Refusal(ErrorCode.INVALID_RECORD, "an idempotent batch carries no sequence number or producer epoch")
         producer = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
-    if rules.compacted:
-        _check_keys(records)
-    max_timestamp = header.max_timestamp
+    batch = Batch(records, header.record_count, int(FormatId.KAFKA), header.max_timestamp, producer)
     if rules.log_append_time:
+        if rules.compacted:
+            return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes))
         set_log_append_time(records, now_ms)
-        max_timestamp = now_ms
-    elif rules.bounds_past or max_timestamp - now_ms > rules.after_max_ms:
-        _check_times(records, rules, now_ms)
-    return Batch(records, header.record_count, int(FormatId.KAFKA), max_timestamp, producer)
+        batch.max_timestamp = now_ms
+    elif (
+        rules.compacted
+        or rules.bounds_past
+        or header.max_timestamp - now_ms > min(rules.after_max_ms, _CLOCK_SKEW_MS)
+        or header.max_timestamp < header.base_timestamp
+    ):
+        return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes))
+    return batch
+
+
+def _looked_into(batch: Batch, work: Sliced[None]) -> Batch | Unchecked:
+    """The first slice of the records at once; most batches have no second."""
+    try:
+        ended, _ = advance(work)
+    except BatchInvalid as error:
+        raise Refusal(code_of(error), str(error)) from error
+    return batch if ended else Unchecked(batch, work)
 
 
 def _check_attributes(header: Header, version: int) -> None:
@@ -69,27 +132,48 @@ def _check_attributes(header: Header, version: int) -> None:
         raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {_ZSTD_SINCE}, this is {version}")
 
 
-def _check_keys(records: memoryview) -> None:
-    # Only compacted topics pay for looking into the records.
-    try:
-        missing = [index for index, record in enumerate(iterate(records)) if record.key is None]
-    except BatchInvalid as error:
-        raise Refusal(code_of(error), str(error)) from error
-    if missing:
+def _check_records(batch: Batch, header: Header, rules: TopicRules, now_ms: int, limit: int) -> Sliced[None]:
+    """What needs every record (rules 24 and 26). The highest timestamp is what the records say, as in Kafka: a header
+    that says something else is put right. Raises Refusal and BatchInvalid."""
+    records = batch.payload
+    assert isinstance(records, memoryview)
+    keys, times = rules.compacted, not rules.log_append_time
+    earliest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
+    highest = -1
+    without_key: list[int] = []
+    wrong_time: list[int] = []
+    index = 0
+    for head in heads(records, limit):
+        if head is None:
+            yield None
+            continue
+        _, timestamp, keyed = head
+        if keys and not keyed:
+            without_key.append(index)
+        if timestamp > highest:
+            highest = timestamp
+        if times and timestamp >= 0 and not earliest <= timestamp <= latest:
+            wrong_time.append(index)
+        index += 1
+        if not index % SLICE_RECORDS:
+            yield None
+    if without_key:
         text = "a compacted topic takes no record without a key"
-        raise Refusal(ErrorCode.INVALID_RECORD, text, [(index, text) for index in missing])
-
-
-def _check_times(records: memoryview, rules: TopicRules, now_ms: int) -> None:
-    try:
-        wrong = [
-            index
-            for index, record in enumerate(iterate(records))
-            if record.timestamp >= 0
-            and (now_ms - record.timestamp > rules.before_max_ms or record.timestamp - now_ms > rules.after_max_ms)
-        ]
-    except BatchInvalid as error:
-        raise Refusal(code_of(error), str(error)) from error
-    if wrong:
+        raise Refusal(ErrorCode.INVALID_RECORD, text, _named(without_key, text))
+    if wrong_time:
         text = "the record's timestamp is too far from the broker's clock"
-        raise Refusal(ErrorCode.INVALID_TIMESTAMP, text, [(index, text) for index in wrong])
+        raise Refusal(ErrorCode.INVALID_TIMESTAMP, text, _named(wrong_time, text))
+    if not times:
+        set_log_append_time(records, now_ms)
+        batch.max_timestamp = now_ms
+    elif highest != header.max_timestamp:
+        set_max_timestamp(records, highest)
+        batch.max_timestamp = highest
+
+
+_NAMED = 1000
+"""Records of one batch that a refusal names; the first tell the client what is wrong."""
+
+
+def _named(indexes: list[int], text: str) -> list[tuple[int, str]]:
+    return [(index, text) for index in indexes[:_NAMED]]

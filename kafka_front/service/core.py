@@ -32,6 +32,7 @@ class KafkaService:
         self.catalog = node.catalog
         self.logs = node.logs
         self.progress = node.progress.front("kafka")
+        self.works = node.works
         self.metrics = node.metrics.front("kafka")
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")

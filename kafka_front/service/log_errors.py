@@ -17,6 +17,7 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (errors.BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.DataCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (errors.BatchCorrupt, ErrorCode.CORRUPT_MESSAGE),
+    (errors.DecompressedTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.CompressionUnsupported, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (errors.BatchInvalid, ErrorCode.INVALID_RECORD),
 )

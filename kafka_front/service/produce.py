@@ -10,8 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
+from bridges.partition_log import Batch
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
-from kafka_front.service.batch_check import Refusal, accept
+from kafka_front.service.batch_check import BatchLimits, Refusal, accept
+from kafka_front.service.deferred_appends import DeferredAppends
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -19,7 +21,6 @@ from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from bridges.metrics import TopicTraffic
-    from bridges.partition_log import Batch
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Context
 
@@ -55,6 +56,13 @@ class _Operation:
         response.error_code = int(code)
         response.error_message = message
         self.owner.count_error(code.name)
+
+    def refuse_batch(self, response: _PartitionResponse, refusal: Refusal) -> None:
+        """Answer a partition whose batch must not be appended."""
+        self.refuse(response, refusal.code, refusal.message)
+        response.record_errors = [
+            ProduceResponse.BatchIndexAndErrorMessage(index, text) for index, text in refusal.records
+        ]
 
     def expire(self) -> None:
         """Answer what is not durable in the client's time; the batch may still become so (rule 28)."""
@@ -99,6 +107,13 @@ class _Append:
             operation.refuse(response, code_of(error), str(error))
         operation.settle()
 
+    def refused(self, refusal: Refusal) -> None:
+        """The batch turned out to be bad when its records were looked at."""
+        operation = self.operation
+        if operation.left >= 0:
+            operation.refuse_batch(self.response, refusal)
+            operation.settle()
+
 
 class Produce:
     """The handler of Produce requests."""
@@ -109,6 +124,9 @@ class Produce:
         self._rules = service.rules
         self._metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
+        limits = service.settings.limits
+        self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
+        self._deferred = DeferredAppends(service.works, service.node.metrics.barrier)
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
 
@@ -160,17 +178,19 @@ class Produce:
             return
         rules = self._rules.of(topic)
         try:
-            batch = accept(records, version, rules, now_ms)
+            taken = accept(records, version, rules, now_ms, self._limits)
         except Refusal as refusal:
-            operation.refuse(response, refusal.code, refusal.message)
-            response.record_errors = [
-                ProduceResponse.BatchIndexAndErrorMessage(index, text) for index, text in refusal.records
-            ]
+            operation.refuse_batch(response, refusal)
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
         append_time = now_ms if rules.log_append_time else -1
-        log.append(batch, _Append(operation, response, append_time, batch, self._metrics.topic(topic)))
+        batch = taken if isinstance(taken, Batch) else taken.batch
+        done = _Append(operation, response, append_time, batch, self._metrics.topic(topic))
+        if taken is batch and not self._deferred:
+            log.append(batch, done)
+        else:
+            self._deferred.append(operation.ctx.connection, log, taken, done)
 
     def finished(self, operation: _Operation) -> None:
         """Every part of a deferred operation is answered, or its time ran out."""

@@ -242,24 +242,34 @@ def parse_batch(batch: Buffer, *, lenient: bool = False) -> RecordBatch:
     data = memoryview(batch)
     base, meta, at = parse_head(data, lenient=lenient)
     wrapped = wrapped_format(meta)
-    records: list[DocumentRecord] = []
+    records = list(_records(data, base, meta, at, wrapped, lenient))
+    return RecordBatch(base, records[-1].offset + 1 if records else base, meta, records, wrapped)
+
+
+def read_records(batch: Buffer, *, lenient: bool = False) -> Iterator[DocumentRecord]:
+    """The records of exactly one batch as :func:`parse_batch` reads them, one by one."""
+    data = memoryview(batch)
+    base, meta, at = parse_head(data, lenient=lenient)
+    return _records(data, base, meta, at, wrapped_format(meta), lenient)
+
+
+def _records(
+    data: memoryview, base: int, meta: BatchMeta, at: int, wrapped: int, lenient: bool
+) -> Iterator[DocumentRecord]:
     end = base
     while at < len(data):
         body, after = next_record(data, at)
         of_record = parse_record_meta(data[at + 8 : body], lenient=lenient)
         end = max(end, base + of_record.offset_delta if wrapped >= 0 else end)
-        records.append(
-            DocumentRecord(
-                data[body:after],
-                [(pair.key, pair.value) for pair in of_record.headers],
-                [(pair.key, pair.value) for pair in of_record.properties],
-                meta.base_timestamp + of_record.timestamp_delta,
-                end,
-            )
+        yield DocumentRecord(
+            data[body:after],
+            [(pair.key, pair.value) for pair in of_record.headers],
+            [(pair.key, pair.value) for pair in of_record.properties],
+            meta.base_timestamp + of_record.timestamp_delta,
+            end,
         )
         end += 1
         at = after
-    return RecordBatch(base, end, meta, records, wrapped)
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from bridges.errors import BatchCorrupt, BatchInvalid, CompressionUnsupported, DecompressedTooLarge
 from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.compression import Compression, compress, decompress
-from bridges.formats.kafka import KafkaFormat, check_batch, encode, iterate, parse_header, set_log_append_time, stamp
+from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
 from bridges.records import Record, StoredBatch
 
 CODECS = list(Compression)
@@ -44,7 +44,7 @@ def test_what_is_encoded_is_decoded(given_records: list[Record], codec: int, bas
     header = check_batch(memoryview(batch))
     assert header.record_count == len(given_records)
     assert header.codec == codec
-    decoded = KafkaFormat().decode(StoredBatch(base, base + len(given_records), int(FormatId.KAFKA), batch))
+    decoded = decode(StoredBatch(base, base + len(given_records), int(FormatId.KAFKA), batch))
     assert [(r.key, r.value, r.headers, r.timestamp) for r in decoded] == [
         (r.key, r.value, r.headers, r.timestamp) for r in given_records
     ]

@@ -1,0 +1,112 @@
+"""Work whose size a client chooses, done in slices: a short one at once, the rest off the event loop.
+
+Sliced work is a generator: each step is short (some hundred records, some ten kilobytes), and its return value is the
+result. The steps run in one thread, and each is asked for by the event loop after the one before: so between two turns
+of the loop there is at most one step, works under way take turns, and a batch of a million records costs others
+nothing but that. A few works are under way at a time, since each may hold what it has decompressed; those that wait are
+taken shortest first, where waiting makes up for length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Sliced = Generator[object, None, T]
+
+SLICE_RECORDS = 500
+"""Records that one step looks at."""
+_AT_ONCE = 4
+_SECONDS_PER_RECORD = 0.0001
+"""How long a work lets later ones pass for each of its records."""
+
+
+class SlicedWorks:
+    """Finishes the sliced works of one node. Use on the event loop; :meth:`close` when nobody does any more."""
+
+    __slots__ = ("_clock", "_executor", "_free", "_order", "_waiting", "steps")
+
+    def __init__(self, at_once: int = _AT_ONCE, clock: Callable[[], float] = time.monotonic) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        self._free = at_once
+        self._clock = clock
+        self._order = count()
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self.steps = 0
+        """Steps done off the loop so far."""
+
+    async def finish(self, work: Sliced[T], records: int = 0) -> T:
+        """Run ``work`` to its end off the loop; returns its result and raises what it raises.
+
+        ``records`` is about how long it is: shorter ones may pass it while it waits for its turn.
+        """
+        async with self.turn(records):
+            while True:
+                ended, value = await self.step(work)
+                if ended:
+                    result: T = value
+                    return result
+
+    async def run(self, work: Sliced[T], records: int = 0) -> T:
+        """Like :meth:`finish`, with the first step at once."""
+        ended, value = advance(work)
+        if ended:
+            result: T = value
+            return result
+        return await self.finish(work, records)
+
+    async def step(self, work: Sliced[Any]) -> tuple[bool, Any]:
+        """One step of a ``work`` that has its turn: (True, its result) or (False, what it yielded)."""
+        executor = self._executor
+        if executor is None:
+            executor = self._executor = ThreadPoolExecutor(1, thread_name_prefix="sliced")
+        self.steps += 1
+        return await asyncio.get_running_loop().run_in_executor(executor, advance, work)
+
+    @asynccontextmanager
+    async def turn(self, records: int = 0) -> AsyncIterator[None]:
+        """Wait to be one of the few whose works are under way."""
+        if self._free:
+            self._free -= 1
+        else:
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            key = self._clock() + records * _SECONDS_PER_RECORD
+            heapq.heappush(self._waiting, (key, next(self._order), granted))
+            try:
+                await granted
+            except asyncio.CancelledError:
+                if granted.done() and not granted.cancelled():
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            granted = heapq.heappop(self._waiting)[2]
+            if not granted.done():
+                granted.set_result(None)
+                return
+        self._free += 1
+
+    def close(self) -> None:
+        """Wait for the step under way and start no other."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+
+def advance(work: Sliced[Any]) -> tuple[bool, Any]:
+    """One step of ``work``: (True, its result) or (False, what it yielded)."""
+    try:
+        return False, next(work)
+    except StopIteration as end:
+        return True, end.value
