@@ -1,12 +1,12 @@
 """Checkpoints: the state of all ranges at one position of the log, so that recovery reads only what came after.
 
 ``header | ranges | streams | segments | CRC-32 of all before it`` in ``ckpt/<lsn:020d>.ckpt``, little-endian. The
-newest valid one counts; the one before it is kept in case the newest is damaged.
+newest valid one counts; the one before it is kept in case the newest is damaged, and with it all it takes to start from
+there. A second one at the same position is called ``<lsn:020d>-2.ckpt``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -108,14 +108,24 @@ def checkpoint_path(directory: Path, lsn: int) -> Path:
     return directory / f"{lsn:020d}.ckpt"
 
 
-def save(files: Files, directory: Path, checkpoint: Checkpoint, keep: Sequence[int]) -> None:
-    """Make a checkpoint durable, then remove all others but those at the positions ``keep``."""
+@dataclass(slots=True, frozen=True)
+class Kept:
+    """A checkpoint on disk that was found or left undamaged by this process."""
+
+    lsn: int
+    path: Path
+
+
+def save(files: Files, directory: Path, checkpoint: Checkpoint, newest: Kept | None) -> Kept:
+    """Make a checkpoint durable, then remove all others but ``newest``, from now on the second newest."""
     target = checkpoint_path(directory, checkpoint.lsn)
+    if newest is not None and newest.path == target:
+        target = target.with_stem(f"{target.stem}-2")
     write_file_durably(files, target, [encode(checkpoint)])
-    wanted = {target, *(checkpoint_path(directory, lsn) for lsn in keep)}
     for path in checkpoint_files(directory):
-        if path not in wanted:
+        if path != target and (newest is None or path != newest.path):
             files.unlink(path)
+    return Kept(checkpoint.lsn, target)
 
 
 def checkpoint_files(directory: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from sbp_back.range_server.store.checkpoint import Kept
 from sbp_back.range_server.store.index import StoreState
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.segment import OpenSegments, Segment
@@ -31,8 +32,10 @@ class Log:
         self.segments = segments
         self.next_seq = 1
         """Number of the group after the last one that was applied."""
-        self.checkpoint_lsn = 0
-        """Position of the newest durable checkpoint; 0 when there is none."""
+        self.newest: Kept | None = None
+        """The newest durable checkpoint."""
+        self.fallback: Kept | None = None
+        """The one before, from which the log could be opened if the newest were damaged."""
         self.opened = OpenSegments(options.files, options.max_open_segments)
         self.stats = StoreStats()
 
@@ -47,6 +50,16 @@ class Log:
     @property
     def active(self) -> Segment:
         return self.segments[-1]
+
+    @property
+    def checkpoint_lsn(self) -> int:
+        """Position of the newest durable checkpoint; 0 when there is none."""
+        return 0 if self.newest is None else self.newest.lsn
+
+    @property
+    def fallback_lsn(self) -> int:
+        """Position of the durable checkpoint before the newest; 0 when there is none: the log is all there is then."""
+        return 0 if self.fallback is None else self.fallback.lsn
 
     @property
     def lsn(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sbp_back.errors import StoreCorrupt, StoreError
 from sbp_back.model import Entry
 from sbp_back.range_server.store import checkpoint as checkpoints
-from sbp_back.range_server.store.checkpoint import Checkpoint
+from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
 from sbp_back.range_server.store.files import read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
@@ -60,23 +60,23 @@ class Maintenance:
         sealed = [segment for segment in log.segments[:-1] if not segment.indexed]
         work = [(segment, columns_of(segment)) for segment in sealed]
         checkpoint = take_checkpoint(log)
-        previous = log.checkpoint_lsn
+        previous = log.newest
 
-        def save() -> list[tuple[Segment, SegmentIndex]]:
+        def save() -> tuple[list[tuple[Segment, SegmentIndex]], Kept]:
             indexes: list[tuple[Segment, SegmentIndex]] = []
             for segment, columns in work:
                 indexes.append((segment, _seal_file(log, segment, columns)))
-            checkpoints.save(log.files, log.ckpt, checkpoint, [previous])
-            return indexes
+            return indexes, checkpoints.save(log.files, log.ckpt, checkpoint, previous)
 
-        def saved(result: list[tuple[Segment, SegmentIndex]] | OSError) -> None:
+        def saved(result: tuple[list[tuple[Segment, SegmentIndex]], Kept] | OSError) -> None:
             self._saving = False
             if isinstance(result, OSError):
                 self._note(result)
                 return
-            for segment, index in result:
+            indexes, log.newest = result
+            log.fallback = previous
+            for segment, index in indexes:
                 rebind(segment, index)
-            log.checkpoint_lsn = checkpoint.lsn
             log.stats.checkpoints += 1
             if any(not segment.indexed for segment in log.segments[:-1]):
                 self._save()
@@ -126,7 +126,11 @@ class Maintenance:
         if self._deleting:
             return
         log = self._log
-        dead = [s for s in self._covered() if not s.live and not s.runs and s is not self._evacuating]
+        empty = [s for s in log.segments[:-1] if not s.live and not s.runs and s is not self._evacuating]
+        # If the newest checkpoint were damaged, the log would be read from the one before.
+        dead = [s for s in empty if s.end <= log.fallback_lsn and s.indexed]
+        if len(dead) < len(empty):
+            self._save()
         for segment in dead:
             log.segments.remove(segment)
             log.opened.forget(segment)
@@ -288,8 +292,9 @@ def save_everything(log: Log) -> None:
         if not segment.indexed:
             _seal_file(log, segment, columns_of(segment))
     save_index(log.files, log.active, columns_of(log.active))
-    checkpoints.save(log.files, log.ckpt, take_checkpoint(log), [log.checkpoint_lsn])
-    log.stats.checkpoints += 1
+    if log.fallback is None or log.checkpoint_lsn != log.lsn:
+        log.newest, log.fallback = checkpoints.save(log.files, log.ckpt, take_checkpoint(log), log.newest), log.newest
+        log.stats.checkpoints += 1
 
 
 def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.range_server.store import checkpoint as checkpoints
-from sbp_back.range_server.store.checkpoint import Checkpoint
+from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
 from sbp_back.range_server.store.files import Files, read_range
 from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
@@ -39,7 +39,10 @@ class Recovered:
     next_base: int = 0
     """Base of the next segment to create; used when ``segments`` is empty."""
     seq: int = 1
-    checkpoint_lsn: int = 0
+    newest: Kept | None = None
+    """The checkpoint the state was taken from."""
+    fallback: Kept | None = None
+    """An older one that would have done as well."""
     scanned_bytes: int = 0
     cut_bytes: int = 0
     """Bytes behind the end of the log that were not a whole group."""
@@ -66,7 +69,6 @@ class Recovery:
         start = BLOCK
         if checkpoint is not None:
             result.state = checkpoints.restore(checkpoint)
-            result.checkpoint_lsn = checkpoint.lsn
             result.seq = checkpoint.seq
             start = checkpoint.lsn
         for segment in segments:
@@ -112,15 +114,22 @@ class Recovery:
         return segments
 
     def _choose_checkpoint(self, segments: list[Segment]) -> Checkpoint | None:
+        result = self._result
         files = checkpoints.checkpoint_files(self._ckpt)
         rejected: list[str] = []
+        chosen: Checkpoint | None = None
         for path in files:
             try:
                 checkpoint = checkpoints.decode(path.read_bytes())
-            except DecodeError as error:
+            except (DecodeError, OSError) as error:
                 rejected.append(f"checkpoint {path.name}: {error}")
                 continue
-            self._result.messages += rejected
+            if chosen is not None:
+                if _unbroken(segments, checkpoint.lsn, chosen.lsn):
+                    result.fallback = Kept(checkpoint.lsn, path)
+                break
+            chosen = checkpoint
+            result.newest = Kept(checkpoint.lsn, path)
             if not any(s.base < checkpoint.lsn <= s.end for s in segments):
                 # An older checkpoint would do, but then the end of the log would be missed without a word.
                 there = {segment.base for segment in segments}
@@ -129,12 +138,11 @@ class Recovery:
                     f"the segment with log position {checkpoint.lsn}, where checkpoint {path.name} was made, is "
                     f"missing (missing since then: {', '.join(missing)})"
                 )
-            return checkpoint
-        if (segments and segments[0].base != 0) or (not segments and files):
+        if chosen is None and ((segments and segments[0].base != 0) or (not segments and files)):
             rejected.append("the beginning of the log is not there either")
             self._damage("; ".join(rejected))
-        self._result.messages += rejected
-        return None
+        result.messages += rejected
+        return chosen
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[int]:
@@ -322,6 +330,17 @@ class Recovery:
                 f"offsets {gap[0]} to {gap[1]} of range {stored.index} of stream {stored.stream_id} are gone; "
                 f"segments that were there at the last checkpoint and are missing now: {names}"
             )
+
+
+def _unbroken(segments: list[Segment], begin: int, end: int) -> bool:
+    """Whether the log is there between two positions."""
+    at = begin
+    for segment in segments:
+        if segment.base < at <= segment.end:
+            if end <= segment.end:
+                return True
+            at = segment.end + 1
+    return False
 
 
 def columns_of(segment: Segment) -> list[RunColumns]:

@@ -101,7 +101,8 @@ class Store:
             recovered = Recovery(wal, ckpt, options, lock.cluster_id).run()
             log = Log(path, options, recovered.state, recovered.segments)
             log.next_seq = recovered.seq
-            log.checkpoint_lsn = recovered.checkpoint_lsn
+            log.newest = recovered.newest
+            log.fallback = recovered.fallback
             store = cls(log, lock, recovered)
             store._load(recovered)
         except BaseException:

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbp_back.errors import StoreError
 from sbp_back.model import Entry
 from sbp_back.range_server.store import StoreOptions
+from sbp_back.range_server.store.checkpoint import checkpoint_files
 from tests.sbp_back.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
 STREAMS = st.integers(1, 3)
@@ -182,8 +183,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(again())
         assert self.driver.store.stats.recovery_scanned_bytes == 0
 
-    @rule(lose_indexes=st.booleans())
-    def crash(self, lose_indexes: bool) -> None:
+    @rule(lose_indexes=st.booleans(), damage_checkpoint=st.booleans())
+    def crash(self, lose_indexes: bool, damage_checkpoint: bool) -> None:
         async def again() -> Driver:
             self.driver.crash_copy(self.directory / str(self.number + 1))
             self.driver.close()
@@ -192,6 +193,9 @@ class StoreMachine(RuleBasedStateMachine):
             if lose_indexes:
                 for path in (self.directory / str(self.number) / "wal").glob("*.idx"):
                     path.unlink()
+            newest = next(iter(checkpoint_files(self.directory / str(self.number) / "ckpt")), None)
+            if damage_checkpoint and newest is not None:
+                newest.write_bytes(newest.read_bytes()[1:])
             return await self.open()
 
         self.driver = self.run(again())

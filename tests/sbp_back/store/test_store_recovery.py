@@ -16,6 +16,7 @@ import pytest
 from sbp_back.errors import StoreCorrupt
 from sbp_back.model import Buffer, Entry
 from sbp_back.range_server.store import Files, Store
+from sbp_back.range_server.store.checkpoint import checkpoint_files
 from sbp_back.range_server.store.format import BLOCK
 from tests.sbp_back.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
@@ -238,6 +239,48 @@ async def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path)
     assert offsets_on_disk(full) == list(range(60))
 
 
+def damage_newest_checkpoint(path: Path) -> None:
+    newest = checkpoint_files(path / "ckpt")[0]
+    newest.write_bytes(newest.read_bytes()[:-3])
+
+
+async def test_idle_restarts_keep_a_checkpoint_to_fall_back_to(tmp_path: Path) -> None:
+    full = await full_store(tmp_path)
+    for _ in range(3):
+        Store.open(full, small_options()).close()
+        assert len(checkpoint_files(full / "ckpt")) == 2
+    damage_newest_checkpoint(full)
+    assert offsets_on_disk(full) == list(range(60))
+    # The damaged one is not what the next start could fall back to.
+    assert len(checkpoint_files(full / "ckpt")) == 2
+    damage_newest_checkpoint(full)
+    assert offsets_on_disk(full) == list(range(60))
+
+
+async def test_no_segment_is_deleted_that_the_older_checkpoint_needs(tmp_path: Path) -> None:
+    async with Driver(tmp_path / "live") as driver:
+        for stream in (1, 2, 3):
+            await driver.create(stream)
+        for base in range(60):
+            await asyncio.gather(driver.append(make_entry(1, base, size=4000)), driver.append(make_entry(2, base)))
+            if base == 30:
+                await driver.seal(3)
+        deleted = driver.store.stats
+        await driver.trim(1, 60)
+        await driver.until(lambda: deleted.segments_deleted > 0 and len(driver.segments()) <= 3)
+        crashed = driver.crash_copy(tmp_path / "crashed")
+        driver.reopen()
+        await driver.trim(2, 50)
+        await driver.until(lambda: len(driver.segments()) <= 3)
+    for path in (crashed, tmp_path / "live"):
+        assert len(checkpoint_files(path / "ckpt")) == 2
+        damage_newest_checkpoint(path)
+        assert offsets_on_disk(path) == []
+        assert offsets_on_disk(path, stream=2) == list(range(0 if path == crashed else 50, 60))
+        async with Driver(path) as driver:
+            assert driver.store.ranges[3, 0].end == 0
+
+
 async def test_without_any_checkpoint_the_whole_log_is_replayed(tmp_path: Path) -> None:
     full = await full_store(tmp_path)
     for path in (full / "ckpt").iterdir():
@@ -364,7 +407,9 @@ async def test_a_crash_at_any_step_of_rolling_evacuating_and_deleting_is_harmles
         assert driver.store.stats.checkpoints > 2
     names = {name.split()[0] for name, *_ in files.steps}
     assert names == {"write", "create", "allocate", "truncate", "rename", "unlink"}
-    for name, copy, acknowledged, trimmed in files.steps:
+    for number, (name, copy, acknowledged, trimmed) in enumerate(files.steps):
+        if number % 2 and checkpoint_files(copy / "ckpt"):
+            damage_newest_checkpoint(copy)
         async with Driver(copy) as driver:
             for stream, end in acknowledged.items():
                 stored = driver.store.ranges[stream, 0]
