@@ -96,6 +96,7 @@ async def start_backend(
         store=store_options(settings.sbp),
         listen={name: (address.host, address.port) for name, address in listen.items()},
         advertise={name: told for name, told in settings.advertise.items() if name in listen},
+        max_connections=settings.sbp.max_connections,
         heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
     )
     embedded = await start_embedded(directory, options, on_failed)

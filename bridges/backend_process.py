@@ -95,6 +95,7 @@ class _Process:
         host = self.settings.default_host
         address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
         options = self._listener_options()
+        options.max_connections = self.settings.sbp.max_connections
         options.drain_seconds = self.settings.node.drain_timeout_ms / 1000
         advertise = self.settings.advertise.get(self.kind)
         if advertise is not None:

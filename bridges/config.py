@@ -122,6 +122,9 @@ class SbpSettings(_Section):
         default=-1,
         description="Most bytes of all topics on disk; beyond it the oldest data is dropped; -1: no bound.",
     )
+    max_connections: int = Field(
+        default=2_000, ge=1, description="Most connections of each listener for SBP at the same time."
+    )
     low_water_bytes: SizeOrNone = Field(
         default=-1,
         description="Free disk space below which appends are refused; reads go on. -1: a segment and 32 MiB.",

@@ -56,10 +56,15 @@ def run(
     except SettingsError as error:
         fail(str(error), EXIT_USAGE)
 
-    from bridges import log
+    import structlog
+
+    from bridges import descriptors, log
     from sbp_back.errors import StoreError
 
     log.configure(settings.logging.level, settings.logging.format)
+    settings, lowered = descriptors.fit(settings, descriptors.raise_limit())
+    if lowered is not None:
+        structlog.get_logger("anabranch").warning(lowered)
     try:
         failure = asyncio.run(_until_stopped(lambda give_up: make(settings, give_up), ready))
     except (StoreError, OSError) as error:

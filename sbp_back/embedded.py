@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
@@ -42,7 +42,7 @@ class EmbeddedOptions:
     """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
     document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
     ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
-    ``dialect``: what the first two speak."""
+    ``dialect``: what the first two speak. ``max_connections``: of each listener."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -52,6 +52,7 @@ class EmbeddedOptions:
     dialect: str = "sbp-0.2"
     pd_listener: ListenerOptions = field(default_factory=ListenerOptions.placement_driver)
     range_server_listener: ListenerOptions = field(default_factory=ListenerOptions)
+    max_connections: int = 2_000
     heartbeat_seconds: float = 3.0
 
 
@@ -126,6 +127,7 @@ async def start_embedded(
 
     def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
         address = options.listen.get(name)
+        listener = replace(listener, max_connections=options.max_connections)
         return None if address is None else ListenAt(address, options.advertise.get(name), options.dialect, listener)
 
     # The store first: its lock guards the whole directory.

@@ -75,7 +75,7 @@ class ListenerOptions:
     goaway: GoAwayForm = GoAwayForm.RANGE_SERVER
     idle_seconds: float = 6.0
     stall_seconds: float = 60.0
-    max_connections: int = 10_000
+    max_connections: int = 2_000
     max_unanswered_bytes: int = 32 * 1024 * 1024
     max_unanswered_requests: int = 4096
     write_high_bytes: int = 4 * 1024 * 1024
