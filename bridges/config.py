@@ -190,6 +190,9 @@ class KafkaSettings(_Section):
         description="Largest request accepted; a larger one ends its connection.",
     )
     fetch_max_bytes: Size = Field(default=55 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
+    fetch_max_wait_ms: Duration = Field(
+        default=300_000, description="Longest time a fetch waits for data, whatever it asks for."
+    )
     max_connections: int = Field(default=10_000, ge=1, description="Most connections at the same time.")
     connections_max_idle_ms: Duration = Field(
         default=600_000, ge=1, description="Time after which an idle connection is closed."
@@ -212,10 +215,10 @@ class KafkaSettings(_Section):
 class LimitSettings(_Section):
     max_partitions: int = Field(default=100_000, ge=1, description="Most partitions of all topics together.")
     max_partitions_per_topic: int = Field(default=10_000, ge=1, description="Most partitions of one topic.")
-    unacknowledged_bytes: Size = Field(
+    connections_memory_bytes: Size = Field(
         default=256 * 1024**2,
-        ge=1024,
-        description="Bytes that may be in flight over all connections before reading stops.",
+        ge=1024**2,
+        description="Memory for all that connections have under way: requests, answers that were not taken, reads.",
     )
     batch_records: int = Field(
         default=250_000,

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from bridges import backend, node_metrics, promises
+from bridges.budget import MemoryBudget
 from bridges.catalog import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.config import Settings, SettingsError
 from bridges.data_dir import DataDirectory, write_ready_file
@@ -72,6 +73,7 @@ class Node:
     the node can no longer serve and must end; the process's entry point then stops it with a non-zero exit code.
     """
 
+    budget: MemoryBudget
     client: Streams
     db: Database
     catalog: Catalog
@@ -155,6 +157,9 @@ class Node:
 
     async def _start(self) -> None:
         settings = self.settings
+        self.budget = MemoryBudget(
+            settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon
+        )
         self._directory = DataDirectory(settings.data_dir)
         if settings.listen.get(CONSOLE) != OFF:
             # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
+from bridges.budget import Kind, MemoryBudget
 from bridges.front import live_groups
 from bridges.group_view import records_behind
 from bridges.metrics import counter, gauge
@@ -39,6 +40,7 @@ def _about(node: Node) -> Iterator[Metric]:
     groups = {*live_groups(node.fronts), *node.progress.names()}
     yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
     yield from process_metrics()
+    yield from budget_metrics(node.budget)
     yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
 
@@ -48,6 +50,17 @@ def process_metrics() -> Iterator[Metric]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
     yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+
+
+def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
+    """What connections hold of a process's memory."""
+    held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by what it is for.", "kind")
+    for kind in Kind:
+        held.add_metric([kind.name.lower()], budget.by_kind[kind])
+    yield held
+    yield _value("anabranch_connections_memory_limit_bytes", "Most of that memory.", budget.total)
+    yield _value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
+    yield _total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
 
 
 def _partitions(node: Node) -> Iterator[Metric]:

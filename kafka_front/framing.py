@@ -4,8 +4,8 @@ Bytes are received into a buffer that all connections of a listener share. A sma
 one gets a bytearray of its own, into which the rest is received directly. Frames of Produce are always mutable, so
 that the offset and epoch of their batches can be stamped in place.
 
-A large frame that is not complete yet needs a reservation of its whole size, made before the first byte is kept: so
-the memory of half-received frames is bounded, and whoever holds a reservation can always finish.
+A large frame that is not complete yet needs a reservation of its whole size, made before it gets a buffer: so the
+memory of half-received frames is bounded, and whoever holds a reservation can always finish.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-#: Frames above this many bytes are received into their own buffer.
-LARGE_FRAME = 64 * 1024
+#: Frames above this many bytes that do not come at once are received into their own buffer.
+LARGE_FRAME = 16 * 1024
 #: Size of the shared buffer: a partial small frame at its front always leaves room.
 RECEIVE_BUFFER = 256 * 1024
 #: What a large frame's buffer starts with; it grows as bytes arrive, so that a mere length allocates little.
@@ -44,6 +44,7 @@ class Framer:
 
     Between the two calls no other framer may use the same :class:`ReceiveBuffer`. ``reserve`` is asked for the memory
     of a large frame; while it refuses, the framer is :attr:`blocked` and must not receive until :meth:`retry` helps.
+    It is blocked as well when complete frames came before the large one, which may decide whether there is room.
     """
 
     __slots__ = ("_filled", "_frame", "_limit", "_need", "_reserve", "_shared", "_stash", "blocked", "reserved")
@@ -59,6 +60,21 @@ class Framer:
         self.blocked = False
         #: Bytes reserved for the frame under way; whoever granted them takes them back when it is complete or lost.
         self.reserved = 0
+
+    @property
+    def receiving(self) -> bool:
+        """A large frame with a reservation is under way: it must be received to its end."""
+        return self._frame is not None
+
+    @property
+    def stashed(self) -> int:
+        """Bytes held of a frame that is not complete and has no reservation."""
+        return len(self._stash)
+
+    @property
+    def blocked_by(self) -> int:
+        """Bytes of the frame whose reservation was refused; 0 if none was."""
+        return int(_LENGTH.unpack_from(self._stash)[0]) if self.blocked else 0
 
     @property
     def partial(self) -> int:
@@ -113,7 +129,7 @@ class Framer:
                 pos = start + size
                 part = view[start:pos]
                 frames.append(bytes(part) if data[start] or data[start + 1] else bytearray(part))
-            elif size > LARGE_FRAME and self._reserve(size):
+            elif size > LARGE_FRAME and not frames and self._reserve(size):
                 self._start_large(size, view[start:end])
                 pos = end
             else:

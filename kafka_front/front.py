@@ -76,11 +76,10 @@ class KafkaFront:
         limits = Limits(
             frame_bytes=settings.kafka.max_request_bytes,
             connection_bytes=settings.kafka.unacknowledged_bytes_per_connection,
-            node_bytes=settings.limits.unacknowledged_bytes,
             idle_seconds=settings.kafka.connections_max_idle_ms / 1000,
             max_connections=settings.kafka.max_connections,
         )
-        server = self._server = Server(registry, limits, _Observer(service.metrics))
+        server = self._server = Server(registry, limits, _Observer(service.metrics), self._node.budget)
         bound: dict[str, Address] = {}
         for name, address in listen.items():
             told = settings.advertise.get(name)

@@ -1,4 +1,4 @@
-"""Listening sockets and what their connections share: limits, the handlers, bytes in flight, the idle sweep."""
+"""Listening sockets and what their connections share: limits, the handlers, the memory budget, the idle sweep."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 import structlog
 
+from bridges.budget import MemoryBudget
 from kafka_front.dispatch import Registry
 from kafka_front.framing import ReceiveBuffer
 from kafka_front.session import Connection, Observer
 
 log = structlog.get_logger(__name__)
+
+_BUDGET = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +26,13 @@ class Limits:
 
     #: Largest request (socket.request.max.bytes).
     frame_bytes: int = 100 * 1024 * 1024
-    #: Bytes of unanswered requests of one connection above which it is not read.
+    #: Bytes of unanswered requests of one connection above which it is not read; all connections share the budget.
     connection_bytes: int = 64 * 1024 * 1024
-    #: The same for all connections together.
-    node_bytes: int = 512 * 1024 * 1024
     #: Unsent bytes of responses above which a connection's next request waits.
     write_buffer_bytes: int = 1024 * 1024
     #: Connections with no request for this long are closed (connections.max.idle.ms).
     idle_seconds: float = 600.0
-    #: A large request must be complete this long after its first byte: it holds memory that others wait for.
+    #: A request must be complete this long after its first byte: it holds memory that others wait for.
     receive_seconds: float = 120.0
     max_connections: int = 10_000
 
@@ -58,60 +59,25 @@ class NullObserver:
         pass
 
 
-class Flow:
-    """Bytes of unanswered requests, and of large ones still being received, on all connections.
-
-    Each has its own bound of ``limit`` bytes, so that senders which stall cannot keep others from being answered.
-    Paused connections are woken when there is room again, those that wait longest first.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.bytes = 0
-        self.reserved = 0
-        self.full = False
-        self.paused: dict[Connection, None] = {}
-
-    def reserve(self, size: int) -> bool:
-        """Take room for a large frame if there is any; a single one is never too large."""
-        if self.reserved and self.reserved + size > self.limit:
-            return False
-        self.reserved += size
-        return True
-
-    def unreserve(self, size: int) -> None:
-        """Give back what :meth:`reserve` granted."""
-        self.reserved -= size
-        self._wake()
-
-    def take(self, size: int) -> None:
-        self.bytes += size
-        if self.bytes > self.limit:
-            self.full = True
-
-    def give(self, size: int) -> None:
-        self.bytes -= size
-        if self.full and self.bytes <= self.limit // 2:
-            self.full = False
-            self._wake()
-
-    def _wake(self) -> None:
-        for connection in list(self.paused):
-            connection.maybe_resume()
-
-
 class Server:
     """All listeners of one front.
 
-    Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`.
+    Use: ``await listen(...)`` for each listener, then :meth:`drain` and :meth:`close`. ``budget`` bounds what all
+    connections hold; without one the server has its own.
     """
 
-    def __init__(self, registry: Registry, limits: Limits | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        limits: Limits | None = None,
+        observer: Observer | None = None,
+        budget: MemoryBudget | None = None,
+    ) -> None:
         self.registry = registry
         self.limits = limits or Limits()
         self.observer: Observer = observer or NullObserver()
         self.loop = asyncio.get_running_loop()
-        self.flow = Flow(self.limits.node_bytes)
+        self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
         self.receive_buffer = ReceiveBuffer()
         self.connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
@@ -151,7 +117,6 @@ class Server:
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
-        self.flow.paused.pop(connection, None)
         if connection in self.connections:
             self.connections.remove(connection)
             self.observer.connection_closed()
@@ -213,7 +178,7 @@ class Server:
         oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
         for connection in list(self.connections):
             if connection.receiving_since < slowest:
-                connection.close("a large request was not complete in time")
+                connection.close("a request was not complete in time")
             elif connection.last_active < oldest and connection.idle:
                 connection.shut()
         self._sweep_later()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import structlog
 
+from bridges.budget import Kind
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.framing import FrameError, Framer
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Later than any time: no large frame is under way.
+#: Later than any time: no frame is under way.
 _NOT_RECEIVING = float("inf")
+#: Bytes that may be queued behind a request that others have to wait for.
+_QUEUED_BYTES = 64 * 1024
+#: What is received at once while memory is short: all connections together may do so in one turn of the loop.
+_CAUTIOUS_BYTES = 16 * 1024
 
 
 class Observer(Protocol):
@@ -121,11 +126,14 @@ class Connection(asyncio.BufferedProtocol):
         self.receiving_since = _NOT_RECEIVING
         self._advertised = advertised
         self._loop = server.loop
-        self._flow = server.flow
+        self._budget = server.budget
+        self._account = server.budget.account(self._on_room)
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
-        self._framer = Framer(server.receive_buffer, server.limits.frame_bytes, server.flow.reserve)
+        self._framer = Framer(server.receive_buffer, server.limits.frame_bytes, self._reserve)
+        self._stashed = 0
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
+        self._waiting_bytes = 0
         self._slots: deque[Context] = deque()
         self._only_produce = True
         self._output: list[Buffer] = []
@@ -153,36 +161,64 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._framer.space()
+        framer = self._framer
+        if self._budget.scarce and not framer.receiving:
+            return framer.space()[:_CAUTIOUS_BYTES]
+        return framer.space()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing or self._draining:
             return
         self.last_active = now = monotonic()
+        framer = self._framer
         try:
-            frames = self._framer.received(nbytes)
+            frames = framer.received(nbytes)
         except FrameError as error:
             self.close(f"{error}", client_id=None)
             return
-        framer = self._framer
-        if framer.reserved:
-            if framer.partial:
-                self.receiving_since = min(self.receiving_since, now)
-            else:
-                self._unreserve()
-        if framer.blocked and self._reading:
-            self._pause()
+        if self._stashed or framer.stashed:
+            self._count_stash()
         if not frames:
+            self.receiving_since = min(self.receiving_since, now)
+            if self._reading and self._must_pause():
+                self._pause()
             return
+        self.receiving_since = now if framer.partial else _NOT_RECEIVING
         size = 0
         for frame in frames:
             size += len(frame)
             self._waiting.append((frame, now))
         self.in_flight += size
-        self._flow.take(size)
+        self._waiting_bytes += size
+        if framer.reserved and not framer.receiving:
+            size -= framer.reserved  # what was reserved for it is the frame's from now on
+            framer.reserved = 0
+        if size:
+            self._account.take(Kind.REQUESTS, size)
         self._work()
+        if framer.blocked and not self._closing:
+            framer.retry()
+            self._count_stash()
         if self._reading and self._must_pause():
             self._pause()
+
+    def _count_stash(self) -> None:
+        """The bytes of a small frame that is not complete count as well: connections are many."""
+        stashed = self._framer.stashed
+        if stashed > self._stashed:
+            self._account.take(Kind.REQUESTS, stashed - self._stashed)
+        elif stashed < self._stashed:
+            self._account.give(Kind.REQUESTS, self._stashed - stashed)
+        self._stashed = stashed
+
+    def _reserve(self, size: int) -> bool:
+        """May a large frame be received? Not while what came before it keeps it from being started."""
+        if self._waiting or (self._slots and not self._only_produce):
+            return False
+        if not self._account.admit(Kind.REQUESTS, size, self._stashed):
+            return False
+        self._stashed = 0
+        return True
 
     def eof_received(self) -> bool:
         """Close our side as well: a client that stops sending has no use for later answers."""
@@ -215,10 +251,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._outbox = None
         self._reading = False
-        if self._framer.reserved:
-            self._unreserve()
-        released = sum(len(frame) for frame, _ in self._waiting)
-        self._waiting.clear()
+        framer = self._framer
+        self._account.give(Kind.REQUESTS, framer.reserved + self._stashed)
+        framer.reserved = self._stashed = 0
+        released = self._forget_waiting()
         for slot in self._slots:
             # The appends of a Produce go on and hold its bytes: they stay accounted until the handler answers.
             if slot.key != ApiKey.PRODUCE:
@@ -227,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._output.clear()
         self._release(released)
+        self._account.close()
         self.server.forget(self)
         callbacks, self._on_close = self._on_close, set()
         for callback in callbacks:
@@ -267,9 +304,7 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Start nothing more, and close as soon as what is in progress is answered."""
         self._draining = True
-        released = sum(len(frame) for frame, _ in self._waiting)
-        self._waiting.clear()
-        self._release(released)
+        self._release(self._forget_waiting())
         if self._reading:
             self._pause()
         if self.idle:
@@ -319,12 +354,15 @@ class Connection(asyncio.BufferedProtocol):
             if slots and not (self._only_produce and not frame[0] and not frame[1]):
                 break
             waiting.popleft()
+            self._waiting_bytes -= len(frame)
             self._start(frame, arrived)
         self._busy = False
         if self._output:
             self._flush()
         if self._draining and self.idle:
             self.shut()
+        elif not self._reading:
+            self.maybe_resume()
 
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
         """Decode and handle one request."""
@@ -497,42 +535,70 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- back-pressure ---------------------------------------------------------------------------------------------
 
-    def _unreserve(self) -> None:
-        """The large frame is complete, or will never be."""
-        size, self._framer.reserved = self._framer.reserved, 0
-        self.receiving_since = _NOT_RECEIVING
-        self._flow.unreserve(size)
-
     def _must_pause(self) -> bool:
-        return self._write_paused or self.in_flight > self.server.limits.connection_bytes or self._flow.full
+        framer = self._framer
+        if framer.receiving:
+            return False  # its memory is reserved: the sooner it is complete the better
+        return (
+            framer.blocked
+            or self._write_paused
+            or self.in_flight > self.server.limits.connection_bytes
+            or self._waiting_bytes > _QUEUED_BYTES
+            or self._account.crowded
+        )
 
     def _pause(self) -> None:
         if self._transport is not None and not self._closing:
             self._reading = False
             self._transport.pause_reading()
-            self._flow.paused[self] = None
+            if self.in_flight or self._framer.blocked:
+                self.receiving_since = _NOT_RECEIVING  # it is we who keep it from sending
+            if not self._draining:
+                self.maybe_resume()  # or wait for room
+
+    def _forget_waiting(self) -> int:
+        """Drop what was not started; returns its bytes."""
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        self._waiting.clear()
+        return size
 
     def _release(self, size: int) -> None:
         if size:
             self.in_flight -= size
-            self._flow.give(size)
+            self._account.give(Kind.REQUESTS, size)
             if not self._reading:
                 self.maybe_resume()
 
+    def _on_room(self) -> None:
+        """The budget has room for what this connection waits for."""
+        if not self._reading:
+            self.maybe_resume()
+
     def maybe_resume(self) -> None:
-        """Read again if nothing stands against it any more."""
+        """Read again if nothing stands against it any more; if it is memory, wait for that."""
         if self._reading or self._closing or self._draining or self._transport is None:
             return
-        if self._write_paused or self._flow.full or self.in_flight > self.server.limits.connection_bytes // 2:
+        if (
+            self._write_paused
+            or self.in_flight > self.server.limits.connection_bytes // 2
+            or self._waiting_bytes > _QUEUED_BYTES // 2
+        ):
             return
         framer = self._framer
         if framer.blocked:
             framer.retry()
             if framer.blocked:
+                if not self._waiting and not self._slots:
+                    self._account.wait(framer.blocked_by, self._stashed)
                 return
-            self.receiving_since = monotonic()
+            self._count_stash()
+        elif self._account.crowded:
+            self._account.wait()
+            return
+        self._account.stop_waiting()
+        if framer.partial:
+            self.receiving_since = min(self.receiving_since, monotonic())
         self._reading = True
-        self._flow.paused.pop(self, None)
         self._transport.resume_reading()
 
 

@@ -91,6 +91,11 @@ class MemoryBudget:
         """Bytes held by all accounts."""
         return self._small + self._shared
 
+    @property
+    def scarce(self) -> bool:
+        """So much is held that what comes unasked should come in small pieces."""
+        return self._small + self._shared > self.capacity
+
     def account(self, on_room: Callable[[], None]) -> Account:
         """A new account. ``on_room`` is called once after each :meth:`Account.wait`, when there is room."""
         self.accounts += 1
@@ -118,26 +123,29 @@ class MemoryBudget:
     def _fits_share(self, size: int) -> bool:
         return self._small + size <= max(self.reserve, self.total - self._shared)
 
-    def _fits(self, account: Account, size: int) -> bool:
+    def _fits(self, account: Account, more: int) -> bool:
         """Within the account's share, or its part of what the others leave."""
         before, share = account.held, self.share
-        after = before + size
+        after = before + more
         if after <= share:
-            return self._fits_share(size)
+            return more <= 0 or self._fits_share(more)
         beyond = after - share
         left = self._left(account)
-        if beyond > left // _PART or self.held + size > self.total:
+        if beyond > left // _PART or self.held + more > self.total:
             return False
         return before >= share or self._fits_share(share - before)
 
-    def _fits_large(self, account: Account, size: int) -> bool:
+    def _fits_large(self, account: Account, more: int, instead: int) -> bool:
         """As the one request that may be larger than its part."""
         if self._large is not None:
             self._settle_large(self._large)
-        if account.held > self.share or self._large is not None or self._claimant not in (None, account):
+        if self._large is not None or self._claimant not in (None, account) or account.held - instead > self.share:
             return False
-        beyond = account.held + size - self.share
-        return beyond > 0 and (not self._shared or (beyond <= self._left(account) and self.held + size <= self.total))
+        beyond = account.held + more - self.share
+        if beyond <= 0:
+            return False
+        alone = self._shared == max(0, account.held - self.share)
+        return alone or (beyond <= self._left(account) and self.held + more <= self.total)
 
     def _settle_large(self, account: Account) -> None:
         """The large request is given back, at least in part: is the account one like the others again?"""
@@ -147,13 +155,14 @@ class MemoryBudget:
 
     def _place(self, account: Account) -> None:
         """Put an account that waits, new or with other bytes held than before, where it belongs."""
-        need = account.held + account.wanted
+        rest = account.held - account.instead
+        need = rest + account.wanted
         bucket = need.bit_length()
         if bucket != account.bucket:
             self._lift(account)
             account.bucket = bucket
             self._buckets.setdefault(bucket, {})[account] = None
-        if account.held <= self.share < need:
+        if rest <= self.share < need:
             self._claims.setdefault(account)
             if self._claimant is None:
                 self._claimant = account
@@ -192,18 +201,25 @@ class MemoryBudget:
             account = self._next()
             if account is None:
                 return
+            claims = account is self._claimant
             self._leave(account)
+            if claims:
+                self._claimant = account  # until it has had the chance to ask
             account.on_room()
+            if claims:
+                self._claimant = next(iter(self._claims), None)
         self._look()
 
     def _next(self) -> Account | None:
         """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
         claimant = self._claimant
-        if claimant is not None and self._fits_large(claimant, claimant.wanted):
+        if claimant is not None and self._fits_large(
+            claimant, claimant.wanted - claimant.instead, claimant.instead
+        ):
             return claimant
         for bucket in sorted(self._buckets):
             account = next(iter(self._buckets[bucket]))
-            if self._fits(account, account.wanted):
+            if self._fits(account, account.wanted - account.instead):
                 return account
         return None
 
@@ -211,7 +227,7 @@ class MemoryBudget:
 class Account:
     """What one connection holds of a :class:`MemoryBudget`."""
 
-    __slots__ = ("_budget", "_closed", "bucket", "held", "on_room", "wanted")
+    __slots__ = ("_budget", "_closed", "bucket", "held", "instead", "on_room", "wanted")
 
     def __init__(self, budget: MemoryBudget, on_room: Callable[[], None]) -> None:
         self.on_room = on_room
@@ -219,21 +235,27 @@ class Account:
         """Bytes."""
         self.wanted = 0
         """Bytes it waits for; 0 while it does not wait."""
+        self.instead = 0
+        """Bytes held that it would give for those."""
         self.bucket = -1
         """For the budget: where it stands among those that wait."""
         self._budget = budget
         self._closed = False
 
-    def admit(self, kind: Kind, size: int) -> bool:
-        """Hold ``size`` more bytes if they fit; False, and nothing is held, if they do not."""
+    def admit(self, kind: Kind, size: int, instead: int = 0) -> bool:
+        """Hold ``size`` more bytes if they fit; False, and nothing changes, if they do not.
+
+        ``instead``: bytes of the same kind that are held already and given for them.
+        """
         budget = self._budget
-        if not budget._fits(self, size):
-            if not budget._fits_large(self, size):
+        more = size - instead
+        if not budget._fits(self, more):
+            if not budget._fits_large(self, more, instead):
                 budget.refused += 1
                 return False
             budget._large = self
-        budget._change(self, size)
-        budget.by_kind[kind] += size
+        budget._change(self, more)
+        budget.by_kind[kind] += more
         return True
 
     def grant(self, kind: Kind, most: int, least: int) -> int:
@@ -268,15 +290,16 @@ class Account:
         """Not one more byte fits: nothing more should be received for it."""
         return not self._budget._fits(self, 1)
 
-    def wait(self, size: int = 1) -> None:
-        """Have ``on_room`` called when ``size`` bytes fit, once; replaces what it waited for.
+    def wait(self, size: int = 1, instead: int = 0) -> None:
+        """Have ``on_room`` called when ``size`` bytes fit, once; replaces what it waited for. See :meth:`admit`.
 
-        Others may be quicker: whoever is told asks again, and waits again if it is refused.
+        Whoever is told asks again, at once if its request is large; it waits again if it is refused.
         """
         self.stop_waiting()
         if self._closed:
             return
         self.wanted = max(1, size)
+        self.instead = instead
         self._budget.waiting += 1
         self._budget._place(self)
         self._budget._look()

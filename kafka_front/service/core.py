@@ -40,6 +40,7 @@ class KafkaService:
         self.translator = Translator(_TRANSLATED_BYTES)
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
+        self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
         self.groups = GroupService(self.progress, node.catalog, group_settings(kafka), node_id=node.node_id)
 

@@ -24,6 +24,7 @@ def feed(framer: Framer, data: bytes, cuts: list[int]) -> list[bytes | bytearray
         turn += 1
         space[:count] = data[pos : pos + count]
         frames += framer.received(count)
+        framer.retry()
         pos += count
     return frames
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bridges.budget import MemoryBudget
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
 from kafka_front.server import Limits, NullObserver, Server
 from kafka_front.service import api_versions
@@ -104,12 +105,13 @@ class Front:
         self.server: Server
         self.clients: list[Client] = []
 
-    async def start(self, limits: Limits | None = None) -> None:
+    async def start(self, limits: Limits | None = None, memory: int = 64 * 1024 * 1024) -> None:
         api_versions.register(self.registry)
         self.registry.register(ApiKey.PRODUCE, self._produce)
         self.registry.register(ApiKey.FETCH, self._fetch)
         self.registry.register(ApiKey.HEARTBEAT, lambda ctx, request: self.heartbeat(ctx, request))
-        self.server = Server(self.registry, limits or Limits(), self.observer)
+        budget = MemoryBudget(memory, asyncio.get_running_loop().call_soon)
+        self.server = Server(self.registry, limits or Limits(), self.observer, budget)
         self.address = await self.server.listen("kafka", "127.0.0.1", 0)
 
     def _notify(self) -> None:
@@ -338,7 +340,7 @@ async def test_no_response(front: Front) -> None:
     front.heartbeat = lambda ctx, request: NO_RESPONSE
     client.send(0, m.HeartbeatRequest())
     front.heartbeat = lambda ctx, request: m.HeartbeatResponse()
-    assert front.server.flow.bytes == 0
+    assert front.server.budget.held == 0
 
 
 async def test_failure_without_acks_closes(front: Front) -> None:
@@ -418,7 +420,7 @@ async def test_connection_loss_calls_back_and_late_answers_are_dropped(front: Fr
     client.writer.close()
     await gone.wait()
     assert ctx.connection.closed
-    assert front.server.flow.bytes == 0
+    assert front.server.budget.held == 0
     ctx.respond(m.FetchResponse())
     assert forgotten == []
     late: list[int] = []
@@ -436,14 +438,14 @@ async def test_produce_bytes_stay_accounted_after_the_client_left(front: Front) 
     ctx.connection.on_close(gone.set)
     client.writer.close()
     await gone.wait()
-    assert 50_000 < front.server.flow.bytes < 50_200
+    assert 50_000 < front.server.budget.held < 50_200
     ctx.respond(produced("t"))
-    assert front.server.flow.bytes == 0
+    assert front.server.budget.held == 0
 
 
 async def test_reading_pauses_while_too_much_is_unanswered() -> None:
     front = Front()
-    await front.start(Limits(connection_bytes=100_000, node_bytes=250_000))
+    await front.start(Limits(connection_bytes=100_000))
     greedy, modest = await front.connect(), await front.connect()
     for n in range(40):
         greedy.send(9, produce(f"g{n}", b"x" * 50_000))
@@ -457,71 +459,124 @@ async def test_reading_pauses_while_too_much_is_unanswered() -> None:
         ctx, request = front.produces.pop(0)
         ctx.respond(produced(request.topic_data[0].name))
     assert [topic_of((await greedy.receive())[1]) for _ in range(40)] == [f"g{n}" for n in range(40)]
-    assert front.server.flow.bytes == 0
+    assert front.server.budget.held == 0
     assert (await modest.call(0, m.HeartbeatRequest())).error_code == 0
     await finish(front)
 
 
-async def test_node_limit_pauses_all_and_wakes_all() -> None:
+async def test_the_budget_pauses_connections_and_wakes_all() -> None:
     front = Front()
-    await front.start(Limits(connection_bytes=10_000_000, node_bytes=100_000))
-    clients = [await front.connect() for _ in range(3)]
+    await front.start(memory=200_000)
+    clients = [await front.connect() for _ in range(6)]
     for client in clients:
         client.send(9, produce("first", b"x" * 60_000))
-    await front.until(lambda: len(front.produces) == 3)
-    assert front.server.flow.full
-    assert len(front.server.flow.paused) == 2  # the first one came in before the bound was passed
-    for client in clients:
         client.send(9, produce("second", b"x" * 60_000))
-    for _ in range(6):
+    await turns(lambda: front.server.budget.waiting > 0)
+    for _ in range(12):
         await front.until(lambda: bool(front.produces))
         front.produces.pop(0)[0].respond(produced("t"))
     for client in clients:
         await client.receive()
         await client.receive()
-    assert not front.server.flow.full
-    assert not front.server.flow.paused
+    await turns(lambda: front.server.budget.waiting == 0)
+    assert front.server.budget.held == 0
     await finish(front)
 
 
 async def test_memory_of_unfinished_requests_is_bounded() -> None:
     front = Front()
-    await front.start(Limits(node_bytes=500_000))
-    flow = front.server.flow
+    await front.start(memory=500_000)
+    budget = front.server.budget
     first, second = await front.connect(), await front.connect()
     whole = b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 400_000)))
     other = b"".join(codec.encode_request(9, 2, "c", produce("two", b"y" * 300_000)))
     first.sent[1], second.sent[2] = (0, 9), (0, 9)
     first.writer.write(whole[:5000])
-    await turns(lambda: flow.reserved > 0)
+    await turns(lambda: budget.held > 300_000)
+    assert budget.held == len(whole) - 4
     second.writer.write(other)
-    await turns(lambda: len(flow.paused) == 1)
-    assert flow.reserved == len(whole) - 4
+    await turns(lambda: budget.waiting == 1)
+    assert budget.held <= len(whole) + 256 * 1024  # what was received before the reservation was refused
     assert front.produces == []
     third = await front.connect()
     assert (await third.call(0, m.HeartbeatRequest())).error_code == 0  # small requests need no reservation
     first.writer.write(whole[5000:])
-    await front.until(lambda: len(front.produces) == 2)
-    assert flow.reserved == 0
-    for ctx, request in front.produces:
-        ctx.respond(produced(request.topic_data[0].name))
+    await front.until(lambda: len(front.produces) == 1)
+    front.produces.pop()[0].respond(produced("one"))
     assert topic_of((await first.receive())[1]) == "one"
+    await front.until(lambda: len(front.produces) == 1)
+    front.produces.pop()[0].respond(produced("two"))
     assert topic_of((await second.receive())[1]) == "two"
     first.writer.write(whole[:5000])
-    await turns(lambda: flow.reserved > 0)
+    await turns(lambda: budget.held > 300_000)
     first.writer.close()
-    await turns(lambda: flow.reserved == 0)
+    await turns(lambda: budget.held == 0)
     await finish(front)
 
 
-async def test_a_large_request_must_arrive_in_time() -> None:
+@pytest.mark.parametrize("size", [400_000, 10_000])
+async def test_a_request_must_arrive_in_time(size: int) -> None:
     front = Front()
     await front.start(Limits(receive_seconds=0.05))
     client = await front.connect()
-    client.writer.write(b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 400_000)))[:5000])
+    client.writer.write(b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * size)))[:5000])
     assert await client.closed()
-    assert front.server.flow.reserved == 0
+    await turns(lambda: front.server.budget.held == 0)
     await finish(front)
+
+
+async def test_what_waits_behind_a_long_poll_holds_little_memory_however_much_is_sent() -> None:
+    front = Front()
+    await front.start(memory=32 * 1024 * 1024)
+    budget = front.server.budget
+    hogs = [await front.connect() for _ in range(9)]
+    for number, hog in enumerate(hogs):
+        hog.send(11, m.FetchRequest(max_wait_ms=2**31 - 1))
+        for _ in range(80):
+            hog.send(9, produce("queued", b"x" * (50_000 if number % 2 else 500_000)))
+    await front.until(lambda: len(front.fetches) == 9)
+    await turns(lambda: sum(not c._reading for c in front.server.connections) == 9)
+    assert budget.held <= 9 * (64 * 1024 + 256 * 1024)
+    modest = await front.connect()
+    modest.send(9, produce("modest", b"x" * 3_000_000))
+    await front.until(lambda: len(front.produces) == 1)
+    front.produces.pop()[0].respond(produced("modest"))
+    assert topic_of((await modest.receive())[1]) == "modest"
+    # What was queued is not lost: it is read when the poll ends.
+    for ctx, _ in front.fetches:
+        ctx.respond(m.FetchResponse())
+    for hog in hogs[:2]:
+        await hog.receive()
+    answered = 0
+    while answered < 9 * 80:
+        await front.until(lambda: bool(front.produces))
+        while front.produces:
+            answered += 1
+            front.produces.pop(0)[0].respond(produced("queued"))
+    for hog in hogs[:2]:
+        for _ in range(80):
+            assert topic_of((await hog.receive())[1]) == "queued"
+    for hog in hogs:
+        hog.writer.transport.abort()
+    await turns(lambda: budget.held == 0)
+    await finish(front)
+
+
+async def test_many_halves_of_small_requests_are_counted(front: Front) -> None:
+    clients = [await front.connect() for _ in range(20)]
+    whole = b"".join(codec.encode_request(9, 1, "c", produce("one", b"x" * 12_000)))
+    for client in clients:
+        client.writer.write(whole[:10_000])
+    await turns(lambda: front.server.budget.held == 20 * 10_000)
+    for client in clients:
+        client.sent[1] = (0, 9)
+        client.writer.write(whole[10_000:])
+    for client in clients:
+        await front.until(lambda: bool(front.produces))
+        front.produces.pop()[0].respond(produced("one"))
+    for client in clients:
+        await client.receive()
+    assert front.server.budget.held == 0
 
 
 async def turns(condition: Callable[[], bool]) -> None:
@@ -684,7 +739,7 @@ async def test_drain_answers_what_is_in_progress_and_nothing_more(front: Front) 
     await draining
     with pytest.raises(OSError, match=r"refused|failed"):
         await front.connect()
-    assert front.server.flow.bytes == 0
+    assert front.server.budget.held == 0
 
 
 async def test_errors_told_are_counted(front: Front) -> None:

@@ -113,6 +113,32 @@ def test_a_large_request_gets_its_turn_although_others_never_stop(later: Later) 
     assert large.admit(Kind.REQUESTS, 20 * MIB)
 
 
+def test_large_requests_that_wait_get_their_turns_one_after_the_other(later: Later) -> None:
+    budget = MemoryBudget(64 * MIB, later)
+    order: list[int] = []
+
+    def on_room(number: int) -> None:
+        assert accounts[number].admit(Kind.REQUESTS, 30 * MIB, 200_000)
+        order.append(number)
+
+    accounts = [budget.account(lambda n=n: on_room(n)) for n in range(5)]  # type: ignore[misc]
+    for account in accounts:  # each has received the beginning of its request before it was refused
+        account.take(Kind.REQUESTS, 200_000)
+    first = budget.account(nothing)
+    assert first.admit(Kind.REQUESTS, 30 * MIB)
+    for account in accounts:
+        assert not account.admit(Kind.REQUESTS, 30 * MIB, 200_000)
+        account.wait(30 * MIB, 200_000)
+    later.settle()
+    assert order == []
+    first.give(Kind.REQUESTS, 30 * MIB)
+    for number, account in enumerate(accounts):
+        later.settle()
+        assert order == list(range(number + 1))
+        account.give(Kind.REQUESTS, 30 * MIB)
+    assert budget.held == 0
+
+
 def test_a_large_request_that_waits_does_not_stop_the_others(later: Later) -> None:
     budget = MemoryBudget(256 * MIB, later)
     first, second = budget.account(nothing), budget.account(nothing)
