@@ -157,9 +157,7 @@ class Node:
 
     async def _start(self) -> None:
         settings = self.settings
-        self.budget = MemoryBudget(
-            settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon
-        )
+        self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self._directory = DataDirectory(settings.data_dir)
         if settings.listen.get(CONSOLE) != OFF:
             # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.

@@ -66,6 +66,7 @@ class Context:
         "_done",
         "_output",
         "_request",
+        "_retained",
         "_sent",
         "_size",
         "arrived",
@@ -88,6 +89,7 @@ class Context:
         self._output: list[Buffer] | None = None
         self._sent = 0
         self._done = False
+        self._retained = False
 
     def respond(self, response: Message | Outcome) -> None:
         """Answer a DEFERRED request; NO_RESPONSE finishes it silently. Harmless once the connection is closed.
@@ -99,6 +101,19 @@ class Context:
     def fail(self, code: int, message: str | None = None) -> None:
         """Answer a DEFERRED request with the API's error response for ``code``."""
         self.connection.answer_failure(self, code, message)
+
+    def crashed(self) -> None:
+        """In an except clause of whatever was called for a DEFERRED request: log it, and answer as Kafka does."""
+        self.connection.unexpected(self)
+
+    def retain(self) -> None:
+        """Have the request's memory counted beyond its answer, until :meth:`release`: something still holds it."""
+        self._retained = True
+
+    def release(self) -> None:
+        """The memory of a retained request is free now."""
+        size, self._size = self._size, 0
+        self.connection._release(size)
 
     def __repr__(self) -> str:
         name = APIS[self.key].name if self.key in APIS else str(self.key)
@@ -401,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as error:
             self.answer_failure(ctx, error.code, error.message)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
-            self._unexpected(ctx)
+            self.unexpected(ctx)
 
     async def _await(self, ctx: Context, coroutine: Coroutine[Any, Any, Message | Outcome]) -> None:
         try:
@@ -412,13 +427,13 @@ class Connection(asyncio.BufferedProtocol):
         except KafkaError as error:
             self.answer_failure(ctx, error.code, error.message)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
-            self._unexpected(ctx)
+            self.unexpected(ctx)
 
     def _check(self, ctx: Context, result: Any) -> None:
         if not isinstance(result, Message) and result is not NO_RESPONSE:
             raise TypeError(f"handler of {ctx!r} gave {type(result).__name__}")
 
-    def _unexpected(self, ctx: Context) -> None:
+    def unexpected(self, ctx: Context) -> None:
         """In an except clause: log the exception and answer as Kafka does (rule 69)."""
         log.exception("request failed", api=APIS[ctx.key].name, version=ctx.version, client_id=ctx.client_id)
         self.server.observer.request_failed(ctx.key)
@@ -470,7 +485,9 @@ class Connection(asyncio.BufferedProtocol):
         if ctx._done:
             raise RuntimeError(f"{ctx!r} was answered twice")
         ctx._done = True
-        size, ctx._size = ctx._size, 0
+        size = 0
+        if not ctx._retained:
+            size, ctx._size = ctx._size, 0
         if self._closing:
             self._release(size)
             return
@@ -482,7 +499,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         ctx._output = output
         ctx._sent = sent = sum(map(len, output))
-        self.server.observer.request_done(ctx.key, ctx.version, monotonic() - ctx.arrived, size, sent)
+        self.server.observer.request_done(ctx.key, ctx.version, monotonic() - ctx.arrived, size or ctx._size, sent)
         slots = self._slots
         if slots[0] is ctx:
             while slots and slots[0]._output is not None:

@@ -213,9 +213,7 @@ class MemoryBudget:
     def _next(self) -> Account | None:
         """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
         claimant = self._claimant
-        if claimant is not None and self._fits_large(
-            claimant, claimant.wanted - claimant.instead, claimant.instead
-        ):
+        if claimant is not None and self._fits_large(claimant, claimant.wanted - claimant.instead, claimant.instead):
             return claimant
         for bucket in sorted(self._buckets):
             account = next(iter(self._buckets[bucket]))

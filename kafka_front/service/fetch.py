@@ -7,14 +7,14 @@ tail come from memory, others through the backend, partition by partition in the
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid, CompressionUnsupported, LogError
+from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
-from bridges.formats.compression import Compression
-from bridges.formats.kafka import CODEC_MASK
 from bridges.partition_log import PartitionLog
 from bridges.records import Buffer, StoredBatch
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 _KAFKA = int(FormatId.KAFKA)
 _IDS_SINCE = 13
-_ZSTD_SINCE = 10
-_ATTRIBUTES_LOW = 22
-"""Position of the byte of a record batch that names its compression."""
+_BATCH_HEAD = struct.Struct(">qi4xb")
+_BEFORE_LENGTH = 12
+"""Bytes of a record batch that its length does not count."""
+_MAGIC = 2
 _PartitionData = FetchResponse.PartitionData
 _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
@@ -42,13 +43,13 @@ _NO_RECORDS: Buffer = b""
 class _Slot:
     """One partition of a request."""
 
-    __slots__ = ("asked", "available", "data", "key", "log")
+    __slots__ = ("asked", "data", "key", "log", "unknown")
 
     def __init__(self, key: Key, asked: FetchedPartition) -> None:
         self.key = key
         self.asked = asked
         self.log: PartitionLog | None = None
-        self.available = 0
+        self.unknown = False
         self.data = _PartitionData(
             partition_index=asked.partition,
             high_watermark=-1,
@@ -74,6 +75,7 @@ class _Operation:
         "_owner",
         "_position",
         "_request",
+        "_result",
         "_resumes",
         "_room",
         "_running",
@@ -102,6 +104,7 @@ class _Operation:
         self._position = 0
         self._answered = False
         self._resumes = False
+        self._result: tuple[list[StoredBatch], LogError | None] = ([], None)
         self._room = min(request.max_bytes, owner.max_bytes)
         self._served: list[Key] = []
         self.response: FetchResponse | None = None
@@ -117,11 +120,22 @@ class _Operation:
         if self._unopened:
             for slot in self._slots:
                 if slot.log is not None and not slot.log.is_open:
-                    slot.log.when_open(partial(self._opened, slot))
+                    slot.log.when_open(partial(self._guarded, self._opened, slot))
         else:
             self._wait_or_read()
         self._running = False
         return self.response if self.response is not None else DEFERRED
+
+    def _guarded(self, step: Callable[..., None], *args: object) -> None:
+        """Take a step on behalf of somebody who has others to tell: a defect costs this request only."""
+        if self._running:
+            step(*args)  # whoever started the request answers
+            return
+        try:
+            step(*args)
+        except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
+            self.cancel()
+            self._ctx.crashed()
 
     def _opened(self, slot: _Slot, error: LogError | None) -> None:
         if error is not None:
@@ -132,23 +146,32 @@ class _Operation:
 
     def _wait_or_read(self) -> None:
         enough = self._look()
-        if enough or self._request.max_wait_ms <= 0 or not self._slots:
+        wait_ms = min(self._request.max_wait_ms, self._owner.max_wait_ms)
+        if enough or wait_ms <= 0:
             self._read()
             return
         # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
         self._waited = [slot.log for slot in self._slots if slot.log is not None]
         for log in self._waited:
             log.add_waiter(self)
-        self._timer = self._owner.loop.call_later(self._request.max_wait_ms / 1000, self._expired)
+        self._timer = self._owner.loop.call_later(wait_ms / 1000, self._guarded, self._expired)
         self._ctx.connection.on_close(self.cancel)
 
     def _look(self) -> bool:
-        """Is there an error to tell, or are min_bytes there? Stops counting as soon as they are."""
+        """Is there an error to tell, or are min_bytes there? Stops counting as soon as they are.
+
+        A partition that does not exist is no reason to answer at once, unless there is nothing else to wait for: its
+        error is told with the rest (Kafka does the same), else a consumer of a deleted topic would ask without pause.
+        """
         missing = self._request.min_bytes
+        waits = False
         for slot in self._slots:
             log = slot.log
             if log is None:
+                if slot.unknown:
+                    continue
                 return True
+            waits = True
             code = self._owner.position_error(slot.asked, log)
             if code is not None:
                 slot.refuse(code)
@@ -156,11 +179,15 @@ class _Operation:
             missing -= log.available(slot.asked.fetch_offset, missing if missing > 0 else 1)
             if missing <= 0 and self._request.min_bytes > 0:
                 return True
-        return missing <= 0
+        return missing <= 0 or not waits
 
     def log_moved(self, log: PartitionLog) -> None:
         """A partition we wait for moved (see :class:`bridges.partition_log.Waiter`)."""
-        if not self._finished and (not log.is_open or self._look()):
+        if not self._finished:
+            self._guarded(self._moved, log)
+
+    def _moved(self, log: PartitionLog) -> None:
+        if not log.is_open or self._look():
             self._stop_waiting()
             self._read()
 
@@ -205,15 +232,21 @@ class _Operation:
             if not self._answered:
                 self._resumes = True
                 return
+            self._take(slot, *self._result)
+            self._position += 1
         self._finish()
 
     def _read_done(self, batches: list[StoredBatch], error: LogError | None) -> None:
         """The read of the current slot is answered, within ``log.read`` or later."""
         self._answered = True
-        self._take(self._slots[self._position], batches, error)
-        self._position += 1
+        self._result = (batches, error)
         if self._resumes and not self._finished:
-            self._read()
+            self._guarded(self._go_on)
+
+    def _go_on(self) -> None:
+        self._take(self._slots[self._position], *self._result)
+        self._position += 1
+        self._read()
 
     def _describe(self, slot: _Slot, log: PartitionLog) -> None:
         data = slot.data
@@ -231,11 +264,12 @@ class _Operation:
         self._describe(slot, log)
         if not batches or (self._served and len(batches[0].payload) > self._room):
             return  # only the first partition with data may exceed the limits (rule 42)
-        try:
-            parts = self._owner.payloads(log.stream_id, batches, self._ctx.version)
-        except BatchInvalid as invalid:
+        parts, invalid = self._owner.payloads(log.stream_id, batches)
+        if not parts:
+            assert invalid is not None
             slot.refuse(code_of(invalid))
             return
+        del batches[len(parts) :]
         size = sum(map(len, parts))
         slot.data.records = parts
         self._room -= size
@@ -282,6 +316,7 @@ class Fetch:
         self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
         self.loop = service.loop
         self.max_bytes = service.fetch_max_bytes
+        self.max_wait_ms = service.fetch_max_wait_ms
 
     def handle(self, ctx: Context, request: FetchRequest) -> FetchResponse | Outcome:
         uses_ids = ctx.version >= _IDS_SINCE
@@ -300,11 +335,13 @@ class Fetch:
             topic = self._catalog.by_id.get(uuid.UUID(bytes=asked.topic_id))
             if topic is None:
                 slot.refuse(ErrorCode.UNKNOWN_TOPIC_ID)
+                slot.unknown = True
                 return
             name = topic.name
         slot.log = self._logs.get(name, asked.partition)
         if slot.log is None:
             slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            slot.unknown = True
 
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
         """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
@@ -317,17 +354,24 @@ class Fetch:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return None
 
-    def payloads(self, stream_id: int, batches: list[StoredBatch], version: int) -> list[Buffer]:
-        """The batches in Kafka's format. Raises BatchInvalid for what the client's version cannot be given."""
+    def payloads(self, stream_id: int, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
+        """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that."""
         parts: list[Buffer] = []
+        head = _BATCH_HEAD.unpack_from
         for batch in batches:
             payload = batch.payload
-            if batch.flags & FORMAT_MASK != _KAFKA:
-                payload = self._translator.payload(stream_id, batch, FormatId.KAFKA)
-            elif version < _ZSTD_SINCE and payload[_ATTRIBUTES_LOW] & CODEC_MASK == Compression.ZSTD:
-                raise CompressionUnsupported(f"zstd needs Fetch {_ZSTD_SINCE}, this is {version}")
+            try:
+                if batch.flags & FORMAT_MASK != _KAFKA:
+                    payload = self._translator.payload(stream_id, batch, FormatId.KAFKA)
+                # An SBP client may have stored anything as Kafka's; after a wrong length nothing could be read.
+                elif head(payload) != (batch.base_offset, len(payload) - _BEFORE_LENGTH, _MAGIC):
+                    raise BatchInvalid(f"the batch at offset {batch.base_offset} is not what it says it is")
+            except BatchInvalid as invalid:
+                return parts, invalid
+            except struct.error:
+                return parts, BatchInvalid(f"the batch at offset {batch.base_offset} is too short")
             parts.append(payload)
-        return parts
+        return parts, None
 
 
 def register(registry: Registry, service: KafkaService) -> None:

@@ -32,7 +32,7 @@ _OVERDUE_SCAN_S = 0.5
 class _Operation:
     """One Produce request in flight."""
 
-    __slots__ = ("acks", "ctx", "deadline", "failed", "left", "owner", "response")
+    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "owner", "response")
 
     def __init__(self, owner: Produce, ctx: Context, acks: int, deadline: float) -> None:
         self.owner = owner
@@ -40,15 +40,19 @@ class _Operation:
         self.acks = acks
         self.deadline = deadline
         self.failed = False
+        self.expired = False
         self.response = ProduceResponse()
         # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
         self.left = 1
 
     def settle(self) -> None:
-        """One part is answered; the last one sends the response."""
+        """One part is done with; the last one sends the response, or gives the memory back if that has been sent."""
         self.left -= 1
         if self.left == 0:
-            self.owner.finished(self)
+            if self.expired:
+                self.ctx.release()
+            else:
+                self.owner.finished(self)
 
     def refuse(self, response: _PartitionResponse, code: ErrorCode, message: str) -> None:
         """Answer a partition with an error."""
@@ -65,12 +69,16 @@ class _Operation:
         ]
 
     def expire(self) -> None:
-        """Answer what is not durable in the client's time; the batch may still become so (rule 28)."""
+        """Answer what is not durable in the client's time; the batch may still become so (rule 28).
+
+        Its log holds it until then, so its memory stays counted.
+        """
+        self.expired = True
+        self.ctx.retain()
         for topic in self.response.responses:
             for partition in topic.partition_responses:
                 if partition.error_code == ErrorCode.NONE and partition.base_offset < 0:
                     self.refuse(partition, ErrorCode.REQUEST_TIMED_OUT, "the batch was not durable in time")
-        self.left = -1
         self.owner.finished(self)
 
 
@@ -94,25 +102,30 @@ class _Append:
         self.traffic = traffic
 
     def __call__(self, base_offset: int, error: LogError | None) -> None:
+        try:
+            self._answered(base_offset, error)
+        except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
+            self.operation.ctx.crashed()
+
+    def _answered(self, base_offset: int, error: LogError | None) -> None:
         operation = self.operation
         if error is None:
             self.traffic.appended(1, self.batch.count, len(self.batch.payload))
-        if operation.left < 0:
-            return  # the request was answered when its time ran out
-        response = self.response
-        if error is None:
-            response.base_offset = base_offset
-            response.log_append_time_ms = self.append_time
-        else:
-            operation.refuse(response, code_of(error), str(error))
+        if not operation.expired:
+            response = self.response
+            if error is None:
+                response.base_offset = base_offset
+                response.log_append_time_ms = self.append_time
+            else:
+                operation.refuse(response, code_of(error), str(error))
         operation.settle()
 
     def refused(self, refusal: Refusal) -> None:
         """The batch turned out to be bad when its records were looked at."""
         operation = self.operation
-        if operation.left >= 0:
+        if not operation.expired:
             operation.refuse_batch(self.response, refusal)
-            operation.settle()
+        operation.settle()
 
 
 class Produce:
@@ -208,7 +221,11 @@ class Produce:
     def _scan(self) -> None:
         now = time.monotonic()
         for operation in [operation for operation in self._outstanding if operation.deadline <= now]:
-            operation.expire()
+            try:
+                operation.expire()
+            except Exception:  # noqa: BLE001  # the others' time has run out as well
+                self._outstanding.pop(operation, None)
+                operation.ctx.crashed()
         self._scanning = bool(self._outstanding)
         if self._scanning:
             self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)

@@ -1,4 +1,4 @@
-"""A Fetch that waits lets go of its partitions however the wait ends."""
+"""When a Fetch waits and when it answers, and that it lets go of its partitions however the wait ends."""
 
 from __future__ import annotations
 
@@ -6,46 +6,233 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from bridges.formats import FormatId, Translator
+from bridges.formats.compression import Compression
+from bridges.formats.kafka import encode
 from bridges.metrics import FrontMetrics
+from bridges.partition_log import Batch, PartitionLog
+from bridges.records import Record
 from kafka_front.dispatch import DEFERRED
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
-from tests.bridges.test_partition_log import World, batch, settle
+from sbp_back.entry import pack_entry
+from tests.bridges.log_lab import World, batch, settle
 
 
-async def test_a_partition_trimmed_past_the_position_keeps_no_waiter() -> None:
-    world = World()
-    log = await world.boot()
-    service: Any = SimpleNamespace(
-        logs=world.logs,
-        catalog=None,
-        fetch_sessions=FetchSessions(10),
-        translator=None,
-        loop=asyncio.get_running_loop(),
-        fetch_max_bytes=1 << 20,
-        metrics=FrontMetrics("kafka"),
-    )
-    answers: list[FetchResponse] = []
-    connection = SimpleNamespace(on_close=lambda _: None, forget_on_close=lambda _: None)
-    ctx: Any = SimpleNamespace(version=11, connection=connection, respond=answers.append)
-    for _ in range(2):
-        log.append(batch(), world.done)
-    world.writer.acknowledge(2)
-    request = FetchRequest(
-        max_wait_ms=60_000,
-        min_bytes=1 << 20,
-        topics=[
-            FetchRequest.FetchTopic(
-                topic="t", partitions=[FetchRequest.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)]
-            )
-        ],
-    )
-    assert Fetch(service).handle(ctx, request) is DEFERRED
+class Loop:
+    """Remembers timers instead of waiting for them."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Any, tuple[Any, ...]]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, seconds: float, call: Any, *args: Any) -> Any:
+        self.timers.append((seconds, call, args))
+        return SimpleNamespace(cancel=lambda: None)
+
+
+class Lab:
+    """A Fetch handler over one partition, ``t-0``, of a backend that does what the test says."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.loop = Loop()
+        self.answers: list[FetchResponse] = []
+        self.crashes = 0
+
+    async def start(self) -> PartitionLog:
+        log = await self.world.boot()
+        self.service: Any = SimpleNamespace(
+            logs=self.world.logs,
+            catalog=None,
+            fetch_sessions=FetchSessions(10),
+            translator=Translator(1 << 20),
+            loop=self.loop,
+            fetch_max_bytes=1 << 20,
+            fetch_max_wait_ms=300_000,
+            metrics=FrontMetrics("kafka"),
+        )
+        self.fetch = Fetch(self.service)
+        return log
+
+    def ask(self, request: FetchRequest, version: int = 11) -> Any:
+        def crashed() -> None:
+            self.crashes += 1
+
+        connection = SimpleNamespace(on_close=lambda _: None, forget_on_close=lambda _: None)
+        ctx: Any = SimpleNamespace(version=version, connection=connection, respond=self.answers.append, crashed=crashed)
+        return self.fetch.handle(ctx, request)
+
+    def fill(self, batches: int) -> None:
+        log = self.world.logs.get("t", 0)
+        assert log is not None
+        for _ in range(batches):
+            log.append(batch(), self.world.done)
+        self.world.writer.acknowledge(batches)
+
+
+@pytest.fixture
+async def lab() -> Lab:
+    lab = Lab()
+    lab.log = await lab.start()  # type: ignore[attr-defined]
+    return lab
+
+
+def request(*places: tuple[str, int], wait_ms: int = 60_000, min_bytes: int = 1, **more: Any) -> FetchRequest:
+    topics = [
+        FetchRequest.FetchTopic(
+            topic=topic,
+            partitions=[FetchRequest.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)],
+        )
+        for topic, offset in places
+    ]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics, **more)
+
+
+def errors(response: FetchResponse) -> dict[str, int]:
+    return {topic.topic: topic.partitions[0].error_code for topic in response.responses}
+
+
+async def test_a_partition_trimmed_past_the_position_keeps_no_waiter(lab: Lab) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    lab.fill(2)
+    assert lab.ask(request(("t", 0), min_bytes=1 << 20)) is DEFERRED
     assert len(log._waiters) == 1
     await log.trim(1)
     await settle()
-    (answer,) = answers
+    (answer,) = lab.answers
     assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert not log._waiters
+
+
+async def test_an_unknown_topic_does_not_end_the_wait_for_another_and_is_told_with_it(lab: Lab) -> None:
+    assert lab.ask(request(("gone", 0), ("t", 0))) is DEFERRED
+    lab.fill(1)
+    await settle()
+    (answer,) = lab.answers
+    assert errors(answer) == {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t": 0}
+    assert answer.responses[1].partitions[0].records
+
+
+async def test_an_unknown_topic_is_told_when_the_wait_ends(lab: Lab) -> None:
+    assert lab.ask(request(("t", 0), ("gone", 0), wait_ms=500)) is DEFERRED
+    ((seconds, call, args),) = lab.loop.timers
+    assert seconds == 0.5
+    call(*args)
+    assert errors(lab.answers[0]) == {"t": 0, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_unknown_topics_alone_are_answered_at_once(lab: Lab) -> None:
+    answer = lab.ask(request(("gone", 0), ("lost", 0)))
+    assert set(errors(answer).values()) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert isinstance(lab.ask(FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=[])), FetchResponse)
+
+
+async def test_a_session_with_an_unknown_topic_waits_and_tells_of_it_in_every_answer(lab: Lab) -> None:
+    first = request(("t", 0), ("gone", 0), wait_ms=0, session_epoch=0)
+    answer = lab.ask(first)
+    assert answer.session_id
+    assert errors(answer)["gone"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for epoch in (1, 2):
+        again = FetchRequest(
+            session_id=answer.session_id, session_epoch=epoch, max_wait_ms=500, min_bytes=1, max_bytes=1 << 20
+        )
+        assert lab.ask(again) is DEFERRED
+        _, call, args = lab.loop.timers.pop()
+        call(*args)
+        assert errors(lab.answers.pop()) == {"gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_an_offset_out_of_range_still_ends_the_wait(lab: Lab) -> None:
+    answer = lab.ask(request(("gone", 0), ("t", 99)))
+    assert errors(answer)["t"] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_no_fetch_waits_longer_than_the_node_allows(lab: Lab) -> None:
+    assert lab.ask(request(("t", 0), wait_ms=2**31 - 1)) is DEFERRED
+    assert [seconds for seconds, _, _ in lab.loop.timers] == [300.0]
+
+
+@pytest.mark.parametrize("version", [4, 9, 10, 12])
+async def test_zstd_is_served_to_every_version(lab: Lab, version: int) -> None:
+    payload = bytearray(encode([Record(None, b"x" * 500)]))
+    payload[22] = Compression.ZSTD  # of its attributes; nobody looks further
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    log.append(Batch(memoryview(payload), 1, int(FormatId.KAFKA)), lab.world.done)
+    lab.world.writer.acknowledge(1)
+    answer = lab.ask(request(("t", 0)), version)
+    assert errors(answer) == {"t": 0}
+    assert b"".join(answer.responses[0].partitions[0].records) == payload
+
+
+@pytest.mark.parametrize("bad", [b"", b"short", bytes(100)])
+@pytest.mark.parametrize("flags", [int(FormatId.KAFKA), 9])
+async def test_good_batches_before_a_bad_one_are_served_and_the_bad_one_is_told_at_its_offset(
+    lab: Lab, bad: bytes, flags: int
+) -> None:
+    lab.fill(3)
+    backend = lab.world.backend
+    backend.entries.append(pack_entry(1, 0, flags, 3, 1, 0, bad))
+    backend.end = 4
+    log = await lab.world.boot()  # with nothing in memory
+    lab.service.logs = lab.world.logs
+    lab.fetch = Fetch(lab.service)
+    assert log.high_watermark == 4
+    good = lab.ask(request(("t", 0)))
+    assert errors(good) == {"t": 0}
+    assert len(good.responses[0].partitions[0].records) == 3
+    assert errors(lab.ask(request(("t", 3)))) == {"t": ErrorCode.INVALID_RECORD}
+    assert lab.crashes == 0
+
+
+async def test_an_exception_while_waiting_costs_its_own_fetch_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    assert lab.ask(request(("t", 0))) is DEFERRED
+    assert lab.ask(request(("t", 0))) is DEFERRED
+    payloads = lab.fetch.payloads
+    calls = 0
+
+    def raising(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise IndexError("a defect")
+        return payloads(*args)
+
+    monkeypatch.setattr(lab.fetch, "payloads", raising)
+    lab.fill(1)
+    await settle()
+    assert lab.crashes == 1
+    assert len(lab.answers) == 1
+    assert not log._waiters
+
+
+async def test_an_exception_in_a_read_that_comes_later_answers_its_request(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.fill(1)
+    log = await lab.world.boot()
+    lab.service.logs = lab.world.logs
+    lab.fetch = Fetch(lab.service)
+    reads: list[Any] = []
+    monkeypatch.setattr(lab.world.backend, "fetch", lambda *args, **more: reads.append(args[3]))
+    assert lab.ask(request(("t", 0))) is DEFERRED
+
+    def raising(*args: Any) -> Any:
+        raise IndexError("a defect")
+
+    monkeypatch.setattr(lab.fetch, "payloads", raising)
+    reads.pop()(list(lab.world.backend.entries))
+    assert lab.crashes == 1
+    assert lab.answers == []
+    assert log.is_open
+    await asyncio.sleep(0)

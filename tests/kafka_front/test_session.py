@@ -571,7 +571,7 @@ async def test_many_halves_of_small_requests_are_counted(front: Front) -> None:
     for client in clients:
         client.sent[1] = (0, 9)
         client.writer.write(whole[10_000:])
-    for client in clients:
+    for _ in clients:
         await front.until(lambda: bool(front.produces))
         front.produces.pop()[0].respond(produced("one"))
     for client in clients:
