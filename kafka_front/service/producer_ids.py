@@ -29,9 +29,10 @@ class ProducerIds:
 
     async def handle(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            # An empty id is never valid; others would need transactions, which this front does not offer: none of the
-            # APIs that a transaction needs is advertised.
-            code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
+            # An empty id is never valid; others would need transactions, which this front does not offer.
+            # FindCoordinator says so already, with the same error: one that no client repeats.
+            refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            code = refusal if request.transactional_id else ErrorCode.INVALID_REQUEST
             return InitProducerIdResponse(error_code=int(code), producer_id=-1, producer_epoch=-1)
         if (request.producer_id == -1) != (request.producer_epoch == -1):
             return InitProducerIdResponse(error_code=int(ErrorCode.INVALID_REQUEST), producer_id=-1, producer_epoch=-1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.api import Rec
-from tests.clients.raw import stored_batches
+from tests.clients.raw import offered_apis, stored_batches
 from tests.clients.registry import ABILITIES, Opener, clients, marks
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
@@ -15,14 +15,15 @@ pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
 ADD_PARTITIONS_TO_TXN, END_TXN = 24, 26
 
 
-@pytest.fixture(autouse=True)
-def _transactions_offered(needs_api: Callable[..., None]) -> None:
+@pytest.fixture
+def transactions_offered(needs_api: Callable[..., None]) -> None:
     needs_api("transactions", ADD_PARTITIONS_TO_TXN, END_TXN)
 
 
 TRANSACTIONAL = [name for name, abilities in ABILITIES.items() if abilities.transactions]
 
 
+@pytest.mark.usefixtures("transactions_offered")
 @pytest.mark.parametrize(
     ("writer", "reader"),
     [pytest.param(writer, reader, marks=marks(writer, reader)) for writer in TRANSACTIONAL for reader in TRANSACTIONAL],
@@ -52,6 +53,7 @@ def test_only_committed_transactions_are_read(
     ]
 
 
+@pytest.mark.usefixtures("transactions_offered")
 @pytest.mark.parametrize("writer", clients(lambda abilities: abilities.transactions))
 def test_every_end_is_marked_in_the_log(
     writer: str, open_client: Opener, make_topic: Callable[..., str], fresh_name: Callable[[str], str], bootstrap: str
@@ -66,3 +68,28 @@ def test_every_end_is_marked_in_the_log(
         (3, True, True),
     ]
     assert len({batch.producer_id for batch in batches}) == 1
+
+
+@pytest.mark.parametrize("writer", clients(lambda abilities: abilities.transactions))
+def test_where_transactions_are_not_offered_a_client_gives_up_at_once(
+    writer: str, open_client: Opener, make_topic: Callable[..., str], fresh_name: Callable[[str], str], bootstrap: str
+) -> None:
+    """It says why, and does not repeat its request until somebody ends it (librdkafka did, for 90 s and more)."""
+    if {ADD_PARTITIONS_TO_TXN, END_TXN} <= set(offered_apis(bootstrap)):
+        pytest.skip("transactions are offered")
+    topic = make_topic(f"no-transactions-{writer}")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - each library has an exception of its own
+        open_client(writer).transact(topic, fresh_name("tx"), [(True, [Rec(b"a")])])
+    said = f"{caught.type.__name__} {caught.value}".lower()
+    assert "timeout" not in said
+    assert "timed out" not in said
+    if writer == "kafkajs":  # it tells its caller only at which step it gave up
+        assert "failed to find group coordinator" in said
+    else:
+        assert "transactional" in said
+        assert "authorization" in said
+    if writer == "confluent-kafka":
+        error = caught.value.args[0]
+        assert error.fatal()
+        assert not error.retriable()
+        assert "does not offer transactions" in error.str()

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.kafka.groups")
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
+NO_TRANSACTIONS = "this node does not offer transactions"
+"""Told with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client takes for fatal at its first step.
+
+librdkafka repeats FindCoordinator after any other, for longer than anybody waits.
+"""
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
 _CLASSIC = "classic"
@@ -49,12 +54,17 @@ class GroupAdmin:
         self._service = service
 
     def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """FindCoordinator: this node coordinates all groups and transactions."""
+        """FindCoordinator: this node coordinates all groups, and transactions nobody."""
         host, port = ctx.connection.advertised
         node_id = self._service.node_id
+        error: int
+        message: str | None
         error, message = codes.NONE, None
-        if request.key_type not in (_GROUP_KEY, _TRANSACTION_KEY):
+        if request.key_type == _TRANSACTION_KEY:
+            error, message = codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        elif request.key_type != _GROUP_KEY:
             error, message = codes.INVALID_REQUEST, f"there is no coordinator for keys of type {request.key_type}"
+        if error:
             node_id, host, port = -1, "", -1
         if ctx.version >= _BATCHED_FIND_SINCE:
             return FindCoordinatorResponse(
