@@ -521,7 +521,8 @@ class Catalog:
             connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value + step, counter))
             return int(value)
 
-        return await self._db.run(advance)
+        # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
+        return await self._db.run(advance, flush=True)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ retried batch is recognised and answered with its original offset, and a gap is 
 from __future__ import annotations
 
 import struct
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from bridges.errors import OutOfOrderSequence, ProducerFenced
@@ -17,12 +17,22 @@ from sbp_back.errors import DecodeError
 
 BATCHES_KEPT = 5
 """Batches remembered of each producer; a producer may have that many in flight."""
+SLICE = 1000
+"""Producers handled in one turn of the event loop by whatever looks at many: how many there are is for clients to
+choose."""
 _SEQUENCES = 1 << 31
 """Sequence numbers wrap from 2^31 - 1 to 0."""
-_SNAPSHOT_VERSION = 1
-_HEAD = struct.Struct(">BI")
-_PRODUCER = struct.Struct(">qhqB")
+
+# What is known of a producer is one row of bytes, in memory as in snapshots: 150 to 240 bytes of memory a producer with
+# its place in the table (objects would take five times as much), and a snapshot only strings rows together.
+_HEAD = struct.Struct(">qhqB")
+"""Producer id, epoch, wall clock (ms) of its last append, number of batches, which follow, oldest first."""
 _BATCH = struct.Struct(">iiq")
+"""First and last sequence number, base offset."""
+_FIRST = struct.Struct(">qhqBiiq")
+_LAST_MS = struct.Struct(">q")
+_LAST_MS_AT = 10
+_COUNT_AT = 18
 
 
 class ProducerStamp(NamedTuple):
@@ -46,109 +56,221 @@ class WrittenBatch(NamedTuple):
     base_offset: int
 
 
-@dataclass(slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """One producer on this partition; ``last_ms`` is the wall clock of its last append."""
 
+    producer_id: int
     epoch: int
     last_ms: int
-    batches: deque[WrittenBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: list[WrittenBatch]
 
 
 class Ledger:
     """The producers of one partition."""
 
-    __slots__ = ("max_producers", "producers")
+    __slots__ = ("_frozen", "_rows", "max_producers")
 
     def __init__(self, max_producers: int = 100_000) -> None:
         self.max_producers = max_producers
         # Insertion order is order of last use, so the longest idle producer is always the first.
-        self.producers: dict[int, ProducerState] = {}
+        self._rows: dict[int, bytes] = {}
+        # While a snapshot is read out: everything as it was, unchanged; what was written since is in the other one.
+        self._frozen: dict[int, bytes] | None = None
+
+    def __len__(self) -> int:
+        """Producers known; while a snapshot is read out, some may count twice."""
+        return len(self._rows) + (len(self._frozen) if self._frozen is not None else 0)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return self._find(producer_id) is not None
+
+    def _find(self, producer_id: int) -> bytes | None:
+        row = self._rows.get(producer_id)
+        if row is None and self._frozen is not None:
+            row = self._frozen.get(producer_id)
+        return row
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """What is known of a producer."""
+        row = self._find(producer_id)
+        return None if row is None else _state(row)
+
+    def producer_ids(self) -> list[int]:
+        """Everybody known, the longest idle first."""
+        if self._frozen is None:
+            return list(self._rows)
+        return [*(one for one in self._frozen if one not in self._rows), *self._rows]
 
     def check(self, stamp: ProducerStamp) -> int | None:
         """May this batch be appended next? Returns None if so, or the base offset of the batch it repeats.
 
         Raises ProducerFenced (an older epoch) or OutOfOrderSequence.
         """
-        state = self.producers.get(stamp.producer_id)
-        if state is None:
+        producer_id, stamped, base_sequence, _ = stamp
+        row = self._find(producer_id)
+        if row is None:
             return None  # never seen, or expired: any sequence number may start (KIP-360)
-        if stamp.epoch != state.epoch:
-            if stamp.epoch < state.epoch:
-                raise ProducerFenced(f"producer {stamp.producer_id} is at epoch {state.epoch}, not {stamp.epoch}")
-            if stamp.base_sequence != 0:
-                raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {stamp.base_sequence}")
+        _, epoch, _, count = _HEAD.unpack_from(row)
+        if stamped != epoch:
+            if stamped < epoch:
+                raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
+            if base_sequence != 0:
+                raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
             return None
-        if not state.batches:
+        if not count:
+            return None
+        expected = (_BATCH.unpack_from(row, len(row) - _BATCH.size)[1] + 1) % _SEQUENCES
+        if base_sequence == expected:
             return None
         last_sequence = stamp.last_sequence
-        for batch in state.batches:
-            if batch.first_sequence == stamp.base_sequence and batch.last_sequence == last_sequence:
-                return batch.base_offset
-        expected = (state.batches[-1].last_sequence + 1) % _SEQUENCES
-        if stamp.base_sequence != expected:
-            raise OutOfOrderSequence(
-                f"producer {stamp.producer_id} sent sequence {stamp.base_sequence}, expected {expected}"
-            )
-        return None
+        for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD.size :]):
+            if first == base_sequence and last == last_sequence:
+                return int(base_offset)
+        raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
 
     def record(self, stamp: ProducerStamp, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was appended at ``base_offset``."""
-        state = self.producers.pop(stamp.producer_id, None)
-        if state is None or state.epoch != stamp.epoch:
-            state = ProducerState(stamp.epoch, now_ms)
-        state.last_ms = now_ms
-        state.batches.append(WrittenBatch(stamp.base_sequence, stamp.last_sequence, base_offset))
-        self.producers[stamp.producer_id] = state
-        if len(self.producers) > self.max_producers:
-            del self.producers[next(iter(self.producers))]
+        producer_id, epoch, first, _ = stamp
+        rows = self._rows
+        row = rows.pop(producer_id, None)
+        if row is None and self._frozen is not None:
+            row = self._frozen.get(producer_id)
+        count = 0
+        if row is not None:
+            _, known, _, count = _HEAD.unpack_from(row)
+            if known != epoch:
+                count = 0
+        if row is None or not count:
+            rows[producer_id] = _FIRST.pack(producer_id, epoch, now_ms, 1, first, stamp.last_sequence, base_offset)
+        else:
+            start = _HEAD.size if count < BATCHES_KEPT else _HEAD.size + _BATCH.size
+            rows[producer_id] = b"".join(
+                (
+                    _HEAD.pack(producer_id, epoch, now_ms, min(count + 1, BATCHES_KEPT)),
+                    row[start:],
+                    _BATCH.pack(first, stamp.last_sequence, base_offset),
+                )
+            )
+        if len(rows) > self.max_producers and self._frozen is None:
+            self.shrink(self.max_producers)
+
+    def shrink(self, producers: int) -> int:
+        """Forget the longest idle producers beyond ``producers``; returns how many. Nothing while a snapshot is read
+        out: that ends with it."""
+        if self._frozen is not None or len(self._rows) <= producers:
+            return 0
+        # Some more than need be: finding the first of a table costs the more the more were taken out in front.
+        surplus = len(self._rows) - producers + (producers >> 7)
+        for producer_id in list(islice(self._rows, surplus)):
+            del self._rows[producer_id]
+        return surplus
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers idle since ``before_ms``; returns how many."""
-        idle = [producer_id for producer_id, state in self.producers.items() if state.last_ms < before_ms]
+        """Forget producers idle since ``before_ms``, at most :data:`SLICE` of them; returns how many.
+
+        Looks only at these and one more: the longest idle come first. Nothing expires while a snapshot is read out.
+        """
+        if self._frozen is not None:
+            return 0
+        idle: list[int] = []
+        for producer_id, row in self._rows.items():
+            if len(idle) >= SLICE or _LAST_MS.unpack_from(row, _LAST_MS_AT)[0] >= before_ms:
+                break
+            idle.append(producer_id)
         for producer_id in idle:
-            del self.producers[producer_id]
+            del self._rows[producer_id]
         return len(idle)
 
     def forget(self, stamp: ProducerStamp, base_offset: int) -> None:
         """Take back :meth:`record` for a batch that could not be stored; the latest one first."""
-        state = self.producers.get(stamp.producer_id)
-        if state is not None and state.batches and state.batches[-1].base_offset == base_offset:
-            state.batches.pop()
+        row = self._find(stamp.producer_id)
+        if row is None or not row[_COUNT_AT] or _BATCH.unpack_from(row, len(row) - _BATCH.size)[2] != base_offset:
+            return
+        self._rows[stamp.producer_id] = _cut(row, row[_COUNT_AT] - 1)
 
-    def snapshot(self, below: int) -> bytes:
-        """What was written below offset ``below``, as bytes for :meth:`restore`.
+    # --- snapshots --------------------------------------------------------------------------------------------------
 
-        Batches at or above it may not be durable yet, so a snapshot must not vouch for them.
+    def capture(self, below: int, in_flight: Collection[int] = ()) -> LedgerCapture:
+        """What was written below offset ``below``, as of now, to be read out while writing goes on.
+
+        Batches at or above it may not be durable yet, so a snapshot must not vouch for them: ``in_flight`` are the
+        producers that have such. Close it; one at a time.
         """
-        rows = bytearray()
-        producers = 0
-        for producer_id, state in self.producers.items():
-            durable = [batch for batch in state.batches if batch.base_offset < below]
-            if durable:
-                producers += 1
-                rows += _PRODUCER.pack(producer_id, state.epoch, state.last_ms, len(durable))
-                for batch in durable:
-                    rows += _BATCH.pack(*batch)
-        return _HEAD.pack(_SNAPSHOT_VERSION, producers) + rows
+        if self._frozen is not None:
+            raise RuntimeError("another snapshot of this ledger is being read out")
+        return LedgerCapture(self, below, in_flight)
 
-    def restore(self, data: bytes) -> None:
-        """Replace all state by a snapshot's. Raises DecodeError; then the state is empty."""
-        self.producers.clear()
-        try:
-            version, count = _HEAD.unpack_from(data)
-            if version != _SNAPSHOT_VERSION:
-                raise DecodeError(f"producer snapshot of version {version}")
-            position = _HEAD.size
-            producers: dict[int, ProducerState] = {}
-            for _ in range(count):
-                producer_id, epoch, last_ms, batches = _PRODUCER.unpack_from(data, position)
-                position += _PRODUCER.size
-                state = ProducerState(epoch, last_ms)
-                for _ in range(batches):
-                    state.batches.append(WrittenBatch._make(_BATCH.unpack_from(data, position)))
-                    position += _BATCH.size
-                producers[producer_id] = state
-        except struct.error as error:
-            raise DecodeError("producer snapshot is cut short") from error
-        self.producers = producers
+    def _freeze(self) -> dict[int, bytes]:
+        self._frozen, self._rows = self._rows, {}
+        return self._frozen
+
+    def _thaw(self) -> None:
+        written, self._rows, self._frozen = self._rows, self._frozen or {}, None
+        for producer_id, row in written.items():
+            self._rows.pop(producer_id, None)  # to its place in the order
+            self._rows[producer_id] = row
+        self.shrink(self.max_producers)
+
+    def restoring(self, data: bytes | memoryview) -> Iterator[None]:
+        """Replace all state by a capture's pieces, :data:`SLICE` producers at each step.
+
+        Raises DecodeError; then the state is empty.
+        """
+        self._rows = {}
+        rows: dict[int, bytes] = {}
+        position, end = 0, len(data)
+        while position < end:
+            if end - position < _HEAD.size:
+                raise DecodeError("producer snapshot is cut short")
+            count = data[position + _COUNT_AT]
+            size = _HEAD.size + count * _BATCH.size
+            if count > BATCHES_KEPT or end - position < size:
+                raise DecodeError("producer snapshot is cut short")
+            row = bytes(data[position : position + size])
+            rows[_LAST_MS.unpack_from(row)[0]] = row
+            position += size
+            if len(rows) % SLICE == 0:
+                yield
+        self._rows = rows
+        self.shrink(self.max_producers)
+
+
+class LedgerCapture:
+    """A ledger as it was at one instant."""
+
+    __slots__ = ("_as_durable", "_ledger", "_rows")
+
+    def __init__(self, ledger: Ledger, below: int, in_flight: Collection[int]) -> None:
+        self._ledger: Ledger | None = ledger
+        self._as_durable = {one: _below(row, below) for one in in_flight if (row := ledger._find(one)) is not None}
+        self._rows = iter(ledger._freeze().items())
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, :data:`SLICE` producers at a time."""
+        durable = self._as_durable
+        while rows := list(islice(self._rows, SLICE)):
+            told = [durable.get(producer_id, row) for producer_id, row in rows] if durable else [row for _, row in rows]
+            # A row may have no batch left: its producer's only one could not be stored.
+            yield b"".join([row for row in told if row and row[_COUNT_AT]])
+
+    def close(self) -> None:
+        """Let the ledger go on alone. Idempotent."""
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            ledger._thaw()
+
+
+def _state(row: bytes) -> ProducerState:
+    producer_id, epoch, last_ms, _ = _HEAD.unpack_from(row)
+    return ProducerState(producer_id, epoch, last_ms, [*map(WrittenBatch._make, _BATCH.iter_unpack(row[_HEAD.size :]))])
+
+
+def _cut(row: bytes, count: int) -> bytes:
+    """The row with its first ``count`` batches only."""
+    return row[:_COUNT_AT] + bytes((count,)) + row[_HEAD.size : _HEAD.size + count * _BATCH.size]
+
+
+def _below(row: bytes, below: int) -> bytes:
+    """The row without batches at or above offset ``below``; nothing if none are left."""
+    count = sum(batch[2] < below for batch in _BATCH.iter_unpack(row[_HEAD.size :]))
+    return _cut(row, count) if count else b""

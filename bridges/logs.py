@@ -7,19 +7,20 @@ of what was appended after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable
-from bridges.partition_log import PartitionLog
+from bridges.partition_log import PartitionLog, rebuild_cost
 from bridges.partition_state import PartitionState
+from bridges.snapshotter import SnapshotStore, Snapshotter
 from bridges.streams import unwrapped
 from bridges.tail_cache import Tail, TailCache
-from sbp_back.errors import DecodeError, FencedError, SbpError
+from sbp_back.errors import DecodeError, ErrorCode, FencedError, SbpError
 
 if TYPE_CHECKING:
     from bridges.streams import Streams, Writer
@@ -35,17 +36,20 @@ class LogOptions:
     tail_cache_bytes: int = 32 * 1024 * 1024
     snapshot_bytes: int = 64 * 1024 * 1024
     max_producers_per_partition: int = 20_000
+    max_producers: int = 2_000_000
     producer_idle_ms: int = 86_400_000
     open_concurrency: int = 64
     open_attempts: int = 5
-    rebuild_read_bytes: int = 4 * 1024 * 1024
+    rebuild_read_bytes: int = 1024 * 1024
     retention_openings: int = 100
 
 
-class SnapshotStore(Protocol):
-    async def load(self, stream_id: int) -> tuple[int, bytes] | None: ...
-    async def save(self, stream_id: int, offset: int, state: bytes) -> None: ...
-    async def forget(self, stream_id: int) -> None: ...
+_BATCHES_AT_ONCE = 500
+"""Batches taken in, in one turn of the event loop, when a partition is rebuilt."""
+_LOGS_AT_ONCE = 200
+"""Logs looked at in one turn of the event loop by chores that look at all of them."""
+_REBUILT_SNAPSHOTS = 4
+"""A long rebuild saves what it has after so many times what asks for a snapshot, so that it need not begin again."""
 
 
 class Logs:
@@ -69,6 +73,7 @@ class Logs:
         self._client = client
         self._streams = streams
         self._snapshots = snapshots
+        self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._next_epoch = next_epoch
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
@@ -110,13 +115,12 @@ class Logs:
     def cached_bytes(self) -> int:
         return self._cache.total
 
-    def topic_deleted(self, topic: str, stream_ids: Mapping[int, int]) -> None:
-        """Drop the logs of a topic that is no more; ``stream_ids`` by partition."""
-        for partition, stream_id in stream_ids.items():
+    def topic_deleted(self, topic: str, partitions: Iterable[int]) -> None:
+        """Drop the logs of a topic that is no more."""
+        for partition in partitions:
             log = self._logs.pop((topic, partition), None)
             if log is not None:
                 log.delete()
-            self._spawn(self._snapshots.forget(stream_id))
 
     # --- what partition logs ask of their owner -----------------------------------------------------------------
 
@@ -154,29 +158,22 @@ class Logs:
         except Exception as error:  # noqa: BLE001 - logged and counted; whoever opens the stream next fences it
             self.barrier.caught("closing a writer", error)
 
-    def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None:
-        self._spawn(self._save(log, offset, blob))
+    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
+        return self._snapshotter.want(log)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _save(self, log: PartitionLog, offset: int, blob: bytes) -> None:
-        try:
-            await self._snapshots.save(log.stream_id, offset, blob)
-        except LogError as error:
-            # Only the next opening is slower for it.
-            _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
-
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
         try:
             async with self._gate:
                 writer = await self._take(log)
-                state = await self._rebuild(log, writer)
+                rebuilt = await self._rebuild(log, writer)
             if self._is_current(log):
-                log.opened(writer, state)
+                log.opened(writer, *rebuilt)
                 return
             reason = "it was deleted"  # meanwhile; it has answered its callers itself
         except (SbpError, LogError) as error:
@@ -206,18 +203,14 @@ class Logs:
                     raise
                 epoch = await self._next_epoch()
 
-    async def _rebuild(self, log: PartitionLog, writer: Writer) -> PartitionState:
-        state = PartitionState(self.options.max_producers_per_partition)
+    async def _rebuild(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int, int]:
+        """(state of everything durable, offset of the snapshot it came from or -1, cost of what was read after it)."""
+        await self._snapshotter.settled(log)
+        state, snapshot_offset = await self._restored(log, writer)
         start, end = writer.start_offset, writer.next_offset
-        position = start
-        saved = await self._snapshots.load(log.stream_id)
-        if saved is not None and saved[0] <= end:
-            try:
-                state.restore(saved[1])
-                position = max(start, saved[0])
-            except DecodeError as error:
-                _log.warning("snapshot not used", topic=log.topic, partition=log.partition, error=str(error))
-                state = PartitionState(self.options.max_producers_per_partition)
+        position = max(start, snapshot_offset)
+        cost = taken_in = 0
+        save_at = step = self.options.snapshot_bytes * _REBUILT_SNAPSHOTS
         while position < end:
             entries: list[Entry] = await self._client.fetch_entries(
                 log.stream_id, position, self.options.rebuild_read_bytes, limit=end
@@ -228,9 +221,57 @@ class Logs:
                 if entry.end_offset > position:
                     state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
                     position = entry.end_offset
-            await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+                    cost += rebuild_cost(len(entry.payload))
+                    taken_in += 1
+                    if taken_in % _BATCHES_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+            await asyncio.sleep(0)
+            if cost >= save_at and position < end:
+                try:
+                    await self._snapshotter.save(log.stream_id, state.capture(position))
+                    snapshot_offset, cost = position, 0
+                except LogError as error:
+                    _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
+                save_at = cost + step
         state.drop_before(start)
-        return state
+        return state, snapshot_offset, cost
+
+    async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
+        """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
+        saved = await self._snapshots.load(log.stream_id)
+        if saved is None:
+            return PartitionState(self.options.max_producers_per_partition), -1
+        offset, data = saved
+        state = PartitionState(self.options.max_producers_per_partition)
+        try:
+            if offset > writer.next_offset:
+                raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
+            for _ in state.restoring(data):
+                await asyncio.sleep(0)
+            if not await self._is_of(log, writer, offset, state):
+                raise DecodeError("it is of another history of the log")
+        except DecodeError as error:
+            _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
+            # Before anything is appended: it must not be found again once the log has grown past its offset.
+            await self._snapshots.forget(log.stream_id)
+            return PartitionState(self.options.max_producers_per_partition), -1
+        return state, offset
+
+    async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
+        """Whether the log has, just below ``offset``, the batch that ``state`` saw there."""
+        if offset <= writer.start_offset:
+            return True  # it was trimmed, and there is nothing left to compare: an older history was forgotten above
+        try:
+            entries = await self._client.fetch_entries(log.stream_id, offset - 1, 1, limit=writer.next_offset)
+        except SbpError as error:
+            if error.code == ErrorCode.RS_DATA_CORRUPTED:
+                return True  # the snapshot does not get worse by a damaged batch
+            raise
+        for entry in unwrapped(entries):
+            if entry.base_offset < offset <= entry.end_offset:
+                found = (entry.base_offset, len(entry.payload), entry.timestamp)
+                return entry.end_offset == offset and found == state.last
+        return False
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
@@ -244,7 +285,9 @@ class Logs:
         """
         trimmed = 0
         openings = self.options.retention_openings
-        for topic, partition in partitions:
+        for number, (topic, partition) in enumerate(partitions):
+            if number % _LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 keep_ms, keep_bytes = limits(topic)
                 log = self.get(topic, partition)
@@ -265,19 +308,54 @@ class Logs:
                 self.barrier.caught("retention", error, topic=topic, partition=partition)
         return trimmed
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for too long; returns how many."""
+    async def expire_producers(self, now_ms: int) -> int:
+        """Forget producers idle for too long; returns how many. Looks only at these, a bounded number in one turn."""
         before = now_ms - self.options.producer_idle_ms
-        return sum(log.state.ledger.expire(before) for log in self if log.is_open)
+        expired = known = 0
+        for number, log in enumerate(self):
+            if number % _LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            while log.is_open and (gone := log.state.ledger.expire(before)):
+                expired += gone
+                await asyncio.sleep(0)
+            known += len(log.state.ledger)
+        if known > self.options.max_producers:
+            expired += await self._make_room_for_producers(known)
+        return expired
+
+    async def _make_room_for_producers(self, known: int) -> int:
+        """Forget the longest idle producers of the partitions with most, until a sixteenth of the limit is free."""
+        ledgers = sorted((log.state.ledger for log in self), key=len)
+        room = self.options.max_producers * 15 // 16
+        level = 0
+        for number, ledger in enumerate(ledgers):
+            level = room // (len(ledgers) - number)
+            if len(ledger) > level:
+                break
+            room -= len(ledger)
+        _log.warning(
+            "more producers than the node remembers: the longest idle of the partitions with most are forgotten",
+            producers=known,
+            limit=self.options.max_producers,
+            kept_per_partition=level,
+        )
+        forgotten = 0
+        for ledger in ledgers:
+            if len(ledger) > level:
+                forgotten += ledger.shrink(level)
+                await asyncio.sleep(0)
+        return forgotten
 
     async def close(self) -> None:
         """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
         self._closing = True
-        for log in self:
-            if log.is_open:
-                self.barrier.call("snapshot", log.snapshot_if_moved, topic=log.topic, partition=log.partition)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._snapshotter.drain()  # what is under way may be older than the last append
+        for log in self:
+            if log.is_open and log.has_moved:
+                self._snapshotter.want(log)
+        await self._snapshotter.drain()
         for log in self:
             try:
                 await log.close()

@@ -34,7 +34,7 @@ from bridges.pd_identity import StreamHome
 from bridges.progress import Progress, erase_topic
 from bridges.schema import APPLICATION_ID, MIGRATIONS
 from bridges.sliced import SlicedWorks
-from bridges.snapshots import Snapshots
+from bridges.snapshots import Snapshots, erase_snapshots
 from bridges.sql import Database
 from bridges.static_config import static_config
 from bridges.version import VERSION
@@ -193,7 +193,7 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
         )
-        self.catalog = Catalog(self.db, self.client, options, (erase_topic,), self.metrics.barrier)
+        self.catalog = Catalog(self.db, self.client, options, (erase_topic, erase_snapshots), self.metrics.barrier)
         await self.catalog.load()
         self.logs = Logs(
             self.client,
@@ -365,7 +365,8 @@ class Node:
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:
-        places = [(topic.name, p.index) for topic in self.catalog.topics.values() for p in topic.partitions]
+        topics = list(self.catalog.topics.values())
+        places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
         trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms)
         if trimmed:
             _log.info("retention applied", partitions=trimmed)
@@ -379,12 +380,12 @@ class Node:
         return -1, -1
 
     async def _expire_producers(self, now_ms: int) -> None:
-        self.logs.expire_producers(now_ms)
+        await self.logs.expire_producers(now_ms)
 
     def _catalog_changed(self, change: Change) -> None:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             name = change.topic.name
-            self.logs.topic_deleted(name, {p.index: p.stream_id for p in change.topic.partitions})
+            self.logs.topic_deleted(name, range(len(change.topic.partitions)))
             self.progress.topic_gone(name)
             self.metrics.topic_deleted(name)
 
@@ -399,6 +400,7 @@ def _log_options(settings: Settings) -> LogOptions:
         tail_cache_bytes=log.tail_cache_bytes,
         snapshot_bytes=log.snapshot_bytes,
         max_producers_per_partition=log.max_producers_per_partition,
+        max_producers=log.max_producers,
         producer_idle_ms=log.producer_idle_ms,
         open_concurrency=log.open_concurrency,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -28,7 +28,7 @@ from bridges.errors import (
 )
 from bridges.formats import decode, format_of
 from bridges.ledger import ProducerStamp
-from bridges.partition_state import PartitionState
+from bridges.partition_state import PartitionState, StateCapture
 from bridges.records import Buffer, StoredBatch
 from bridges.streams import stored_batches, unwrapped
 from bridges.tail_cache import Tail
@@ -60,6 +60,7 @@ _SCAN_BYTES = 1024 * 1024
 _SNAPSHOT_BATCH_COST = 2048
 """Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
 
+_NEVER = 1 << 62
 _WOKEN_AT_ONCE = 256
 """Waiters called in one turn of the event loop: how many wait is for clients to choose."""
 
@@ -86,7 +87,8 @@ class Owner(Protocol):
     def let_go(self, writer: Writer) -> None:
         """Close a writer the log has no more use for."""
 
-    def save_snapshot(self, log: PartitionLog, offset: int, blob: bytes) -> None: ...
+    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
+        """Have ``log.save_snapshot`` called soon; gives what went wrong, if anything did."""
 
     def schedule(self, callback: Callable[[], None]) -> None: ...
 
@@ -111,8 +113,11 @@ class PartitionLog:
         "_owner",
         "_pending",
         "_queued",
+        "_refused",
         "_since_snapshot",
+        "_snapshot_at",
         "_snapshot_bytes",
+        "_snapshot_offset",
         "_waiters",
         "_writer",
         "epoch",
@@ -143,8 +148,10 @@ class PartitionLog:
         self._writer: Writer | None = None
         # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
         self._on_stored: Callable[[SbpError | None], None] = _ignore
-        # (base, batch, done) of appends handed to the backend, in offset order.
-        self._pending: deque[tuple[int, Batch, AppendDone]] = deque()
+        # (base, batch, done, time of the append in ms) of appends handed to the backend, in offset order.
+        self._pending: deque[tuple[int, Batch, AppendDone, int]] = deque()
+        # Whom to answer when the backend has said of a batch before theirs that none from there on is stored.
+        self._refused: deque[list[AppendDone]] = deque()
         # Producers that repeated a batch which is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
         # Appends that wait for the log to be open; their bytes are counted where the requests are.
@@ -154,7 +161,10 @@ class PartitionLog:
         self._notify_scheduled = False
         self._moved_again = False
         self._snapshot_bytes = snapshot_bytes
+        # What was appended since the last snapshot that was saved, and how much of it asks for the next one.
         self._since_snapshot = 0
+        self._snapshot_at = snapshot_bytes
+        self._snapshot_offset = -1
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic}-{self.partition}, {self.phase.value}, high_watermark={self.high_watermark})"
@@ -195,8 +205,12 @@ class PartitionLog:
             self.phase = Phase.OPENING
             self._owner.opening(self)
 
-    def opened(self, writer: Writer, state: PartitionState) -> None:
-        """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable."""
+    def opened(self, writer: Writer, state: PartitionState, snapshot_offset: int, rebuilt: int) -> None:
+        """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable.
+
+        ``snapshot_offset`` is that of the snapshot it was made from (-1: of none), ``rebuilt`` what had to be read
+        after it (:func:`rebuild_cost`).
+        """
         assert self.phase is Phase.OPENING, self
         assert not self._pending, "a log is opened with nothing in flight"
         self.state = state
@@ -204,6 +218,10 @@ class PartitionLog:
         self.log_start_offset = writer.start_offset
         self.high_watermark = writer.confirm_offset
         self._on_stored = partial(self._stored, writer)
+        self._snapshot_offset = snapshot_offset
+        # What was read counts: a node that dies young again and again must not read more each time.
+        self._since_snapshot = rebuilt
+        self._snapshot_at = self._snapshot_bytes
         self.phase = Phase.OPEN
         # The log has its writer only when all that was queued is handed over: what an answer appends comes behind it.
         while self._queued and self.is_open:
@@ -214,6 +232,8 @@ class PartitionLog:
         self._writer = writer
         self._settle_open(None)
         self._moved()
+        if self._since_snapshot >= self._snapshot_at:
+            self._barrier.call("snapshot", self._ask_for_snapshot)
 
     def open_failed(self, error: LogError) -> None:
         """The owner could not take the partition; the next use tries again."""
@@ -283,27 +303,34 @@ class PartitionLog:
             return
         if stamp is not None:
             self.state.ledger.record(stamp, base, now)
-        self._pending.append((base, batch, done))
+        self._pending.append((base, batch, done, now))
         if given != base:
             self._owner.let_go(writer)
             self.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
 
     def _stored(self, writer: Writer, error: SbpError | None) -> None:
         """The backend's answer for the oldest batch in flight."""
-        if writer is not self._writer or not self._pending:
+        if writer is not self._writer:
             return  # its fate was settled when the log failed
-        base, batch, done = self._pending.popleft()
-        if error is not None:
-            self._append_failed(base, batch, done, error)
+        if self._refused:
+            self._answer(self._refused.popleft(), -1, self._refusal(error))
             return
+        if not self._pending:
+            return
+        if error is not None:
+            self._append_failed(writer, error)
+            return
+        base, batch, done, appended_ms = self._pending.popleft()
         end = base + batch.count
         payload = batch.payload
         size = len(payload)
         self.high_watermark = end
         timestamp = batch.max_timestamp
+        state = self.state
+        state.last = (base, size, appended_ms)
         try:
-            self.state.index.add(base, size, timestamp if timestamp >= 0 else time.time_ns() // 1_000_000)
-            self.state.enter_epoch(self.epoch, base)
+            state.index.add(base, size, timestamp if timestamp >= 0 else appended_ms)
+            state.enter_epoch(self.epoch, base)
             self.tail.append(StoredBatch(base, end, batch.flags, payload))
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
             self._barrier.caught("stored batch", failure, topic=self.topic, partition=self.partition)
@@ -313,35 +340,34 @@ class PartitionLog:
         except Exception as failure:  # noqa: BLE001 - logged and counted
             self._barrier.caught("append answer", failure, topic=self.topic, partition=self.partition)
         if self._duplicates:
-            self._answer_duplicates(base, base, None)
-        self._since_snapshot += size + _SNAPSHOT_BATCH_COST
-        if self._since_snapshot >= self._snapshot_bytes:
-            self._barrier.call("snapshot", self.snapshot)
+            self._answer(self._duplicates.pop(base, ()), base, None)
+        self._since_snapshot += rebuild_cost(size)
+        if self._since_snapshot >= self._snapshot_at:
+            self._barrier.call("snapshot", self._ask_for_snapshot)
         if self._waiters:
             self._moved()
 
-    def _answer_duplicates(self, original: int, base: int, error: LogError | None) -> None:
-        for waiting in self._duplicates.pop(original, ()):
-            self._barrier.call("append answer", waiting, base, error, topic=self.topic, partition=self.partition)
+    def _answer(self, waiting: Iterable[AppendDone], base: int, error: LogError | None) -> None:
+        for done in waiting:
+            self._barrier.call("append answer", done, base, error, topic=self.topic, partition=self.partition)
 
-    def _append_failed(self, base: int, batch: Batch, done: AppendDone, error: SbpError) -> None:
-        if self._writer is not None and self._writer.failed is None:
-            # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
-            # latest first. The log stays open.
-            for later_base, later, _ in reversed(self._pending):
-                if later.producer is not None:
-                    self.state.ledger.forget(later.producer, later_base)
+    def _refusal(self, error: SbpError | None) -> LogError:
+        if isinstance(error, NoSpace):
+            return StorageFull(str(error))
+        return LogUnavailable(f"{self.topic}-{self.partition}: {error}")
+
+    def _append_failed(self, writer: Writer, error: SbpError) -> None:
+        if writer.failed is not None:
+            self.fail(self._refusal(error))
+            return
+        # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
+        # latest first, and at once, for whoever is answered may append more, at the same offsets. The log stays open.
+        pending, self._pending = self._pending, deque()
+        for base, batch, _, _ in reversed(pending):
             if batch.producer is not None:
                 self.state.ledger.forget(batch.producer, base)
-            place = f"{self.topic}-{self.partition}"
-            refusal: LogError = (
-                StorageFull(str(error)) if isinstance(error, NoSpace) else LogUnavailable(f"{place}: {error}")
-            )
-            self._barrier.call("append answer", done, -1, refusal, topic=self.topic, partition=self.partition)
-            self._answer_duplicates(base, -1, refusal)
-            return
-        self._pending.appendleft((base, batch, done))
-        self.fail(LogUnavailable(f"{self.topic}-{self.partition}: {error}"))
+        self._refused.extend([done, *self._duplicates.pop(base, ())] for base, _, done, _ in pending)
+        self._answer(self._refused.popleft(), -1, self._refusal(error))
 
     def overtaken(self, entries: list[Entry]) -> None:
         """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
@@ -352,14 +378,14 @@ class PartitionLog:
             return
         moved = entries[-1].end_offset - self.high_watermark
         ledger = self.state.ledger
-        for base, batch, _ in reversed(self._pending):
+        for base, batch, _, _ in reversed(self._pending):
             if batch.producer is not None:
                 ledger.forget(batch.producer, base)
         for entry in unwrapped(entries):
             self.state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
         now = time.time_ns() // 1_000_000
-        pending = [(base + moved, batch, done) for base, batch, done in self._pending]
-        for base, batch, _ in pending:
+        pending = [(base + moved, batch, done, appended) for base, batch, done, appended in self._pending]
+        for base, batch, _, _ in pending:
             format_of(batch.flags).stamp(batch.payload, base, self.epoch)
             if batch.producer is not None:
                 ledger.record(batch.producer, base, now)
@@ -376,10 +402,10 @@ class PartitionLog:
         self._writer = None
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
+        refused, self._refused = self._refused, deque()
         self.tail.clear()
-        answers = [done for _, _, done in pending] + [done for waiting in duplicates.values() for done in waiting]
-        for done in answers:
-            self._barrier.call("append answer", done, -1, error, topic=self.topic, partition=self.partition)
+        for waiting in (*refused, [done for _, _, done, _ in pending], *duplicates.values()):
+            self._answer(waiting, -1, error)
         self._moved()
 
     # --- read ---------------------------------------------------------------------------------------------------
@@ -549,6 +575,7 @@ class PartitionLog:
                 f"cannot trim {self.topic}-{self.partition} at {offset}: it ends at {self.next_offset}"
             )
         if offset > self.log_start_offset:
+            await self._keep_knowledge_below(offset)
             try:
                 await self._owner.client.trim(self.stream_id, offset)
             except SbpError as error:
@@ -559,6 +586,15 @@ class PartitionLog:
                 self.state.index.clear()
             self._moved()
         return self.log_start_offset
+
+    async def _keep_knowledge_below(self, offset: int) -> None:
+        """Have a snapshot that knows the producers of what is about to be trimmed: the log will not tell any more."""
+        while self.is_open and self._snapshot_offset < offset and len(self.state.ledger):
+            error = await self._owner.snapshot(self)
+            if isinstance(error, StorageFull):
+                return  # trimming is what gives space back
+            if error is not None:
+                raise LogUnavailable(f"{self.topic}-{self.partition} cannot be trimmed now: {error}") from error
 
     def ready(self) -> Awaitable[None]:
         """Awaitable form of :meth:`when_open`; raises its error."""
@@ -575,15 +611,34 @@ class PartitionLog:
         self.when_open(settle)
         return future
 
-    def snapshot(self) -> None:
-        """Hand the owner a snapshot of the durable state, so that the next opening reads less."""
-        self._since_snapshot = 0
-        self._owner.save_snapshot(self, self.high_watermark, self.state.snapshot(self.high_watermark))
+    def _ask_for_snapshot(self) -> None:
+        self._snapshot_at = _NEVER  # until this one is saved, or has failed
+        self._owner.snapshot(self)
 
-    def snapshot_if_moved(self) -> None:
-        """Like :meth:`snapshot`, unless nothing was appended since the last one."""
-        if self._since_snapshot:
-            self.snapshot()
+    @property
+    def has_moved(self) -> bool:
+        """Whether anything was appended, or read when the log was opened, since the last snapshot."""
+        return self._since_snapshot > 0
+
+    async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
+        """Have ``save`` read out and store the durable state, so that the next opening reads less.
+
+        Raises what ``save`` raises; then the next attempt is due when as much again was appended.
+        """
+        if not self.is_open:
+            return
+        state, since, offset = self.state, self._since_snapshot, self.high_watermark
+        in_flight = {batch.producer.producer_id for _, batch, _, _ in self._pending if batch.producer is not None}
+        saved = False
+        try:
+            await save(self.stream_id, state.capture(offset, in_flight))
+            saved = True
+        finally:
+            if self.state is state:  # the log was not opened anew meanwhile
+                if saved:
+                    self._since_snapshot -= since
+                    self._snapshot_offset = offset
+                self._snapshot_at = self._snapshot_bytes + (0 if saved else self._since_snapshot)
 
     def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
         """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
@@ -615,6 +670,11 @@ class PartitionLog:
         self._refuse_queued(gone)
         self._settle_open(gone)
         self.fail(gone)
+
+
+def rebuild_cost(size: int) -> int:
+    """What a batch of ``size`` bytes counts when deciding on a snapshot."""
+    return size + _SNAPSHOT_BATCH_COST
 
 
 def _ignore(error: SbpError | None) -> None:

@@ -7,29 +7,36 @@ All of it can be told from batch headers, so it is rebuilt by reading the log; a
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterator
 
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
-from bridges.ledger import Ledger
+from bridges.ledger import Ledger, LedgerCapture
 from bridges.offset_index import OffsetIndex
 from bridges.records import Buffer
 from sbp_back.errors import DecodeError
 
-_VERSION = 1
-_HEAD = struct.Struct(">BIII")
+_VERSION = 2
+_HEAD = struct.Struct(">BIIqqq")
+"""Version, bytes of the index, bytes of the epochs, the last batch. Then come index, epochs, producers."""
 _EPOCH = struct.Struct(">qq")
+
+LastBatch = tuple[int, int, int]
+"""Base offset, bytes and append time (ms) of a batch: no other history of a log has the same one in the same place."""
+_NO_BATCH: LastBatch = (-1, 0, 0)
 
 
 class PartitionState:
     """Derived state of one partition, fed batch by batch in offset order."""
 
-    __slots__ = ("epochs", "index", "ledger")
+    __slots__ = ("epochs", "index", "last", "ledger")
 
     def __init__(self, max_producers: int) -> None:
         self.ledger = Ledger(max_producers)
         self.index = OffsetIndex()
         # (epoch, offset of the first batch written in it), ascending in both.
         self.epochs: list[tuple[int, int]] = []
+        self.last = _NO_BATCH
 
     def enter_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that batches from ``start_offset`` on are written in ``epoch``."""
@@ -38,6 +45,7 @@ class PartitionState:
 
     def observe(self, base_offset: int, payload: Buffer, flags: int, append_ms: int) -> None:
         """Take in a stored batch while rebuilding. ``append_ms``: wall clock of its append."""
+        self.last = (base_offset, len(payload), append_ms)
         try:
             info = format_of(flags).describe(payload)
         except BatchInvalid:
@@ -70,22 +78,48 @@ class PartitionState:
         while len(self.epochs) > 1 and self.epochs[1][1] <= offset:
             del self.epochs[0]
 
-    def snapshot(self, offset: int) -> bytes:
-        """State of everything below ``offset``, which must be durable."""
-        ledger = self.ledger.snapshot(offset)
-        index = self.index.snapshot()
-        epochs = b"".join(_EPOCH.pack(*row) for row in self.epochs)
-        return _HEAD.pack(_VERSION, len(ledger), len(index), len(epochs)) + ledger + index + epochs
+    def capture(self, offset: int, in_flight: Collection[int] = ()) -> StateCapture:
+        """State of everything below ``offset``, which must be durable, as of now; to be read out while it goes on.
 
-    def restore(self, data: bytes) -> None:
-        """Replace all state by a snapshot's. Raises DecodeError; the state is then unusable."""
+        ``in_flight``: ids of producers with batches at or above ``offset``. Close it; one at a time.
+        """
+        return StateCapture(self, offset, in_flight)
+
+    def restoring(self, data: bytes) -> Iterator[None]:
+        """Replace all state by a capture's, a bounded number of producers at each step.
+
+        Raises DecodeError; the state is then unusable.
+        """
         try:
-            version, ledger, index, epochs = _HEAD.unpack_from(data)
-            if version != _VERSION or len(data) != _HEAD.size + ledger + index + epochs:
-                raise DecodeError("partition snapshot has another shape")
-            at = _HEAD.size
-            self.ledger.restore(data[at : at + ledger])
-            self.index.restore(data[at + ledger : at + ledger + index])
-            self.epochs = list(_EPOCH.iter_unpack(data[at + ledger + index :]))
+            version, index, epochs, *last = _HEAD.unpack_from(data)
         except struct.error as error:
             raise DecodeError("partition snapshot is cut short") from error
+        at = _HEAD.size
+        if version != _VERSION or len(data) < at + index + epochs or epochs % _EPOCH.size:
+            raise DecodeError("partition snapshot has another shape")
+        self.last = (last[0], last[1], last[2])
+        self.index.restore(data[at : at + index])
+        self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
+        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :])
+
+
+class StateCapture:
+    """A partition's state as it was at one instant."""
+
+    __slots__ = ("_head", "_ledger", "offset")
+
+    def __init__(self, state: PartitionState, offset: int, in_flight: Collection[int]) -> None:
+        self.offset = offset
+        index = state.index.snapshot()
+        epochs = b"".join(_EPOCH.pack(*row) for row in state.epochs)
+        self._head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last) + index + epochs
+        self._ledger: LedgerCapture = state.ledger.capture(offset, in_flight)
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it, for :meth:`PartitionState.restoring`, a bounded number of producers at a time."""
+        yield self._head
+        yield from self._ledger.pieces()
+
+    def close(self) -> None:
+        """Let the state go on alone. Idempotent."""
+        self._ledger.close()

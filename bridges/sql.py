@@ -8,6 +8,7 @@ queue up, so the number of flushes follows the disk and not the number of caller
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import traceback
@@ -47,11 +48,16 @@ class DatabaseClosed(LogError):
     retriable = True
 
 
-class _Job:
-    __slots__ = ("error", "fn", "future", "result")
+class _FlushFailed(Exception):
+    """The disk did not take what was committed."""
 
-    def __init__(self, fn: Closure, future: asyncio.Future[Any]) -> None:
+
+class _Job:
+    __slots__ = ("error", "flush", "fn", "future", "result")
+
+    def __init__(self, fn: Closure, future: asyncio.Future[Any], flush: bool) -> None:
         self.fn = fn
+        self.flush = flush
         self.future = future
         self.result: Any = None
         self.error: Exception | None = None
@@ -111,27 +117,28 @@ class Database:
             self._thread = None
             raise
 
-    def submit(self, fn: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def submit(self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> asyncio.Future[T]:
         """Queue ``fn``; the future resolves to its result once it is durable (see :meth:`run`)."""
         if self._loop is None or self._closing:
             raise DatabaseClosed("the node is stopping")
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._wake:
-            self._queue.append(_Job(fn, future))
+            self._queue.append(_Job(fn, future, flush))
             if len(self._queue) == 1:
                 self._wake.notify()
         return cast("asyncio.Future[T]", future)
 
-    async def run(self, fn: Callable[[sqlite3.Connection], T]) -> T:
+    async def run(self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> T:
         """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
 
         Closures take effect in the order they were submitted, and their results are delivered in that order. ``fn``
         must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it raises is
         raised here and undoes only its own statements. A cancelled caller does not undo a closure queued already.
+        With ``flush`` it survives loss of power even where ``synchronous`` promises less.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
-        return await self.submit(fn)
+        return await self.submit(fn, flush=flush)
 
     async def close(self) -> None:
         """Execute what is queued, then close the file. Harmless when called again."""
@@ -195,6 +202,11 @@ class Database:
                 connection.execute("RELEASE job")
             connection.execute("COMMIT")
             self.commits += 1
+            if self._synchronous != "FULL" and any(job.flush for job in group):
+                try:
+                    self._flush()
+                except OSError as error:
+                    raise _FlushFailed(str(error)) from error
         except Exception as error:  # noqa: BLE001 - handed to every caller of the group
             failure = _failure(error)
             if connection.in_transaction:
@@ -202,6 +214,15 @@ class Database:
         self.closures += len(group)
         with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, group, failure)
+
+    def _flush(self) -> None:
+        """Have the disk take what was committed: in WAL mode that is the log's file, and the directory that has it."""
+        for path in (self.path.with_name(f"{self.path.name}-wal"), self.path.parent):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
         for job in group:
@@ -258,7 +279,7 @@ def _told(error: Exception) -> Exception:
     told: Exception
     if code == sqlite3.SQLITE_FULL:
         told = StorageFull("there is no disk space left for the node's database")
-    elif code in _DAMAGE:
+    elif code in _DAMAGE or isinstance(error, _FlushFailed):
         told = DatabaseDamaged(f"the node's database cannot be used any more: {error}")
     else:
         return error

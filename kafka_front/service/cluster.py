@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
+from bridges.ledger import SLICE
 from bridges.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code
@@ -233,17 +234,22 @@ class Cluster:
         except LogError as error:
             result.error_code, result.error_message = int(admin_code(error)), str(error)
             return result
-        result.active_producers = [
-            DescribeProducersResponse.ProducerState(
-                producer_id=producer_id,
-                producer_epoch=state.epoch,
-                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
-                last_timestamp=state.last_ms,
-                coordinator_epoch=-1,
-                current_txn_start_offset=-1,
-            )
-            for producer_id, state in log.state.ledger.producers.items()
-        ]
+        ledger = log.state.ledger
+        for number, producer_id in enumerate(ledger.producer_ids()):
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            state = ledger.get(producer_id)
+            if state is not None:
+                result.active_producers.append(
+                    DescribeProducersResponse.ProducerState(
+                        producer_id=producer_id,
+                        producer_epoch=state.epoch,
+                        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                        last_timestamp=state.last_ms,
+                        coordinator_epoch=-1,
+                        current_txn_start_offset=-1,
+                    )
+                )
         return result
 
     def client_quotas(self, ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridges.errors import LogError
@@ -86,6 +86,10 @@ class Backend:
         self.writers: list[Writer] = []
         self.refusals: list[SbpError] = []
         self.reads = 0
+        self.rebuilt = 0
+        """Batches read when logs were opened."""
+        self.broken_at: int | None = None
+        """Offset from which on nothing can be read when a log is opened."""
         self.overtaken: Callable[[int, list[Entry]], None] = lambda stream_id, entries: None
 
     async def open(self, stream_id: int, epoch: int) -> Writer:
@@ -100,7 +104,13 @@ class Backend:
         done([e for e in self.entries if e.end_offset > offset and e.base_offset < limit])
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int) -> list[Entry]:
-        return [e for e in self.entries if e.end_offset > offset and e.base_offset < limit][:3]
+        if self.broken_at is not None and offset >= self.broken_at:
+            raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "cannot be read")
+        found = [e for e in self.entries if e.end_offset > offset and e.base_offset < limit][
+            : 3 if max_bytes > 1 else 1
+        ]
+        self.rebuilt += len(found)
+        return found
 
     async def trim(self, stream_id: int, offset: int) -> int:
         self.start = offset
@@ -116,8 +126,8 @@ class NoSnapshots:
     async def load(self, stream_id: int) -> tuple[int, bytes] | None:
         return self.saved.get(stream_id)
 
-    async def save(self, stream_id: int, offset: int, state: bytes) -> None:
-        self.saved[stream_id] = (offset, state)
+    async def save(self, stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
+        self.saved[stream_id] = (offset, b"".join(pieces))
 
     async def forget(self, stream_id: int) -> None:
         self.saved.pop(stream_id, None)

@@ -128,7 +128,7 @@ async def test_a_queued_batch_that_cannot_be_appended_is_answered_and_the_others
     assert failures(world) == {"append": 1}
     world.writer.acknowledge(2)
     assert world.answers[1:] == [0, 1]
-    assert 8 not in log.state.ledger.producers
+    assert 8 not in log.state.ledger
 
 
 async def test_what_an_answer_appends_comes_behind_what_is_queued_already() -> None:
@@ -151,7 +151,7 @@ async def test_a_log_deleted_by_an_answer_while_it_opens_appends_nothing_more() 
     world.writer.acknowledge(1)
     log.fail(LogUnavailable("gone"))
     # Its producer is at 1: refused at once, and what is told deletes the topic.
-    log.append(batch(sequence=7), lambda base, error: world.logs.topic_deleted("t", {0: 1}))
+    log.append(batch(sequence=7), lambda base, error: world.logs.topic_deleted("t", [0]))
     log.append(batch(sequence=1), world.done)
     (error,) = await answer_to(log.when_open)
     assert type(error).__name__ == "LogDeleted"
@@ -215,7 +215,7 @@ async def test_a_bug_in_the_bookkeeping_of_a_durable_batch_does_not_keep_its_ans
 async def test_a_bug_in_a_snapshot_costs_the_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(snapshot_bytes=1)
     log = await world.boot()
-    monkeypatch.setattr(world.logs, "save_snapshot", broken)
+    monkeypatch.setattr(world.logs, "snapshot", broken)
     sleeper = Sleeper()
     log.add_waiter(sleeper)
     log.append(batch(), world.done)
