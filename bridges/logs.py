@@ -15,12 +15,13 @@ import structlog
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable
+from bridges.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.partition_log import PartitionLog, rebuild_cost
 from bridges.partition_state import PartitionState
 from bridges.snapshotter import SnapshotStore, Snapshotter
 from bridges.streams import unwrapped
 from bridges.tail_cache import Tail, TailCache
-from sbp_back.errors import DecodeError, ErrorCode, FencedError, SbpError
+from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
 
 if TYPE_CHECKING:
     from bridges.streams import Streams, Writer
@@ -66,6 +67,7 @@ class Logs:
         next_epoch: Callable[[], Awaitable[int]],
         options: LogOptions | None = None,
         barrier: Barrier | None = None,
+        starts: StartStore | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self.barrier = barrier or Barrier()
@@ -75,6 +77,9 @@ class Logs:
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._next_epoch = next_epoch
+        self._starts: StartStore = starts or StartsInMemory()
+        self._trims = Trims(client, self._starts)
+        self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,6 +166,33 @@ class Logs:
     def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
         return self._snapshotter.want(log)
 
+    async def trim(self, stream_id: int, offset: int) -> None:
+        await self._trims.trim(stream_id, offset)
+
+    def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
+        task = self._searches.get(log)
+        if task is None:
+            task = self._searches[log] = asyncio.ensure_future(self._raise_start(log, offset))
+            task.add_done_callback(lambda _: self._searches.pop(log, None))
+        return task
+
+    async def _raise_start(self, log: PartitionLog, offset: int) -> LogError | None:
+        try:
+            start, end = log.log_start_offset, log.high_watermark
+            first = await first_readable(self._client, log.stream_id, max(offset, start), end)
+            if first > start and log.is_open:
+                await self._give_up_below(log, start, first)
+                log.start_raised(first)
+                self._snapshotter.want(log)  # of the producers of what is gone the log tells nothing any more
+        except SbpError as error:
+            return LogUnavailable(f"{log.topic}-{log.partition}: {error}")
+        except LogError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered
+            self.barrier.caught("search for the log's start", error, topic=log.topic, partition=log.partition)
+            return LogUnavailable(f"{log.topic}-{log.partition}: unexpectedly, {type(error).__name__}")
+        return None
+
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -171,7 +203,7 @@ class Logs:
         try:
             async with self._gate:
                 writer = await self._take(log)
-                rebuilt = await self._rebuild(log, writer)
+                rebuilt = await self._rebuild_what_is_left(log, writer)
             if self._is_current(log):
                 log.opened(writer, *rebuilt)
                 return
@@ -202,6 +234,30 @@ class Logs:
                 if not attempts:
                     raise
                 epoch = await self._next_epoch()
+
+    async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int, int]:
+        """As :meth:`_rebuild`, from the first offset that the backend still has."""
+        writer.start_offset = max(writer.start_offset, min(self._starts.of(log.stream_id), writer.next_offset))
+        while True:
+            try:
+                return await self._rebuild(log, writer)
+            except Reclaimed as error:
+                start = max(writer.start_offset, error.offset)
+                first = await first_readable(self._client, log.stream_id, start, writer.next_offset)
+                if first == start:
+                    raise  # it is readable after all: whoever asks next finds out
+                await self._give_up_below(log, writer.start_offset, first)
+                writer.start_offset = first
+
+    async def _give_up_below(self, log: PartitionLog, start: int, first: int) -> None:
+        await self._starts.save(log.stream_id, first)
+        _log.warning(
+            "the backend has reclaimed the beginning of a partition: its log starts later now",
+            topic=log.topic,
+            partition=log.partition,
+            log_start=first,
+            records_gone=first - start,
+        )
 
     async def _rebuild(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int, int]:
         """(state of everything durable, offset of the snapshot it came from or -1, cost of what was read after it)."""
@@ -349,8 +405,8 @@ class Logs:
     async def close(self) -> None:
         """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
         self._closing = True
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._searches:
+            await asyncio.wait([*self._tasks, *self._searches.values()])
         await self._snapshotter.drain()  # what is under way may be older than the last append
         for log in self:
             if log.is_open and log.has_moved:

@@ -28,6 +28,7 @@ from bridges.data_dir import DataDirectory, write_ready_file
 from bridges.document_owner import PartitionOwners
 from bridges.errors import LogError
 from bridges.front import ENTRY_POINTS, Address, Front
+from bridges.log_starts import LogStarts, erase_starts
 from bridges.logs import LogOptions, Logs
 from bridges.metrics import Metrics
 from bridges.pd_identity import StreamHome
@@ -193,8 +194,11 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
         )
-        self.catalog = Catalog(self.db, self.client, options, (erase_topic, erase_snapshots), self.metrics.barrier)
+        erasers = (erase_topic, erase_snapshots, erase_starts)
+        self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
+        starts = LogStarts(self.db)
+        await starts.load()
         self.logs = Logs(
             self.client,
             self.catalog.stream_of,
@@ -202,6 +206,7 @@ class Node:
             self.catalog.next_epoch,
             _log_options(settings),
             self.metrics.barrier,
+            starts,
         )
         await self.logs.start()
         if self._backend.shared is not None:

@@ -32,7 +32,7 @@ from bridges.partition_state import PartitionState, StateCapture
 from bridges.records import Buffer, StoredBatch
 from bridges.streams import stored_batches, unwrapped
 from bridges.tail_cache import Tail
-from sbp_back.errors import ErrorCode, NoSpace, SbpError
+from sbp_back.errors import ErrorCode, NoSpace, Reclaimed, SbpError
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -83,6 +83,13 @@ class Owner(Protocol):
 
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
+
+    async def trim(self, stream_id: int, offset: int) -> None:
+        """Give up a stream's data below ``offset``. Raises ``SbpError``, or an error of the database."""
+
+    def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
+        """The backend says that it has given up ``offset``: find out where the log starts, and raise its start. The
+        task's result is what prevented that."""
 
     def let_go(self, writer: Writer) -> None:
         """Close a writer the log has no more use for."""
@@ -433,6 +440,9 @@ class PartitionLog:
         def fetched(answer: list[Entry] | SbpError) -> None:
             failure: LogError | None = None
             batches: list[StoredBatch] = []
+            if isinstance(answer, Reclaimed) and offset >= self.log_start_offset:
+                self._read_reclaimed(offset, done)
+                return
             if isinstance(answer, SbpError):
                 failure = _read_error(answer)
             else:
@@ -444,6 +454,19 @@ class PartitionLog:
             self._barrier.call("read answer", done, batches, failure, topic=self.topic, partition=self.partition)
 
         self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=self.high_watermark)
+
+    def _read_reclaimed(self, offset: int, done: ReadDone) -> None:
+        """Answers once the log starts where the backend's data does: whoever asks for its start then finds some."""
+
+        def settled(task: asyncio.Task[LogError | None]) -> None:
+            failure = None if task.cancelled() else task.result()
+            if failure is None:
+                failure = OffsetOutOfRange(
+                    f"the backend has reclaimed offset {offset} of {self.topic}-{self.partition}"
+                )
+            self._barrier.call("read answer", done, [], failure, topic=self.topic, partition=self.partition)
+
+        self._owner.reclaimed(self, offset).add_done_callback(settled)
 
     def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, error: LogError | None) -> None:
         if error is None:
@@ -577,15 +600,19 @@ class PartitionLog:
         if offset > self.log_start_offset:
             await self._keep_knowledge_below(offset)
             try:
-                await self._owner.client.trim(self.stream_id, offset)
+                await self._owner.trim(self.stream_id, offset)
             except SbpError as error:
                 raise LogUnavailable(str(error)) from error
-            self.log_start_offset = max(self.log_start_offset, offset)
-            self.state.drop_before(offset)
-            if offset == self.high_watermark:
-                self.state.index.clear()
-            self._moved()
+            self.start_raised(offset)
         return self.log_start_offset
+
+    def start_raised(self, offset: int) -> None:
+        """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self.state.drop_before(offset)
+        if offset == self.high_watermark:
+            self.state.index.clear()
+        self._moved()
 
     async def _keep_knowledge_below(self, offset: int) -> None:
         """Have a snapshot that knows the producers of what is about to be trimmed: the log will not tell any more."""

@@ -77,9 +77,10 @@ def _settle(connection: sqlite3.Connection, identity: str) -> str:
     known = "" if row is None else str(row[0])
     if known == identity or (known and _has_streams(connection)):
         return known
-    # Snapshots are found by number, too. Those of a node whose home was never told are its own.
+    # These are found by number, too. Those of a node whose home was never told are its own.
     if known:
-        connection.execute("DELETE FROM partition_snapshots")
+        for table in ("partition_snapshots", "log_starts", "left_streams"):
+            connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM placement_driver")
     if identity:
         connection.execute("INSERT INTO placement_driver VALUES (1, ?)", (identity,))

@@ -114,4 +114,11 @@ def _version_4(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4)
+def _version_5(connection: sqlite3.Connection) -> None:
+    # Where partitions begin of which the backend does not know it (bridges/log_starts.py).
+    connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
+    # Streams of deleted topics that the backend cannot delete: they are left there with their data.
+    connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5)

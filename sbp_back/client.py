@@ -12,7 +12,7 @@ from typing import TypeVarTuple
 from sbp_back.barrier import guarded
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.control import ControlOptions, ask, ask_repeatedly, list_ranges
-from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
+from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, Reclaimed, SbpError
 from sbp_back.model import (
     OK,
     CreateStreamRequest,
@@ -246,7 +246,8 @@ class Client:
 
         Only batches below ``limit`` (-1: below what is confirmed) are returned. When there are less than ``min_bytes``
         (at least one) it may take up to ``max_wait_ms`` for more to come; then the list may be short or empty. ``done``
-        may be called before this returns. Errors: 1463 below the stream's start, 1461 beyond its end.
+        may be called before this returns. Errors: 1463 below the stream's start (``Reclaimed`` if only its range server
+        says so), 1461 beyond its end.
         """
         self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms).route()
 
@@ -567,6 +568,9 @@ class Fetch:
                 for known in answer.ranges:
                     if known.index == wanted.index and 0 <= known.end == self._offset:
                         self._nothing()
+                        return
+                    if known.index == wanted.index and self._offset < known.start:
+                        self._end(Reclaimed(self._offset, f"{message}: the range server gave it up"))
                         return
             self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
 

@@ -80,6 +80,14 @@ class NoSpace(SbpError):
         super().__init__(ErrorCode.RS_INTERNAL_SERVER_ERROR, message)
 
 
+class Reclaimed(SbpError):
+    """``offset`` lies below what a range server still has: it gave up its oldest data, and said so."""
+
+    def __init__(self, offset: int, message: str) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
+        self.offset = offset
+
+
 class ConnectionLost(SbpError):
     """The peer went away, or did not answer in time; whether the request took effect is unknown."""
 

@@ -22,7 +22,7 @@ from time import monotonic
 from sbp_back.carrier import Answer, Carrier
 from sbp_back.client import POLL_SECONDS, Client, ClientOptions, Fetch, FetchDone
 from sbp_back.control import ask_repeatedly, list_ranges, repeatedly
-from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+from sbp_back.errors import ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.identity import ask_who
 from sbp_back.model import (
     DeleteStreamRequest,
@@ -382,10 +382,8 @@ class _ForeignFetch(Fetch):
 
     def _reclaimed(self) -> None:
         self._begin()
-        self._fail(
-            ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS,
-            f"offset {self._offset} of stream {self._stream_id} was reclaimed by its range server",
-        )
+        message = f"offset {self._offset} of stream {self._stream_id} was reclaimed by its range server"
+        self._end(Reclaimed(self._offset, message))
 
     def _wait(self) -> None:
         self._begin()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from bridges.config import Settings, load
+from bridges.errors import LogError, OffsetOutOfRange
 from bridges.node import Node
+from bridges.partition_log import PartitionLog
+from bridges.records import StoredBatch
 from sbp_back.errors import StoreError
-from sbp_back.model import CreateStreamRequest
+from sbp_back.model import CreateStreamRequest, TrimStreamRequest
+from tests.bridges.log_lab import batch
 from tests.sbp_back.foreign import ForeignCluster
 
 
@@ -70,3 +77,157 @@ async def test_a_foreign_placement_driver_met_later_gets_no_request(tmp_path: Pa
     finally:
         await node.stop()
         await again.close()
+
+
+async def opened(node: Node, topic: str = "t") -> PartitionLog:
+    log = node.logs.get(topic, 0)
+    assert log is not None
+    await log.ready()
+    return log
+
+
+async def append(log: PartitionLog, count: int = 1, size: int = 10) -> int:
+    future: asyncio.Future[int | LogError] = asyncio.get_running_loop().create_future()
+    log.append(batch(count, size=size), lambda base, error: future.set_result(error or base))
+    answer = await future
+    if isinstance(answer, LogError):
+        raise answer
+    return answer
+
+
+@asynccontextmanager
+async def running(path: Path, cluster: ForeignCluster, **more: str) -> AsyncIterator[Node]:
+    node = Node(settings(path, cluster.address, **more), fronts=[])
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
+async def test_trimming_moves_the_log_start_for_good_where_the_backend_cannot_trim(
+    tmp_path: Path, cluster: ForeignCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        for topic in ("t", "u"):
+            await node.catalog.create_topic(topic, 1)
+            log = await opened(node, topic)
+            for _ in range(10):
+                await append(log, 3)
+            assert await log.trim(12) == 12
+            assert await log.trim(15) == 15
+            with pytest.raises(OffsetOutOfRange):
+                await log.read_batches(14, 1000)
+            assert (await log.read_batches(15, 1000))[0].base_offset == 15
+    assert cluster.pd.asked(TrimStreamRequest) == 0
+    said = [line for line in capfd.readouterr().out.splitlines() if "does not trim" in line]
+    assert len(said) == 1, said
+    assert "the space of what is below is not given back" in said[0]
+    async with running(tmp_path, cluster) as node:
+        log = await opened(node)
+        assert (log.log_start_offset, log.high_watermark) == (15, 30)
+        assert await append(log) == 30
+        await node.catalog.delete_topic("t")
+        assert await node.db.run(lambda c: c.execute("SELECT stream_id, start FROM log_starts").fetchall()) == [(1, 15)]
+
+
+async def test_retention_moves_the_log_start_where_the_backend_cannot_trim(
+    tmp_path: Path, cluster: ForeignCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        await node.catalog.create_topic("t", 1, {"retention.bytes": "100000", "retention.ms": "-1"})
+        log = await opened(node)
+        for _ in range(30):
+            await append(log, size=20_000)
+        before = log.log_start_offset
+        assert await node.logs.enforce_retention([("t", 0)], lambda _: (-1, 100_000), 0) == 1
+        assert log.log_start_offset > before
+        assert await node.logs.enforce_retention([("t", 0)], lambda _: (-1, 100_000), 0) == 0
+        start = log.log_start_offset
+    assert "retention not applied" not in capfd.readouterr().out
+    async with running(tmp_path, cluster) as node:
+        assert (await opened(node)).log_start_offset == start
+
+
+async def test_consumers_from_the_beginning_go_on_where_data_is_left(
+    tmp_path: Path, cluster: ForeignCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, cluster, **{"log.tail_cache_bytes": "0"}) as node:
+        await node.catalog.create_topic("t", 1)
+        log = await opened(node)
+        for _ in range(40):
+            await append(log, 3)
+        cluster.servers[0].reclaimed = 60
+        answers = await asyncio.gather(*(log.read_batches(n, 1000) for n in (0, 0, 59, 60)), return_exceptions=True)
+        assert [isinstance(answer, OffsetOutOfRange) for answer in answers] == [True, True, True, False]
+        assert log.log_start_offset == 60
+        assert (await log.read_batches(log.log_start_offset, 1000))[0].base_offset == 60
+    said = [line for line in capfd.readouterr().out.splitlines() if "reclaimed the beginning" in line]
+    assert len(said) == 1, said
+    assert "log_start=60" in said[0]
+    assert "records_gone=60" in said[0]
+    async with running(tmp_path, cluster) as node:
+        assert (await opened(node)).log_start_offset == 60
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("reclaimed", [60, 117, 120])
+async def test_a_partition_whose_data_since_its_snapshot_is_gone_opens_again(
+    tmp_path: Path, cluster: ForeignCluster, reclaimed: int, restarted: bool
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        await node.catalog.create_topic("t", 1)
+        log = await opened(node)
+        for _ in range(40):
+            await append(log, 3)
+    # As after kill -9: nothing is saved of what was learned.
+    with sqlite3.connect(tmp_path / "node" / "node.db") as db:
+        assert db.execute("DELETE FROM partition_snapshots").rowcount == 1
+    cluster.servers[0].reclaimed = reclaimed
+    if restarted:
+        cluster.servers[0].restart()
+    async with running(tmp_path, cluster) as node:
+        log = await opened(node)
+        if restarted and reclaimed == 120:
+            assert log.log_start_offset == log.high_watermark > 120, "where it ended nobody knows any more"
+        else:
+            assert (log.log_start_offset, log.high_watermark) == (reclaimed, 120)
+        end = log.high_watermark
+        assert await append(log, 2) == end
+        assert (await log.read_batches(end, 1000))[0].end_offset == end + 2
+        assert log.size_bytes < 10_000
+
+
+async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the_rest(tmp_path: Path) -> None:
+    """sbp.retention_bytes drops the oldest segments whoever they belong to, and asks nobody."""
+    flags = {
+        "data_dir": str(tmp_path / "node"),
+        "listen.console": "off",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+        "sbp.segment_bytes": "1MiB",
+        "sbp.retention_bytes": "3MiB",
+        "sbp.low_water_bytes": "0",
+        "log.tail_cache_bytes": "0",
+    }
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    await node.start()
+    await node.catalog.create_topic("t", 1)
+    log = await opened(node)
+    for _ in range(100):
+        await append(log, size=100_000)
+    answer: list[StoredBatch] = []
+    while not answer or not log.log_start_offset:  # the store drops segments in its own time
+        with suppress(OffsetOutOfRange):
+            answer = await log.read_batches(log.log_start_offset, 1)
+    assert answer[0].end_offset > 1
+    await node.stop()
+    with sqlite3.connect(tmp_path / "node" / "node.db") as db:
+        db.execute("DELETE FROM partition_snapshots")
+        db.execute("DELETE FROM log_starts")
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    await node.start()
+    again = await opened(node)
+    assert again.log_start_offset >= log.log_start_offset
+    assert await append(again) == 100
+    await node.stop()
