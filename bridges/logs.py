@@ -15,12 +15,15 @@ import structlog
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.partition_log import PartitionLog, rebuild_cost
 from bridges.partition_state import PartitionState
+from bridges.sliced import SlicedWorks
 from bridges.snapshotter import SnapshotStore, Snapshotter
 from bridges.streams import unwrapped
 from bridges.tail_cache import Tail, TailCache
+from bridges.time_search import TimeSearch
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class LogOptions:
     open_attempts: int = 5
     rebuild_read_bytes: int = 1024 * 1024
     retention_openings: int = 100
+    inflated_bytes: int = DEFAULT_LIMIT
 
 
 _BATCHES_AT_ONCE = 500
@@ -68,6 +72,7 @@ class Logs:
         options: LogOptions | None = None,
         barrier: Barrier | None = None,
         starts: StartStore | None = None,
+        works: SlicedWorks | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self.barrier = barrier or Barrier()
@@ -84,6 +89,7 @@ class Logs:
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
+        self.search = TimeSearch(works or SlicedWorks(), self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._shared: set[int] = set()
@@ -354,6 +360,8 @@ class Logs:
                         continue
                     openings -= 1
                 await log.ready()
+                if keep_ms >= 0:
+                    await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
                 offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
                 if offset is not None and offset > log.log_start_offset:
                     await log.trim(offset)

@@ -207,6 +207,7 @@ class Node:
             _log_options(settings),
             self.metrics.barrier,
             starts,
+            self.works,
         )
         await self.logs.start()
         if self._backend.shared is not None:
@@ -408,6 +409,7 @@ def _log_options(settings: Settings) -> LogOptions:
         max_producers=log.max_producers,
         producer_idle_ms=log.producer_idle_ms,
         open_concurrency=log.open_concurrency,
+        inflated_bytes=settings.limits.batch_inflated_bytes,
     )
 
 

@@ -2,6 +2,9 @@
 
 One row for every ``interval`` bytes of log. It answers lookups by time (reference/kafka.md, rule 48), retention by
 size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is dropped.
+
+The timestamps of records are what batch headers claim. Whoever looks at the records and finds that a claim is not true
+corrects the row. Batches without timestamps of their own are as old as their append.
 """
 
 from __future__ import annotations
@@ -9,52 +12,94 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import NamedTuple
 
 from sbp_back.errors import DecodeError
 
-_HEAD = struct.Struct(">BIQQq")
-_VERSION = 1
+_HEAD = struct.Struct(">BIQQ")
+_VERSION = 2
+
+
+class Row(NamedTuple):
+    """The rows' unit of search: batches from ``start`` on; ``highest`` is the highest timestamp they claim."""
+
+    start: int
+    highest: int
 
 
 class OffsetIndex:
-    """Rows of (offset, bytes before it, highest timestamp before it, highest timestamp in the row's interval)."""
+    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, latest append in the interval
+    of a batch without timestamps)."""
 
-    __slots__ = ("_before", "_bytes", "_interval_max", "_max", "_offsets", "_total", "interval", "max_rows")
+    __slots__ = (
+        "_aged_before",
+        "_appended",
+        "_bytes",
+        "_claimed",
+        "_claimed_before",
+        "_confirmed",
+        "_offsets",
+        "_total",
+        "interval",
+        "max_rows",
+    )
 
     def __init__(self, interval: int = 64 * 1024, max_rows: int = 8192) -> None:
         self.interval = interval
         self.max_rows = max_rows
         self._offsets = array("q")
         self._bytes = array("Q")
-        self._before = array("q")
-        self._interval_max = array("q")
+        self._claimed = array("q")
+        self._appended = array("q")
+        # Derived: of each row, the highest of all rows before it. By claims alone, and with appends.
+        self._claimed_before = array("q")
+        self._aged_before = array("q")
         self._total = 0
-        self._max = -1
+        # Rows by offset, and the claim of theirs that somebody has seen in a record.
+        self._confirmed: dict[int, int] = {}
 
-    def add(self, base_offset: int, size: int, max_timestamp: int) -> None:
-        """Take in the next batch; ``max_timestamp`` -1 when it has none."""
+    def add(self, base_offset: int, size: int, max_timestamp: int, append_ms: int) -> None:
+        """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append."""
         if not self._offsets or self._total - self._bytes[-1] >= self.interval:
             if len(self._offsets) >= self.max_rows:
                 self._thin()
+            claimed = aged = -1
+            if self._offsets:
+                claimed = max(self._claimed_before[-1], self._claimed[-1])
+                aged = max(self._aged_before[-1], self._claimed[-1], self._appended[-1])
+            self._claimed_before.append(claimed)
+            self._aged_before.append(aged)
             self._offsets.append(base_offset)
             self._bytes.append(self._total)
-            self._before.append(self._max)
-            self._interval_max.append(-1)
+            self._claimed.append(-1)
+            self._appended.append(-1)
         self._total += size
-        if max_timestamp > self._max:
-            self._max = max_timestamp
-        if max_timestamp > self._interval_max[-1]:
-            self._interval_max[-1] = max_timestamp
+        if max_timestamp < 0:
+            if append_ms > self._appended[-1]:
+                self._appended[-1] = append_ms
+        elif max_timestamp > self._claimed[-1]:
+            self._claimed[-1] = max_timestamp
 
     def _thin(self) -> None:
-        merged = array("q", map(max, self._interval_max[0::2], self._interval_max[1::2]))
-        if len(self._interval_max) % 2:
-            merged.append(self._interval_max[-1])
-        self._interval_max = merged
+        for name in ("_claimed", "_appended"):
+            column = getattr(self, name)
+            merged = array("q", map(max, column[0::2], column[1::2]))
+            if len(column) % 2:
+                merged.append(column[-1])
+            setattr(self, name, merged)
         self._offsets = self._offsets[0::2]
         self._bytes = self._bytes[0::2]
-        self._before = self._before[0::2]
         self.interval *= 2
+        self._derive()
+
+    def _derive(self) -> None:
+        self._claimed_before = array("q", accumulate(self._claimed, max, initial=-1))
+        self._aged_before = array("q", accumulate(map(max, self._claimed, self._appended), max, initial=-1))
+        del self._claimed_before[-1:], self._aged_before[-1:]
+        if self._confirmed:
+            kept = set(self._offsets)
+            self._confirmed = {start: seen for start, seen in self._confirmed.items() if start in kept}
 
     @property
     def size_bytes(self) -> int:
@@ -62,28 +107,63 @@ class OffsetIndex:
         return self._total - self._bytes[0] if self._bytes else 0
 
     @property
-    def max_timestamp(self) -> int:
-        """The highest timestamp ever taken in, -1 if none."""
-        return self._max
+    def rows(self) -> int:
+        return len(self._offsets)
 
-    def seek_timestamp(self, timestamp: int) -> int | None:
-        """An offset from which a scan meets the first batch with ``max_timestamp >= timestamp``; None if none has."""
-        if timestamp > self._max or not self._offsets:
-            return None
-        row = bisect_left(self._before, timestamp)
-        return self._offsets[max(row - 1, 0)]
+    # --- by time ------------------------------------------------------------------------------------------------
 
-    def seek_max_timestamp(self) -> tuple[int, int] | None:
-        """(offset to scan from, highest timestamp kept); None when no batch carries a timestamp."""
-        if not self._interval_max:
+    def seek(self, timestamp: int) -> Row | None:
+        """The first row that claims a timestamp of at least ``timestamp``; None if none does."""
+        return self._first(self._claimed_before, self._claimed, timestamp)
+
+    def highest(self) -> Row | None:
+        """The first row that claims the highest timestamp of all; None when no batch carries one."""
+        if not self._claimed:
             return None
-        highest = max(self._interval_max)
-        return None if highest < 0 else (self._offsets[self._interval_max.index(highest)], highest)
+        return self.seek(max(0, self._claimed_before[-1], self._claimed[-1]))
+
+    def blocking(self, timestamp: int) -> Row | None:
+        """The first row that is not older than ``timestamp``; None if all are."""
+        return self._first(self._aged_before, list(map(max, self._claimed[-1:], self._appended[-1:])), timestamp)
+
+    def _first(self, before: array[int], own: array[int] | list[int], timestamp: int) -> Row | None:
+        if not before or timestamp > max(before[-1], own[-1]):
+            return None
+        row = bisect_left(before, timestamp) - 1
+        return Row(self._offsets[max(row, 0)], self._claimed[max(row, 0)])
 
     def older_than(self, timestamp: int) -> int | None:
         """The highest indexed offset before which every batch is older than ``timestamp``; None if there is none."""
-        row = bisect_left(self._before, timestamp) - 1
-        return self._offsets[row] if row > 0 else None
+        row = self.blocking(timestamp)
+        start = self._offsets[-1] if row is None and self._offsets else -1 if row is None else row.start
+        return start if self._offsets and start > self._offsets[0] else None
+
+    def end_of(self, start: int) -> int | None:
+        """Where the interval of the row that begins at ``start`` ends; None for the last row, or if there is none."""
+        row = bisect_right(self._offsets, start)
+        return self._offsets[row] if row < len(self._offsets) else None
+
+    def correct(self, start: int, highest: int, unreadable_ms: int = -1) -> None:
+        """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim.
+
+        ``unreadable_ms``: a time at which there were records that could not be looked at.
+        """
+        row = bisect_left(self._offsets, start)
+        if row == len(self._offsets) or self._offsets[row] != start:
+            return
+        self._claimed[row] = highest
+        self._appended[row] = max(self._appended[row], unreadable_ms)
+        self._derive()
+
+    def confirm(self, row: Row) -> None:
+        """A record with the highest timestamp that ``row`` claims has been seen."""
+        self._confirmed[row.start] = row.highest
+
+    def is_confirmed(self, row: Row) -> bool:
+        """Whether what ``row`` claims has been seen in a record since the index was made."""
+        return self._confirmed.get(row.start) == row.highest
+
+    # --- by size ------------------------------------------------------------------------------------------------
 
     def beyond(self, keep_bytes: int) -> int | None:
         """The highest indexed offset from which on at least ``keep_bytes`` remain; None if nothing can go."""
@@ -91,31 +171,37 @@ class OffsetIndex:
         row = bisect_right(self._bytes, surplus) - 1 if surplus >= 0 else -1
         return self._offsets[row] if row > 0 else None
 
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
     def drop_before(self, offset: int) -> None:
-        """Forget rows that describe only offsets below ``offset``."""
+        """Forget rows that describe only offsets below ``offset``, their timestamps included."""
         row = bisect_right(self._offsets, offset) - 1
         if row > 0:
-            del self._offsets[:row], self._bytes[:row], self._before[:row], self._interval_max[:row]
+            del self._offsets[:row], self._bytes[:row], self._claimed[:row], self._appended[:row]
+            self._derive()
 
     def clear(self) -> None:
         """Forget every row: nothing is kept in the log."""
-        del self._offsets[:], self._bytes[:], self._before[:], self._interval_max[:]
+        del self._offsets[:], self._bytes[:], self._claimed[:], self._appended[:]
+        self._derive()
 
     def snapshot(self) -> bytes:
         """All rows as bytes, for :meth:`restore`."""
-        head = _HEAD.pack(_VERSION, len(self._offsets), self.interval, self._total, self._max)
+        head = _HEAD.pack(_VERSION, len(self._offsets), self.interval, self._total)
         return head + b"".join(
-            column.tobytes() for column in (self._offsets, self._bytes, self._before, self._interval_max)
+            column.tobytes() for column in (self._offsets, self._bytes, self._claimed, self._appended)
         )
 
     def restore(self, data: bytes) -> None:
         """Replace all rows by a snapshot's. Raises DecodeError."""
         if len(data) < _HEAD.size:
             raise DecodeError("offset index snapshot is cut short")
-        version, rows, interval, total, highest = _HEAD.unpack_from(data)
+        version, rows, interval, total = _HEAD.unpack_from(data)
         if version != _VERSION or len(data) != _HEAD.size + 32 * rows:
             raise DecodeError("offset index snapshot has another shape")
         columns = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(4)]
-        self._offsets, self._before, self._interval_max = (array("q", columns[i]) for i in (0, 2, 3))
+        self._offsets = array("q", columns[0])
         self._bytes = array("Q", columns[1])
-        self.interval, self._total, self._max = interval, total, highest
+        self._claimed, self._appended = array("q", columns[2]), array("q", columns[3])
+        self.interval, self._total = interval, total
+        self._derive()

@@ -26,7 +26,7 @@ from bridges.errors import (
     OffsetOutOfRange,
     StorageFull,
 )
-from bridges.formats import decode, format_of
+from bridges.formats import format_of
 from bridges.ledger import ProducerStamp
 from bridges.partition_state import PartitionState, StateCapture
 from bridges.records import Buffer, StoredBatch
@@ -37,6 +37,7 @@ from sbp_back.errors import ErrorCode, NoSpace, Reclaimed, SbpError
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.streams import Streams, Writer
+    from bridges.time_search import TimeSearch
     from sbp_back.model import Entry
 
 AppendDone = Callable[[int, LogError | None], None]
@@ -55,8 +56,6 @@ class Batch:
     producer: ProducerStamp | None = None
 
 
-_SCAN_BYTES = 1024 * 1024
-"""Bytes read at a time when records are searched by timestamp."""
 _SNAPSHOT_BATCH_COST = 2048
 """Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
 
@@ -80,6 +79,9 @@ class Owner(Protocol):
 
     @property
     def barrier(self) -> Barrier: ...
+
+    @property
+    def search(self) -> TimeSearch: ...
 
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
@@ -336,7 +338,7 @@ class PartitionLog:
         state = self.state
         state.last = (base, size, appended_ms)
         try:
-            state.index.add(base, size, timestamp if timestamp >= 0 else appended_ms)
+            state.index.add(base, size, timestamp, appended_ms)
             state.enter_epoch(self.epoch, base)
             self.tail.append(StoredBatch(base, end, batch.flags, payload))
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
@@ -549,26 +551,12 @@ class PartitionLog:
         Looks into batches (reference/kafka.md, rule 48). Raises DataCorrupt, LogUnavailable, LogDeleted.
         """
         await self.ready()
-        position = self.state.index.seek_timestamp(timestamp)
-        return None if position is None else await self._scan(position, timestamp)
+        return await self._owner.search.first(self, timestamp)
 
     async def find_max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the earliest record with the highest timestamp kept; None if none carries one."""
         await self.ready()
-        found = self.state.index.seek_max_timestamp()
-        return None if found is None else await self._scan(*found)
-
-    async def _scan(self, position: int, timestamp: int) -> tuple[int, int] | None:
-        position = max(position, self.log_start_offset)
-        while position < self.high_watermark:
-            for batch in await self.read_batches(position, _SCAN_BYTES):
-                plug = format_of(batch.flags)
-                if plug.describe(batch.payload).max_timestamp >= timestamp:
-                    for record in decode(batch):
-                        if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                            return record.offset, record.timestamp
-                position = batch.end_offset
-        return None
+        return await self._owner.search.highest(self)
 
     def read_batches(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""
@@ -673,7 +661,7 @@ class PartitionLog:
         offsets = []
         if keep_ms >= 0:
             oldest = now_ms - keep_ms
-            offsets.append(self.high_watermark if index.max_timestamp < oldest else index.older_than(oldest))
+            offsets.append(self.high_watermark if index.blocking(oldest) is None else index.older_than(oldest))
         if keep_bytes >= 0:
             offsets.append(index.beyond(keep_bytes))
         return max((offset for offset in offsets if offset is not None), default=None)

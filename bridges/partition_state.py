@@ -50,9 +50,9 @@ class PartitionState:
             info = format_of(flags).describe(payload)
         except BatchInvalid:
             # Written by an SBP client that lied about the format: it has no header to learn from.
-            self.index.add(base_offset, len(payload), append_ms)
+            self.index.add(base_offset, len(payload), -1, append_ms)
             return
-        self.index.add(base_offset, len(payload), info.max_timestamp if info.max_timestamp >= 0 else append_ms)
+        self.index.add(base_offset, len(payload), info.max_timestamp, append_ms)
         self.enter_epoch(info.epoch, base_offset)
         if info.producer is not None:
             self.ledger.record(info.producer, base_offset, append_ms)

@@ -17,6 +17,7 @@ from sbp_back.document.batch import (
     MAX_TIMESTAMP_DELTA,
     DocumentRecord,
     encode_batch,
+    parse_head,
     read_records,
     set_base_offset,
 )
@@ -26,7 +27,7 @@ _LATEST = 1 << 53
 """Timestamps beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
 
 
-_DESCRIBED = 500
+_DESCRIBED = 100
 """Records that are looked at in one go: each takes microseconds."""
 
 
@@ -54,12 +55,16 @@ class DocumentFormat:
     name = "sbp-v0.1"
 
     def describe(self, payload: Buffer) -> BatchInfo:
-        """The timestamps are with the records: they are looked at in a short batch, and unknown of a long one."""
+        """The timestamps are with the records: of a long batch the first are looked at, and the highest is told as high
+        as it can be."""
         highest = -1
         empty = True
         for number, record in enumerate(_records(payload)):
             if number == _DESCRIBED:
-                return BatchInfo(-1, -1, None)
+                if highest >= 0:
+                    _, meta, _ = parse_head(memoryview(payload), lenient=True)
+                    highest = max(highest, min(meta.base_timestamp + MAX_TIMESTAMP_DELTA, _LATEST))
+                return BatchInfo(highest, -1, None)
             highest = max(highest, _timestamp(record))
             empty = False
         if empty:

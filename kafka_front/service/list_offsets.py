@@ -5,6 +5,7 @@ reference/kafka.md, rules 18, 46 and 48.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
@@ -48,6 +49,20 @@ class Offsets:
         self._logs = service.logs
 
     async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            task.cancel()
+
+        # A search by time may have to read much, for which nobody waits once the connection is gone.
+        ctx.connection.on_close(cancel)
+        try:
+            return await self._list(request)
+        finally:
+            ctx.connection.forget_on_close(cancel)
+
+    async def _list(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         for topic in request.topics:
             answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
