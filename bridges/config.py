@@ -261,6 +261,11 @@ class LoggingSettings(_Section):
     format: Literal["auto", "console", "json"] = Field(
         default="auto", description="json gives one object per line; auto is console on a terminal and json elsewhere."
     )
+    repeated_lines: int = Field(
+        default=20,
+        ge=1,
+        description="Most lines in ten seconds that say the same but for their fields; the others are counted.",
+    )
 
 
 def _listen(value: object) -> object:

@@ -9,6 +9,8 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from bridges.log_limit import LOG_LIMIT, LogLimit
+
 
 class _Patient:
     """A stream whose failures are nobody's business: a full disk must not break what is being logged about."""
@@ -29,16 +31,19 @@ class _Patient:
         return self._stream.isatty()
 
 
-def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+def configure(
+    level: str = "info", format: str = "auto", stream: TextIO | None = None, limit: LogLimit = LOG_LIMIT
+) -> None:
     """Set up structlog, and route the standard library's loggers through the same output.
 
-    ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). Meant to be called once, by
-    the process's entry point.
+    ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``.
+    Meant to be called once, by the process's entry point.
     """
     out = cast(TextIO, _Patient(stream or sys.stderr))
     number = getattr(logging, level.upper())
     if format == "auto":
         format = "console" if out.isatty() else "json"
+    # Of lines of other libraries' loggers the handler's filter takes care.
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -53,12 +58,13 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
             colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback, timestamp_key="time"
         )
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[limit.processor, *shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(out)
+    handler.addFilter(limit.filter)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from bridges.budget import Kind, MemoryBudget
 from bridges.front import live_groups
 from bridges.group_view import records_behind
+from bridges.log_limit import LOG_LIMIT
 from bridges.metrics import counter, gauge
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def process_metrics() -> Iterator[Metric]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
     yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    left_out = counter("anabranch_log_lines_left_out", "Log lines not written because of their number.", "like")
+    for kind, lines in LOG_LIMIT.left_out.items():
+        left_out.add_metric([kind], lines)
+    yield left_out
 
 
 def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:

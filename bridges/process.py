@@ -6,9 +6,9 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bridges.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
 from bridges.commands.common import fail
@@ -59,20 +59,40 @@ def run(
     import structlog
 
     from bridges import descriptors, log
+    from bridges.log_limit import LOG_LIMIT, tell_left_out
     from sbp_back.errors import StoreError
 
+    LOG_LIMIT.lines = settings.logging.repeated_lines
     log.configure(settings.logging.level, settings.logging.format)
     settings, lowered = descriptors.fit(settings, descriptors.raise_limit())
     if lowered is not None:
         structlog.get_logger("anabranch").warning(lowered)
     try:
-        failure = asyncio.run(_until_stopped(lambda give_up: make(settings, give_up), ready))
+        failure = asyncio.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
     except SettingsError as error:
         fail(str(error), EXIT_USAGE)
+    finally:
+        tell_left_out(all_of_them=True)
     if failure is not None:
         fail(failure, EXIT_NODE_FAILED)
+
+
+async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
+    """Do ``work``, and tell meanwhile how many log lines were left out."""
+    from bridges.log_limit import PERIOD_SECONDS, tell_left_out
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            tell_left_out()
+
+    telling = asyncio.create_task(tell())
+    try:
+        return await work
+    finally:
+        telling.cancel()
 
 
 async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready: Path | None) -> str | None:

@@ -1,0 +1,122 @@
+"""Bounds how much of one kind is logged: what clients do wrong they do often, and the log must not fill the disk.
+
+Every line of the process passes here, so that none can be forgotten. A kind of line is what it says without its fields:
+the first few of a period are written, the others are counted. How many were left out is told with the next line of the
+kind or, if there is none, when the period is over (:meth:`LogLimit.overdue`), and by a metric.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import structlog
+
+PERIOD_SECONDS = 10.0
+_MAX_KINDS = 500
+_OTHER = "other lines"
+"""Stands for all kinds beyond the bound: some libraries put what they are given into what they say."""
+_MAX_KIND_CHARACTERS = 200
+_MAX_VALUE_CHARACTERS = 1000
+"""Of a text in a field: client ids and names may be as long as a frame."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    since: float
+    lines: int = 0
+    left_out: int = 0
+    total: int = 0
+
+
+class LogLimit:
+    """Counts lines by kind; safe to use from several threads. ``lines`` may be written of a kind in a period."""
+
+    def __init__(self, lines: int = 20, period: float = PERIOD_SECONDS) -> None:
+        self.lines = lines
+        self._period = period
+        self._kinds: dict[str, _Kind] = {}
+        self._lock = Lock()
+
+    def admit(self, kind: str) -> int | None:
+        """None: leave this line out. Else it may be written, and so many like it were left out before it."""
+        now = monotonic()
+        kind = kind.partition("\n")[0][:_MAX_KIND_CHARACTERS]
+        with self._lock:
+            state = self._kinds.get(kind)
+            if state is None:
+                if len(self._kinds) >= _MAX_KINDS:
+                    kind = _OTHER
+                state = self._kinds.setdefault(kind, _Kind(now))
+            if now - state.since >= self._period:
+                state.since, state.lines = now, 0
+            if state.lines >= self.lines:
+                state.left_out += 1
+                state.total += 1
+                return None
+            state.lines += 1
+            left_out, state.left_out = state.left_out, 0
+            return left_out
+
+    def overdue(self, *, all_of_them: bool = False) -> Iterator[tuple[str, int]]:
+        """Kinds of which lines were left out in a period that is over, and how many; each is told once."""
+        now = monotonic()
+        with self._lock:
+            kinds = list(self._kinds.items())
+        for name, state in kinds:
+            with self._lock:
+                if not state.left_out or not (all_of_them or now - state.since >= self._period):
+                    continue
+                left_out, state.left_out = state.left_out, 0
+            yield name, left_out
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Lines left out so far, by kind."""
+        with self._lock:
+            return {name: state.total for name, state in self._kinds.items() if state.total}
+
+    # --- where lines come by ----------------------------------------------------------------------------------------
+
+    def processor(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """For structlog, before anything costs: drops the line, or says in it how many were left out."""
+        if method not in _UNLIMITED:
+            left_out = self.admit(str(event.get("event", "")))
+            if left_out is None:
+                raise structlog.DropEvent
+            if left_out:
+                event["left_out"] = left_out
+        for key, value in event.items():
+            if isinstance(value, str) and len(value) > _MAX_VALUE_CHARACTERS and key != "event":
+                event[key] = f"{value[:_MAX_VALUE_CHARACTERS]}… ({len(value)} characters)"
+        return event
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """For a handler of the standard library: the same."""
+        if record.levelno >= logging.CRITICAL or record.levelno < logging.INFO:
+            return True
+        left_out = self.admit(str(record.msg))
+        if left_out is None:
+            return False
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out} like this left out before)"
+            record.args = None
+        return True
+
+
+# Somebody asked for the one, and after the other there is nothing more.
+_UNLIMITED = frozenset({"debug", "critical", "fatal"})
+
+LOG_LIMIT = LogLimit()
+"""Of this process, as its log is."""
+
+
+def tell_left_out(limit: LogLimit = LOG_LIMIT, *, all_of_them: bool = False) -> None:
+    """Log how many lines were left out lately; to be called once in a while and at the end."""
+    log = structlog.get_logger("anabranch.log")
+    for kind, lines in limit.overdue(all_of_them=all_of_them):
+        log.warning("log lines were left out", like=kind, lines=lines)
