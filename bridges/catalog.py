@@ -86,6 +86,14 @@ class ChangeKind(Enum):
     NODE_CONFIG = "node_config"
 
 
+class _Fate(Enum):
+    """What became of a stream that was to be deleted."""
+
+    GONE = "gone"
+    LATER = "later"
+    LEFT = "left"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
@@ -147,6 +155,7 @@ class Catalog:
         self._partitions = 0
         self._top_stream = -1
         self._doomed: set[int] = set()
+        self._left = 0
         self._work: set[asyncio.Task[Any]] = set()
         self._deleter: asyncio.Task[None] | None = None
         self._deleter_wake = asyncio.Event()
@@ -172,6 +181,11 @@ class Catalog:
     def pending_deletions(self) -> int:
         """Streams of deleted topics that the backend still has to delete."""
         return len(self._doomed)
+
+    @property
+    def left_streams(self) -> int:
+        """Streams of deleted topics that the backend cannot delete: they stay there with their data."""
+        return self._left
 
     def topic(self, name: str) -> Topic:
         """The topic called ``name``. Raises TopicNotFound."""
@@ -214,6 +228,7 @@ class Catalog:
             self._node_config = dict(connection.execute("SELECT key, value FROM node_config"))
             intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
             doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
+            (self._left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
             return intents, doomed
 
         intents, doomed = await self._db.run(read)
@@ -637,28 +652,43 @@ class Catalog:
 
     async def _delete_batch(self, batch: list[int]) -> None:
         results = await asyncio.gather(*(self._delete_stream(stream_id) for stream_id in batch))
-        gone = [(stream_id,) for stream_id, deleted in zip(batch, results, strict=True) if deleted]
+        gone = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is not _Fate.LATER]
+        left = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is _Fate.LEFT]
+
+        def commit(connection: sqlite3.Connection) -> int:
+            connection.executemany("INSERT OR IGNORE INTO left_streams VALUES (?)", left)
+            connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
+            (count,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
+            return int(count)
+
         try:
-            await self._db.run(
-                lambda connection: connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
-            )
+            self._left = await self._db.run(commit)
         except LogError as error:
             _log.warning("deleted streams could not be struck off the list", error=str(error))
         else:
             self._doomed.difference_update(stream_id for (stream_id,) in gone)
+            if left:
+                _log.warning(
+                    "streams of deleted topics stay in the backend, which cannot delete them: their space is not given "
+                    "back",
+                    streams=[stream_id for (stream_id,) in left],
+                    left_so_far=self._left,
+                )
 
-    async def _delete_stream(self, stream_id: int) -> bool:
+    async def _delete_stream(self, stream_id: int) -> _Fate:
         try:
             await self._client.delete_stream(stream_id)
         except SbpError as error:
             if error.code == ErrorCode.NOT_FOUND:
-                return True
+                return _Fate.GONE
+            if error.code == ErrorCode.UNSUPPORTED_OPERATION:
+                return _Fate.LEFT
             _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
-            return False
+            return _Fate.LATER
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("stream deletion", error, stream_id=stream_id)
-            return False
-        return True
+            return _Fate.LATER
+        return _Fate.GONE
 
 
 def _insert_partitions(connection: sqlite3.Connection, topic: str, infos: list[PartitionInfo]) -> None:

@@ -25,6 +25,7 @@ _COMMANDS = {
     "group": "Show consumer groups and their lag.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",
+    "repair-streams": "Make an elastic-stream placement driver know streams again.",
     "version": "Print the version.",
 }
 """Command names, each (with ``_`` for ``-``) a module in bridges/commands with a click command called ``command``."""

@@ -37,6 +37,9 @@ def _about(node: Node) -> Iterator[Metric]:
     yield _value(
         "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
     )
+    yield _value(
+        "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
+    )
     yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
     groups = {*live_groups(node.fronts), *node.progress.names()}
     yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))

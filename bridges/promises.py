@@ -92,5 +92,10 @@ _ELASTIC_STREAM = (
     "elastic-stream's servers keep seals in memory only: a former owner of a partition may append to a range server "
     "that was restarted, until the placement driver's seal has reached it",
     "elastic-stream's servers cut their log at the first damaged record without saying so",
-    "elastic-stream's servers neither trim nor delete streams: retention frees nothing there",
+    "elastic-stream's servers neither trim nor delete streams: retention, DeleteRecords and the deletion of topics "
+    "hide data and free nothing there",
+    "elastic-stream's range servers drop the oldest data of any topic when their disks are full, whatever its own "
+    "retention: a topic then begins later",
+    "elastic-stream's range servers may acknowledge a batch that arrives while its range is sealed for another owner, "
+    "and that is no part of the stream then: run one node on them at a time",
 )

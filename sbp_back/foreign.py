@@ -29,6 +29,8 @@ from sbp_back.model import (
     Entry,
     FetchRequest,
     FetchResponse,
+    ListRangeRequest,
+    ListRangeResponse,
     RangeInfo,
     RangeServerInfo,
     Request,
@@ -98,7 +100,14 @@ class ForeignClient(Client):
             learned.pop(stream_id, None)
         if writer is not None:
             writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} is deleted"))
-        stream = await self.describe_stream(stream_id)
+        try:
+            stream = await self.describe_stream(stream_id)
+        except SbpError as error:
+            ranges = await list_ranges(self._pd, stream_id, self._options.control)
+            if error.code != ErrorCode.NOT_FOUND or not ranges:
+                raise
+            stream = _stream_of(ranges[-1])  # somebody else has deleted it
+            await self.restore_stream(stream)
         await self._refuse_ranges(stream_id)
         request = DeleteStreamRequest(stream_id)
         await ask_repeatedly(self._pd, request, StreamResponse, self._options.control)
@@ -121,6 +130,26 @@ class ForeignClient(Client):
     async def restore_stream(self, stream: StreamInfo) -> None:
         """Makes a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
         await ask_repeatedly(self._pd, UpdateStreamRequest(stream), StreamResponse, self._options.control)
+
+    async def forgotten_streams(self, servers: int) -> list[StreamInfo]:
+        """Streams that have ranges on range servers below number ``servers``, but that the placement driver does not
+        know any more: :meth:`restore_stream` is for them. None at a placement driver of ours. Raises ``SbpError``."""
+        if await self._is_ours():
+            return []
+        found: dict[int, RangeInfo] = {}
+        for server_id in range(servers):
+            request = ListRangeRequest(server_id=server_id)
+            listed = await ask_repeatedly(self._pd, request, ListRangeResponse, self._options.control)
+            found.update((known.stream_id, known) for known in listed.ranges)
+        forgotten: list[StreamInfo] = []
+        for stream_id, last in sorted(found.items()):
+            try:
+                await self.describe_stream(stream_id)
+            except SbpError as error:
+                if error.code != ErrorCode.NOT_FOUND:
+                    raise
+                forgotten.append(_stream_of(last))
+        return forgotten
 
     async def trim(self, stream_id: int, min_offset: int) -> int:
         """As :meth:`Client.trim`. Raises ``SbpError`` 1498 when the placement driver is elastic-stream's, which does
@@ -260,6 +289,11 @@ class ForeignClient(Client):
     def last_batch(self, stream_id: int) -> tuple[int, int] | None:
         """Base and end of the last batch of a stream that was read, if any."""
         return self._last_batches.get(stream_id)
+
+
+def _stream_of(known: RangeInfo) -> StreamInfo:
+    """The stream of a range, as far as the range tells."""
+    return StreamInfo(known.stream_id, max(1, known.replica_count), max(1, known.ack_count))
 
 
 class _ForeignFetch(Fetch):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from bridges.cli import main
 from bridges.config import Settings, load
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.node import Node
 from bridges.partition_log import PartitionLog
 from bridges.records import StoredBatch
 from sbp_back.errors import StoreError
-from sbp_back.model import CreateStreamRequest, TrimStreamRequest
+from sbp_back.model import CreateStreamRequest, DeleteStreamRequest, TrimStreamRequest
 from tests.bridges.log_lab import batch
-from tests.sbp_back.foreign import ForeignCluster
+from tests.sbp_back.foreign import ForeignCluster, Panic
 
 
 @pytest.fixture
@@ -231,3 +234,71 @@ async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the
     assert again.log_start_offset >= log.log_start_offset
     assert await append(again) == 100
     await node.stop()
+
+
+async def test_a_deleted_topic_leaves_the_backend_able_to_start(
+    tmp_path: Path, cluster: ForeignCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        for topic in ("t", "u"):
+            await node.catalog.create_topic(topic, 2)
+            await append(await opened(node, topic))  # the other partition was never used: its stream has no range
+            await node.catalog.delete_topic(topic)
+        while node.catalog.pending_deletions:
+            await asyncio.sleep(0)
+        assert node.catalog.left_streams == 2
+        assert b"anabranch_streams_left 2.0" in node.metrics.render()
+        await node.catalog.create_topic("t", 1)
+        assert await append(await opened(node)) == 0
+    said = [line for line in capfd.readouterr().out.splitlines() if "stay in the backend" in line]
+    assert len(said) == 2, said
+    assert cluster.pd.asked(DeleteStreamRequest) == 2
+    await cluster.start_again()
+    async with running(tmp_path, cluster) as node:
+        assert node.catalog.left_streams == 2
+        assert node.catalog.pending_deletions == 0
+
+
+def repair(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["repair-streams", *arguments], catch_exceptions=False)
+
+
+async def test_streams_that_were_forgotten_with_their_ranges_are_made_known_again(
+    tmp_path: Path, cluster: ForeignCluster
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        for topic in ("t", "u", "v"):
+            await node.catalog.create_topic(topic, 1)
+            await append(await opened(node, topic))
+    before = dict(cluster.pd.streams)
+    for stream_id in (0, 2):
+        cluster.pd.serve(DeleteStreamRequest(stream_id))
+    with pytest.raises(Panic):
+        await cluster.start_again()
+    checked = await asyncio.to_thread(repair, "--pd", cluster.address, "--check", "--json")
+    assert json.loads(checked.output) == {"forgotten": [0, 2], "repaired": False}
+    assert set(cluster.pd.streams) == {1}
+    repaired = await asyncio.to_thread(repair, "--pd", cluster.address)
+    assert "known again: 0, 2" in repaired.output
+    assert cluster.pd.streams == before
+    await cluster.start_again()
+    async with running(tmp_path, cluster) as node:
+        assert (await opened(node)).high_watermark == 1
+    assert "is known" in (await asyncio.to_thread(repair, "--pd", cluster.address)).output
+    await cluster.close()
+    unreachable = await asyncio.to_thread(repair, "--pd", cluster.address)
+    assert unreachable.exit_code == 1
+
+
+async def test_a_topic_whose_stream_somebody_else_deleted_leaves_the_backend_able_to_start(
+    tmp_path: Path, cluster: ForeignCluster
+) -> None:
+    async with running(tmp_path, cluster) as node:
+        await node.catalog.create_topic("t", 1)
+        await append(await opened(node))
+        cluster.pd.serve(DeleteStreamRequest(0))
+        await node.catalog.delete_topic("t")
+        while node.catalog.pending_deletions:
+            await asyncio.sleep(0)
+        assert node.catalog.left_streams == 1
+    await cluster.start_again()
