@@ -199,7 +199,11 @@ class KafkaSettings(_Section):
     fetch_max_wait_ms: Duration = Field(
         default=300_000, description="Longest time a fetch waits for data, whatever it asks for."
     )
-    max_connections: int = Field(default=10_000, ge=1, description="Most connections at the same time.")
+    max_connections: int = Field(
+        default=10_000,
+        ge=1,
+        description="Most connections at the same time; a further one takes the place of an idle one.",
+    )
     connections_max_idle_ms: Duration = Field(
         default=600_000, ge=1, description="Time after which an idle connection is closed."
     )

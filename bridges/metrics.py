@@ -157,7 +157,9 @@ class Metrics(Collector):
     def _connections(self) -> Iterator[Metric]:
         now = gauge("anabranch_connections", "Connections open now.", "front")
         total = counter("anabranch_connections_opened", "Connections accepted.", "front")
-        refused = counter("anabranch_connections_refused", "Connections refused because of a limit.", "front")
+        refused = counter(
+            "anabranch_connections_refused", "Connections refused, or closed when idle, because of a limit.", "front"
+        )
         for name, front in self.fronts.items():
             now.add_metric([name], front.connections)
             total.add_metric([name], front.connections_total)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -18,6 +20,10 @@ from kafka_front.session import Connection, Observer
 log = structlog.get_logger(__name__)
 
 _BUDGET = 256 * 1024 * 1024
+
+
+#: Connections that are looked at for an idle one, from the longest silent on, when a new one finds all places taken.
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
         self.receive_buffer = ReceiveBuffer()
-        self.connections: set[Connection] = set()
+        #: In the order of their last activity, the one that has been silent for longest first.
+        self.connections: OrderedDict[Connection, None] = OrderedDict()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_id = 0
@@ -104,24 +111,40 @@ class Server:
         return str(bound[0]), int(bound[1])
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, unless there are too many."""
-        if self._closed or len(self.connections) >= self.limits.max_connections:
+        """Take a new connection. When there are too many it takes the place of an idle one, if there is any."""
+        full = len(self.connections) >= self.limits.max_connections
+        if self._closed or (full and not self._make_room()):
             self.observer.connection_refused()
             log.warning("connection refused", peer="{}:{}".format(*connection.peer), connections=len(self.connections))
             return False
         self._next_id += 1
         connection.id = self._next_id
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.observer.connection_opened()
         return True
+
+    def _make_room(self) -> bool:
+        """Close the idle connection that has been silent for longest: whoever holds it comes back when it needs one."""
+        for connection in islice(self.connections, _LOOKED_AT):
+            if connection.idle:
+                self.observer.connection_refused()
+                self.forget(connection)
+                connection.abort()
+                return True
+        return False
 
     def forget(self, connection: Connection) -> None:
         """The connection is gone."""
         if connection in self.connections:
-            self.connections.remove(connection)
+            del self.connections[connection]
             self.observer.connection_closed()
         if self._emptied is not None and not self.connections:
             self._emptied.set()
+
+    def touched(self, connection: Connection) -> None:
+        """Something came in on the connection."""
+        if connection in self.connections:
+            self.connections.move_to_end(connection)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a handler's coroutine; the task is kept until it ends."""

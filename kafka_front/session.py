@@ -185,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._draining:
             return
         self.last_active = now = monotonic()
+        self.server.touched(self)
         framer = self._framer
         try:
             frames = framer.received(nbytes)

@@ -282,7 +282,7 @@ async def test_other_requests_wait_for_all_earlier_ones(front: Front) -> None:
     fetch = client.send(4, m.FetchRequest())
     client.send(9, produce("d"))
     await front.until(lambda: len(front.produces) == 2)
-    assert front.server.connections.copy().pop().in_flight > 0
+    assert next(iter(front.server.connections)).in_flight > 0
     front.produces[1][0].respond(produced("b"))
     assert ApiKey.HEARTBEAT not in [key for key, *_ in front.observer.done]
     front.produces[0][0].respond(produced("a"))
@@ -606,16 +606,36 @@ async def test_a_client_that_does_not_read_is_not_served_further() -> None:
     await finish(front)
 
 
-async def test_connection_limit() -> None:
+async def test_when_all_places_are_taken_the_connection_that_was_silent_for_longest_goes() -> None:
     front = Front()
     await front.start(Limits(max_connections=2))
     one, two = await front.connect(), await front.connect()
     await one.call(0, m.HeartbeatRequest())
     await two.call(0, m.HeartbeatRequest())
+    await one.call(0, m.HeartbeatRequest())
+    three = await front.connect()
+    assert (await three.call(0, m.HeartbeatRequest())).error_code == 0
+    assert await two.closed()
+    assert front.observer.refused == 1
+    assert (await one.call(0, m.HeartbeatRequest())).error_code == 0
+    await finish(front)
+
+
+async def test_a_connection_is_refused_when_every_other_has_a_request_in_progress() -> None:
+    front = Front()
+    await front.start(Limits(max_connections=2))
+    busy = [await front.connect(), await front.connect()]
+    for client in busy:
+        client.send(4, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 2)
     three = await front.connect()
     assert await three.closed()
     assert front.observer.refused == 1
-    assert (await two.call(0, m.HeartbeatRequest())).error_code == 0
+    for ctx, _ in front.fetches:
+        ctx.respond(m.FetchResponse())
+    for client in busy:
+        await client.receive()
+        assert (await client.call(0, m.HeartbeatRequest())).error_code == 0
     await finish(front)
 
 
