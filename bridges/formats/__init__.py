@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from functools import partial
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import FORMAT_MASK, BatchInfo, FormatId, StoredFormat
+from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.raw import RawFormat
 from bridges.records import Buffer, Record, StoredBatch
+from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = ["FORMATS", "FORMAT_MASK", "BatchInfo", "FormatId", "StoredFormat", "Translator", "decode", "format_of"]
 
 FORMATS: dict[int, StoredFormat] = {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat())}
+
+
+_Key = tuple[int, int, int]
+_AT_ONCE = 100
+"""Records that are translated in one turn of the event loop: each takes some ten microseconds."""
 
 
 def format_of(flags: int) -> StoredFormat:
@@ -32,15 +41,23 @@ def decode(batch: StoredBatch) -> list[Record]:
 class Translator:
     """Translates batches for readers of another protocol, remembering the latest up to ``max_bytes``."""
 
-    __slots__ = ("_bytes", "_cache", "max_bytes")
+    __slots__ = ("_bytes", "_cache", "_limit", "_under_way", "_works", "max_bytes", "spent")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, works: SlicedWorks | None = None, limit: int = DEFAULT_LIMIT) -> None:
         self.max_bytes = max_bytes
+        self._works = works or SlicedWorks()
+        self._limit = limit
         self._bytes = 0
-        self._cache: OrderedDict[tuple[int, int, int], Buffer] = OrderedDict()
+        self._cache: OrderedDict[_Key, Buffer] = OrderedDict()
+        self._under_way: dict[_Key, asyncio.Task[Buffer]] = {}
+        self.spent = 0
+        """What :meth:`payload` did on the event loop so far: records, and kilobytes."""
 
-    def payload(self, stream_id: int, batch: StoredBatch, target: FormatId) -> Buffer:
-        """``batch`` in the ``target`` format: its own bytes when it is stored so. Raises BatchInvalid."""
+    def payload(self, stream_id: int, batch: StoredBatch, target: FormatId) -> Buffer | None:
+        """``batch`` in the ``target`` format: its own bytes when it is stored so.
+
+        None if that takes longer than a turn of the event loop may: then :meth:`translate` it. Raises BatchInvalid.
+        """
         source = format_of(batch.flags)
         if source.id == target:
             return batch.payload
@@ -49,10 +66,52 @@ class Translator:
         if cached is not None:
             self._cache.move_to_end(key)
             return cached
-        translated = FORMATS[int(target)].encode(decode(batch), batch.base_offset, batch.end_offset)
+        if source.id != FormatId.RAW and batch.end_offset - batch.base_offset > _AT_ONCE:
+            return None
+        self.spent += batch.end_offset - batch.base_offset + len(batch.payload) // 1024
+        work = _translation(source, batch, FORMATS[int(target)], self._limit)
+        while True:
+            ended, value = advance(work)
+            if ended:
+                return self._keep(key, value)
+
+    async def translate(self, stream_id: int, batch: StoredBatch, target: FormatId) -> Buffer:
+        """Like :meth:`payload`, in slices and off the event loop. Raises BatchInvalid."""
+        at_once = self.payload(stream_id, batch, target)
+        if at_once is not None:
+            return at_once
+        key = (stream_id, batch.base_offset, int(target))
+        task = self._under_way.get(key)
+        if task is None:
+            work = _translation(format_of(batch.flags), batch, FORMATS[int(target)], self._limit)
+            task = asyncio.create_task(self._works.finish(work, batch.end_offset - batch.base_offset))
+            self._under_way[key] = task
+            task.add_done_callback(partial(self._ended, key))
+        return await asyncio.shield(task)  # others may wait for it as well
+
+    def _ended(self, key: _Key, task: asyncio.Task[Buffer]) -> None:
+        del self._under_way[key]
+        if not task.cancelled() and task.exception() is None:
+            self._keep(key, task.result())
+
+    def _keep(self, key: _Key, translated: Buffer) -> Buffer:
         self._cache[key] = translated
         self._bytes += len(translated)
         while self._bytes > self.max_bytes:
             _, dropped = self._cache.popitem(last=False)
             self._bytes -= len(dropped)
         return translated
+
+
+def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
+    builder = target.builder(batch.base_offset, batch.end_offset)
+    for record in source.records(batch, limit):
+        if record is None:
+            yield None
+            continue
+        builder.add(record)
+        if not len(builder) % _AT_ONCE:
+            yield None
+    if not len(builder):
+        raise BatchInvalid("a batch without records has no counterpart in another format")
+    return builder.finish()

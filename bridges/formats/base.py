@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -32,6 +32,18 @@ class BatchInfo(NamedTuple):
     producer: ProducerStamp | None
 
 
+class Builder(Protocol):
+    """A batch in the making."""
+
+    def __len__(self) -> int:
+        """Records so far."""
+
+    def add(self, record: Record) -> None: ...
+
+    def finish(self) -> Buffer:
+        """The batch, of at least one record."""
+
+
 class StoredFormat(Protocol):
     """One way to lay out a batch's bytes."""
 
@@ -57,5 +69,5 @@ class StoredFormat(Protocol):
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         """Like :meth:`records`, but only (offset, timestamp in ms or -1) of each."""
 
-    def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
-        """A batch that spans ``[base_offset, end_offset)`` and holds ``records`` at their offsets."""
+    def builder(self, base_offset: int, end_offset: int) -> Builder:
+        """What makes a batch that spans ``[base_offset, end_offset)`` of records at their offsets."""

@@ -7,7 +7,7 @@ believes: records are numbered in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
@@ -99,21 +99,37 @@ class DocumentFormat:
         for record in self.records(batch):
             yield None if record is None else (record.offset, record.timestamp)
 
-    def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
-        """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either, and
-        times more than 24 days from the first are brought nearer."""
-        if not records:
-            raise BatchInvalid("a record batch of sbp-v0.1 cannot be empty")
-        first = max(records[0].timestamp, 0)
-        batch = encode_batch(
-            [
-                DocumentRecord(
-                    record.value or b"",
-                    [(name, (value or b"").decode(errors="replace")) for name, value in record.headers],
-                    timestamp=min(max(record.timestamp, first - MAX_TIMESTAMP_DELTA), first + MAX_TIMESTAMP_DELTA),
-                )
-                for record in records
-            ]
+    def builder(self, base_offset: int, end_offset: int) -> DocumentBuilder:
+        return DocumentBuilder(base_offset)
+
+
+class DocumentBuilder:
+    """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either, and
+    times more than 24 days from the first are brought nearer."""
+
+    __slots__ = ("_base_offset", "_first", "_records")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._first = 0
+        self._records: list[DocumentRecord] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: Record) -> None:
+        if not self._records:
+            self._first = max(record.timestamp, 0)
+        low, high = self._first - MAX_TIMESTAMP_DELTA, self._first + MAX_TIMESTAMP_DELTA
+        self._records.append(
+            DocumentRecord(
+                record.value or b"",
+                [(name, (value or b"").decode(errors="replace")) for name, value in record.headers],
+                timestamp=min(max(record.timestamp, low), high),
+            )
         )
-        set_base_offset(batch, base_offset)
+
+    def finish(self) -> Buffer:
+        batch = encode_batch(self._records)
+        set_base_offset(batch, self._base_offset)
         return batch

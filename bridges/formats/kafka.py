@@ -365,63 +365,94 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
         out += value
 
 
-def encode(
-    records: Sequence[Record],
-    base_offset: int = 0,
-    *,
-    count: int | None = None,
-    codec: int = 0,
-    leader_epoch: int = 0,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    attributes: int = 0,
-) -> bytearray:
-    """Lay ``records`` out as one batch.
+class BatchBuilder:
+    """Lays records out as one batch, one by one. What is given by name lands in the header."""
 
-    Records whose ``offset`` is set keep it relative to ``base_offset`` (gaps are legal when reading); others are
-    numbered in order. ``count`` is the number of offsets the batch spans, by default the number of records.
-    """
-    if not records:
-        raise ValueError("a batch holds at least one record")
-    base_timestamp = records[0].timestamp
-    body = bytearray()
-    one = bytearray()
-    for index, record in enumerate(records):
+    __slots__ = ("_base_offset", "_base_timestamp", "_body", "_count", "_one", "_span", "_stamp", "max_timestamp")
+
+    def __init__(
+        self,
+        base_offset: int = 0,
+        *,
+        count: int | None = None,
+        leader_epoch: int = 0,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+    ) -> None:
+        self._base_offset = base_offset
+        self._base_timestamp = 0
+        self._body = bytearray()
+        self._count = 0
+        self._one = bytearray()
+        self._span = count
+        self._stamp = (leader_epoch, producer_id, producer_epoch, base_sequence)
+        self.max_timestamp = -1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, record: Record) -> None:
+        """A record whose ``offset`` is set keeps it relative to the batch's (gaps are legal when reading); others are
+        numbered in order."""
+        if not self._count:
+            self._base_timestamp = self.max_timestamp = record.timestamp
+        elif record.timestamp > self.max_timestamp:
+            self.max_timestamp = record.timestamp
+        one = self._one
         one.clear()
         one.append(0)
-        _put_varint(one, record.timestamp - base_timestamp)
-        _put_varint(one, record.offset - base_offset if record.offset >= 0 else index)
+        _put_varint(one, record.timestamp - self._base_timestamp)
+        _put_varint(one, record.offset - self._base_offset if record.offset >= 0 else self._count)
         _put_bytes(one, record.key)
         _put_bytes(one, record.value)
         _put_varint(one, len(record.headers))
         for name, value in record.headers:
             _put_bytes(one, name.encode())
             _put_bytes(one, value)
-        _put_varint(body, len(one))
-        body += one
-    payload = compress(codec, body) if codec else body
-    batch = bytearray(HEADER_SIZE)
-    batch += payload
-    _HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        len(batch) - LOG_OVERHEAD,
-        leader_epoch,
-        MAGIC,
-        0,
-        attributes | codec,
-        (len(records) if count is None else count) - 1,
-        base_timestamp,
-        max(record.timestamp for record in records),
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(records),
-    )
-    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(memoryview(batch)[_CRC_START:]))
-    return batch
+        _put_varint(self._body, len(one))
+        self._body += one
+        self._count += 1
+
+    def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
+        """The batch. Raises ValueError without a record."""
+        if not self._count:
+            raise ValueError("a batch holds at least one record")
+        leader_epoch, producer_id, producer_epoch, base_sequence = self._stamp
+        batch = bytearray(HEADER_SIZE)
+        batch += compress(codec, self._body) if codec else self._body
+        _HEADER.pack_into(
+            batch,
+            0,
+            self._base_offset,
+            len(batch) - LOG_OVERHEAD,
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes | codec,
+            (self._count if self._span is None else self._span) - 1,
+            self._base_timestamp,
+            self.max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self._count,
+        )
+        struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(memoryview(batch)[_CRC_START:]))
+        return batch
+
+
+def encode(
+    records: Sequence[Record], base_offset: int = 0, *, codec: int = 0, attributes: int = 0, **stamp: int
+) -> bytearray:
+    """Lay ``records`` out as one batch (see :class:`BatchBuilder`, whose names ``stamp`` takes).
+
+    ``count`` in ``stamp`` is the number of offsets the batch spans, by default the number of records.
+    """
+    builder = BatchBuilder(base_offset, **stamp)
+    for record in records:
+        builder.add(record)
+    return builder.finish(codec, attributes)
 
 
 def _placed(batch: StoredBatch, delta: int) -> int:
@@ -487,5 +518,5 @@ class KafkaFormat:
         for head in heads(batch.payload, limit):
             yield None if head is None else (_placed(batch, head[0] - header.base_offset), head[1])
 
-    def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
-        return encode(records, base_offset, count=end_offset - base_offset)
+    def builder(self, base_offset: int, end_offset: int) -> BatchBuilder:
+        return BatchBuilder(base_offset, count=end_offset - base_offset)

@@ -6,7 +6,7 @@ are gaps, because nothing says where in the payload their records would begin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -34,5 +34,23 @@ class RawFormat:
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         yield batch.base_offset, -1
 
-    def encode(self, records: Sequence[Record], base_offset: int, end_offset: int) -> Buffer:
-        return b"".join(record.value or b"" for record in records)
+    def builder(self, base_offset: int, end_offset: int) -> RawBuilder:
+        return RawBuilder()
+
+
+class RawBuilder:
+    """The values of records, one behind the other."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, record: Record) -> None:
+        self._values.append(record.value or b"")
+
+    def finish(self) -> Buffer:
+        return b"".join(self._values)

@@ -38,6 +38,8 @@ _MAGIC = 2
 _PartitionData = FetchResponse.PartitionData
 _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
+_TRANSLATED_AT_ONCE = 400
+"""Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
 
 
 class _Slot:
@@ -238,6 +240,18 @@ class _Operation:
 
     def _read_done(self, batches: list[StoredBatch], error: LogError | None) -> None:
         """The read of the current slot is answered, within ``log.read`` or later."""
+        if batches and batches[0].flags & FORMAT_MASK != _KAFKA:
+            log = self._slots[self._position].log
+            if log is not None and self._owner.translates(log.stream_id, batches, self._translated):
+                return
+        self._settle_read(batches, error)
+
+    def _translated(self, batches: list[StoredBatch], error: LogError | None) -> None:
+        """The first of the batches read, which another protocol wrote, is at hand in Kafka's format."""
+        if not self._finished:
+            self._settle_read(batches, error)
+
+    def _settle_read(self, batches: list[StoredBatch], error: LogError | None) -> None:
         self._answered = True
         self._result = (batches, error)
         if self._resumes and not self._finished:
@@ -266,8 +280,7 @@ class _Operation:
             return  # only the first partition with data may exceed the limits (rule 42)
         parts, invalid = self._owner.payloads(log.stream_id, batches)
         if not parts:
-            assert invalid is not None
-            slot.refuse(code_of(invalid))
+            slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if invalid is None else code_of(invalid))
             return
         del batches[len(parts) :]
         size = sum(map(len, parts))
@@ -312,6 +325,8 @@ class Fetch:
         self._catalog = service.catalog
         self._sessions = service.fetch_sessions
         self._translator = service.translator
+        self._barrier = service.logs.barrier
+        self._tasks: set[asyncio.Task[None]] = set()
         self.metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
         self.loop = service.loop
@@ -354,15 +369,52 @@ class Fetch:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return None
 
+    def translates(
+        self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
+    ) -> bool:
+        """Whether the first of ``batches``, another protocol's, takes long to tell in Kafka's format: then it is told
+        off the event loop, and ``done`` is called later with the batches, the first of them Kafka's own."""
+        first = batches[0]
+        try:
+            if self._translator.payload(stream_id, first, FormatId.KAFKA) is not None:
+                return False
+        except BatchInvalid:
+            return False  # it is found again when the batches are told
+        task = asyncio.create_task(self._translate(stream_id, batches, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _translate(
+        self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]
+    ) -> None:
+        first = batches[0]
+        try:
+            payload = await self._translator.translate(stream_id, first, FormatId.KAFKA)
+        except LogError as error:
+            done([], error)
+        except Exception as error:  # noqa: BLE001 - logged and counted; the client gets an answer
+            self._barrier.caught("translation", error)
+            done([], BatchInvalid(f"the batch at offset {first.base_offset} cannot be translated"))
+        else:
+            done([first._replace(flags=_KAFKA, payload=payload), *batches[1:]], None)
+
     def payloads(self, stream_id: int, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
-        """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that."""
+        """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that; or up
+        to one of another protocol that takes too long after those before it."""
         parts: list[Buffer] = []
         head = _BATCH_HEAD.unpack_from
+        enough = self._translator.spent + _TRANSLATED_AT_ONCE
         for batch in batches:
             payload = batch.payload
             try:
                 if batch.flags & FORMAT_MASK != _KAFKA:
-                    payload = self._translator.payload(stream_id, batch, FormatId.KAFKA)
+                    if parts and self._translator.spent >= enough:
+                        break
+                    told = self._translator.payload(stream_id, batch, FormatId.KAFKA)
+                    if told is None:
+                        break
+                    payload = told
                 # An SBP client may have stored anything as Kafka's; after a wrong length nothing could be read.
                 elif head(payload) != (batch.base_offset, len(payload) - _BEFORE_LENGTH, _MAGIC):
                     raise BatchInvalid(f"the batch at offset {batch.base_offset} is not what it says it is")

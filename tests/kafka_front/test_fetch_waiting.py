@@ -10,7 +10,7 @@ import pytest
 
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
-from bridges.formats.kafka import encode
+from bridges.formats.kafka import encode, parse_header
 from bridges.metrics import FrontMetrics
 from bridges.partition_log import Batch, PartitionLog
 from bridges.records import Record
@@ -19,6 +19,7 @@ from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
+from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.entry import pack_entry
 from tests.bridges.log_lab import World, batch, settle
 
@@ -236,3 +237,55 @@ async def test_an_exception_in_a_read_that_comes_later_answers_its_request(
     assert lab.answers == []
     assert log.is_open
     await asyncio.sleep(0)
+
+
+# --- batches of other protocols -------------------------------------------------------------------------------------
+
+
+def store_document(lab: Lab, count: int) -> None:
+    """A batch of a client of sbp-v0.1, behind what is there."""
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    payload = encode_batch([DocumentRecord(b"%d" % number) for number in range(count)])
+    log.append(Batch(payload, count, int(FormatId.SBP_V01)), lab.world.done)
+    lab.world.writer.acknowledge(1)
+
+
+async def test_a_long_batch_of_another_protocol_is_translated_off_the_loop(lab: Lab) -> None:
+    store_document(lab, 1000)
+    lab.fill(1)
+    assert lab.ask(request(("t", 0))) is DEFERRED
+    while not lab.answers:
+        await asyncio.sleep(0)
+    (partition,) = lab.answers[0].responses[0].partitions
+    assert partition.error_code == 0
+    assert [parse_header(part).record_count for part in partition.records] == [1000, 1]
+    assert lab.service.translator._works.steps >= 10
+    assert isinstance(lab.ask(request(("t", 0))), FetchResponse), "the next reader gets it at once"
+
+
+async def test_a_long_batch_behind_others_is_left_to_the_next_request(lab: Lab) -> None:
+    lab.fill(1)
+    store_document(lab, 1000)
+    answer = lab.ask(request(("t", 0)))
+    assert [parse_header(part).record_count for part in answer.responses[0].partitions[0].records] == [1]
+
+
+async def test_no_more_is_translated_for_one_request_than_a_turn_of_the_loop_may_take(lab: Lab) -> None:
+    for _ in range(20):
+        store_document(lab, 100)
+    answer = lab.ask(request(("t", 0)))
+    assert len(answer.responses[0].partitions[0].records) == 1 + 4
+    assert len(lab.ask(request(("t", 0))).responses[0].partitions[0].records) == 5 + 4, "what was told is remembered"
+
+
+async def test_a_bad_batch_of_another_protocol_is_an_error_at_its_place(lab: Lab) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    payload = encode_batch([DocumentRecord(b"x")] * 1000)
+    log.append(Batch(payload, 1001, int(FormatId.SBP_V01)), lab.world.done)
+    lab.world.writer.acknowledge(1)
+    assert lab.ask(request(("t", 0))) is DEFERRED
+    while not lab.answers:
+        await asyncio.sleep(0)
+    assert errors(lab.answers[0]) == {"t": int(ErrorCode.INVALID_RECORD)}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FormatId, Translator, decode, format_of
+from bridges.formats import FormatId, StoredFormat, Translator, decode, format_of
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat, iterate
 from bridges.records import Buffer, Record, StoredBatch
@@ -56,6 +56,7 @@ def test_kafka_consumers_read_them(given_records: list[DocumentRecord], base: in
     batch = encode_batch(given_records)
     set_base_offset(batch, base)
     payload = Translator(1 << 20).payload(1, stored(batch, len(given_records), base), FormatId.KAFKA)
+    assert payload is not None
     found = [(one.offset, one.timestamp, one.key, one.value, one.headers) for one in iterate(payload)]
     assert found == [
         (base + number, one.timestamp, None, bytes(one.body), [(k, v.encode()) for k, v in one.headers])
@@ -66,23 +67,39 @@ def test_kafka_consumers_read_them(given_records: list[DocumentRecord], base: in
 @settings(deadline=None)
 @given(RECORDS)
 def test_records_of_kafka_as_the_document_has_them(given_records: list[DocumentRecord]) -> None:
-    kafka = KafkaFormat()
     records = [
         Record(b"key", bytes(one.body), [(k, v.encode()) for k, v in one.headers], one.timestamp, number)
         for number, one in enumerate(given_records)
     ]
-    batch = kafka.encode(records, 0, len(records))
+    batch = built(KafkaFormat(), records)
     kafka_batch = StoredBatch(0, len(records), int(FormatId.KAFKA), batch)
     payload = Translator(1 << 20).payload(1, kafka_batch, FormatId.SBP_V01)
+    assert payload is not None
     back = decode(stored(payload, len(records)))
     assert [(one.key, one.value, one.headers, one.timestamp, one.offset) for one in back] == [
         (None, one.value, one.headers, one.timestamp, one.offset) for one in records
     ]
 
 
+def built(form: StoredFormat, records: list[Record]) -> Buffer:
+    builder = form.builder(0, len(records))
+    for record in records:
+        builder.add(record)
+    return builder.finish()
+
+
+def test_the_highest_time_of_a_long_batch_is_told_as_high_as_it_can_be() -> None:
+    """Searches look into the batch then; telling it exactly would mean to look at every record at once."""
+    times = [1_700_000_000_000 + number for number in range(101)]
+    short, long = (encode_batch([DocumentRecord(b"", timestamp=one) for one in times[:count]]) for count in (100, 101))
+    assert FORMAT.describe(short).max_timestamp == times[99]
+    assert FORMAT.describe(long).max_timestamp == times[0] + 2**31 - 1
+    assert FORMAT.describe(encode_batch([DocumentRecord(b"")] * 101)).max_timestamp == -1
+
+
 def test_times_far_apart_are_brought_nearer() -> None:
     records = [Record(None, b"a", timestamp=1_000_000_000_000), Record(None, b"b", timestamp=1_700_000_000_000)]
-    first, second = decode(stored(bytes(FORMAT.encode(records, 0, 2)), 2))
+    first, second = decode(stored(bytes(built(FORMAT, records)), 2))
     assert (first.timestamp, second.timestamp) == (1_000_000_000_000, 1_000_000_000_000 + 2**31 - 1)
 
 
@@ -119,4 +136,4 @@ def test_damage_is_a_batch_that_is_invalid(given_records: list[DocumentRecord], 
         records = decode(batch)
     except BatchInvalid:
         return
-    KafkaFormat().encode(records, 0, len(given_records))  # whatever could be read can be told in another protocol
+    built(KafkaFormat(), records)  # whatever could be read can be told in another protocol

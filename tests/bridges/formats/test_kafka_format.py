@@ -157,6 +157,7 @@ def test_an_opaque_batch_is_one_value_for_kafka_readers_and_keeps_its_offsets() 
     opaque = StoredBatch(10, 15, 0, b"payload")
     translator = Translator(1000)
     batch = translator.payload(1, opaque, FormatId.KAFKA)
+    assert batch is not None
     header = parse_header(batch)
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (10, 4, 1)
     assert [(r.offset, r.value) for r in iterate(batch)] == [(10, b"payload")]
