@@ -41,6 +41,10 @@ class DataCorrupt(LogError):
     """Stored bytes do not match their checksum; they are never handed out."""
 
 
+class StillReadable(LogError):
+    """What was to be skipped can be read, so skipping it would lose it."""
+
+
 class BatchInvalid(LogError):
     """A batch of records does not form what its format claims (lengths, counts, attributes)."""
 

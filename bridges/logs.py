@@ -17,8 +17,9 @@ from bridges.barrier import Barrier
 from bridges.errors import LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.log_starts import StartsInMemory, StartStore, Trims, first_readable
-from bridges.partition_log import PartitionLog, rebuild_cost
+from bridges.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.partition_state import PartitionState
+from bridges.skips import Skips, next_after, past
 from bridges.sliced import SlicedWorks
 from bridges.snapshotter import SnapshotStore, Snapshotter
 from bridges.streams import unwrapped
@@ -73,10 +74,12 @@ class Logs:
         barrier: Barrier | None = None,
         starts: StartStore | None = None,
         works: SlicedWorks | None = None,
+        skips: Skips | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self.barrier = barrier or Barrier()
         """What callbacks of requests raise, and openings unexpectedly, is logged and counted here."""
+        self.skips = skips or Skips()
         self._client = client
         self._streams = streams
         self._snapshots = snapshots
@@ -132,6 +135,7 @@ class Logs:
             log = self._logs.pop((topic, partition), None)
             if log is not None:
                 log.delete()
+                self.skips.deleted(log.stream_id)
 
     # --- what partition logs ask of their owner -----------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Logs:
                 writer = await self._take(log)
                 rebuilt = await self._rebuild_what_is_left(log, writer)
             if self._is_current(log):
-                log.opened(writer, *rebuilt)
+                log.opened(writer, rebuilt)
                 return
             reason = "it was deleted"  # meanwhile; it has answered its callers itself
         except (SbpError, LogError) as error:
@@ -241,7 +245,7 @@ class Logs:
                     raise
                 epoch = await self._next_epoch()
 
-    async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int, int]:
+    async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         """As :meth:`_rebuild`, from the first offset that the backend still has."""
         writer.start_offset = max(writer.start_offset, min(self._starts.of(log.stream_id), writer.next_offset))
         while True:
@@ -265,17 +269,17 @@ class Logs:
             records_gone=first - start,
         )
 
-    async def _rebuild(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int, int]:
-        """(state of everything durable, offset of the snapshot it came from or -1, cost of what was read after it)."""
+    async def _rebuild(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         await self._snapshotter.settled(log)
         state, snapshot_offset = await self._restored(log, writer)
         start, end = writer.start_offset, writer.next_offset
-        position = max(start, snapshot_offset)
+        skipped = await self.skips.within(log.stream_id, start, end)
+        position = past(skipped, max(start, snapshot_offset))
         cost = taken_in = 0
         save_at = step = self.options.snapshot_bytes * _REBUILT_SNAPSHOTS
         while position < end:
             entries: list[Entry] = await self._client.fetch_entries(
-                log.stream_id, position, self.options.rebuild_read_bytes, limit=end
+                log.stream_id, position, self.options.rebuild_read_bytes, limit=next_after(skipped, position, end)
             )
             if not entries:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
@@ -287,6 +291,7 @@ class Logs:
                     taken_in += 1
                     if taken_in % _BATCHES_AT_ONCE == 0:
                         await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+            position = past(skipped, position)
             await asyncio.sleep(0)
             if cost >= save_at and position < end:
                 try:
@@ -296,7 +301,7 @@ class Logs:
                     _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
                 save_at = cost + step
         state.drop_before(start)
-        return state, snapshot_offset, cost
+        return Rebuilt(state, snapshot_offset, cost, skipped)
 
     async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
         """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""

@@ -34,6 +34,7 @@ from bridges.metrics import Metrics
 from bridges.pd_identity import StreamHome
 from bridges.progress import Progress, erase_topic
 from bridges.schema import APPLICATION_ID, MIGRATIONS
+from bridges.skips import Skips, erase_skips
 from bridges.sliced import SlicedWorks
 from bridges.snapshots import Snapshots, erase_snapshots
 from bridges.sql import Database
@@ -194,11 +195,13 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
         )
-        erasers = (erase_topic, erase_snapshots, erase_starts)
+        erasers = (erase_topic, erase_snapshots, erase_starts, erase_skips)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
         starts = LogStarts(self.db)
         await starts.load()
+        skips = Skips(self.db)
+        await skips.load()
         self.logs = Logs(
             self.client,
             self.catalog.stream_of,
@@ -208,6 +211,7 @@ class Node:
             self.metrics.barrier,
             starts,
             self.works,
+            skips,
         )
         await self.logs.start()
         if self._backend.shared is not None:

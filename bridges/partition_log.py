@@ -30,6 +30,7 @@ from bridges.formats import format_of
 from bridges.ledger import ProducerStamp
 from bridges.partition_state import PartitionState, StateCapture
 from bridges.records import Buffer, StoredBatch
+from bridges.skips import Span, merged, next_after, past
 from bridges.streams import stored_batches, unwrapped
 from bridges.tail_cache import Tail
 from sbp_back.errors import ErrorCode, NoSpace, Reclaimed, SbpError
@@ -54,6 +55,20 @@ class Batch:
     flags: int
     max_timestamp: int = -1
     producer: ProducerStamp | None = None
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a partition's log holds when it is opened: ``state`` describes everything durable.
+
+    It was made from a snapshot at ``snapshot_offset`` (-1: from none) and what was read behind that, which counts
+    ``cost`` (:func:`rebuild_cost`).
+    """
+
+    state: PartitionState
+    snapshot_offset: int = -1
+    cost: int = 0
+    skipped: tuple[Span, ...] = ()
 
 
 _SNAPSHOT_BATCH_COST = 2048
@@ -134,6 +149,7 @@ class PartitionLog:
         "log_start_offset",
         "partition",
         "phase",
+        "skipped",
         "state",
         "stream_id",
         "tail",
@@ -151,6 +167,8 @@ class PartitionLog:
         self.log_start_offset = 0
         self.high_watermark = 0
         self.state = PartitionState(0)
+        self.skipped: tuple[Span, ...] = ()
+        """What an operator declared lost: readers find a gap there."""
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
@@ -214,22 +232,19 @@ class PartitionLog:
             self.phase = Phase.OPENING
             self._owner.opening(self)
 
-    def opened(self, writer: Writer, state: PartitionState, snapshot_offset: int, rebuilt: int) -> None:
-        """The owner has taken the partition in ``writer.epoch``; ``state`` describes everything durable.
-
-        ``snapshot_offset`` is that of the snapshot it was made from (-1: of none), ``rebuilt`` what had to be read
-        after it (:func:`rebuild_cost`).
-        """
+    def opened(self, writer: Writer, found: Rebuilt) -> None:
+        """The owner has taken the partition in ``writer.epoch`` and has ``found`` what is durable there."""
         assert self.phase is Phase.OPENING, self
         assert not self._pending, "a log is opened with nothing in flight"
-        self.state = state
+        self.state = found.state
+        self.skipped = found.skipped
         self.epoch = writer.epoch
         self.log_start_offset = writer.start_offset
         self.high_watermark = writer.confirm_offset
         self._on_stored = partial(self._stored, writer)
-        self._snapshot_offset = snapshot_offset
+        self._snapshot_offset = found.snapshot_offset
         # What was read counts: a node that dies young again and again must not read more each time.
-        self._since_snapshot = rebuilt
+        self._since_snapshot = found.cost
         self._snapshot_at = self._snapshot_bytes
         self.phase = Phase.OPEN
         # The log has its writer only when all that was queued is handed over: what an answer appends comes behind it.
@@ -420,9 +435,10 @@ class PartitionLog:
     # --- read ---------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, done: ReadDone) -> None:
-        """Whole batches from the one that contains ``offset``, at least one unless ``offset`` is the high watermark.
+        """Whole batches from the one that contains ``offset``, at least one unless only skipped ones remain.
 
-        ``done`` may be called before this returns. Errors: OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
+        From a skipped offset on it gives what comes behind that. ``done`` may be called before this returns. Errors:
+        OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
         """
         if self.phase is not Phase.OPEN:
             self.when_open(lambda error: self._read_when_open(offset, max_bytes, done, error))
@@ -431,7 +447,11 @@ class PartitionLog:
             span = f"[{self.log_start_offset}, {self.high_watermark}]"
             done([], OffsetOutOfRange(f"offset {offset} of {self.topic}-{self.partition} is outside {span}"))
             return
-        if offset == self.high_watermark:
+        limit = self.high_watermark
+        if self.skipped:
+            offset = past(self.skipped, offset)
+            limit = next_after(self.skipped, offset, limit)
+        if offset >= limit:
             done([], None)
             return
         cached = self.tail.read(offset, max_bytes)
@@ -446,16 +466,18 @@ class PartitionLog:
                 self._read_reclaimed(offset, done)
                 return
             if isinstance(answer, SbpError):
-                failure = _read_error(answer)
+                failure = read_error(answer)
             else:
                 try:
                     batches = stored_batches(answer, offset, max_bytes)
+                    while batches and batches[-1].base_offset >= limit:
+                        batches.pop()  # a piece of what was stored as one, in the document's dialect
                 except Exception as error:  # noqa: BLE001 - logged, counted and answered
                     failure = self._read_failed(error)
             # Called by the backend, which has others to answer.
             self._barrier.call("read answer", done, batches, failure, topic=self.topic, partition=self.partition)
 
-        self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=self.high_watermark)
+        self._owner.client.fetch(self.stream_id, offset, max_bytes, fetched, limit=limit)
 
     def _read_reclaimed(self, offset: int, done: ReadDone) -> None:
         """Answers once the log starts where the backend's data does: whoever asks for its start then finds some."""
@@ -494,10 +516,18 @@ class PartitionLog:
 
     def available(self, offset: int, enough: int) -> int:
         """Bytes a read from ``offset`` would find, counted only as far as ``enough``."""
+        if self.skipped:
+            offset = past(self.skipped, offset)
         if offset >= self.high_watermark:
             return 0
         cached = self.tail.bytes_from(offset, enough)
         return enough if cached is None else cached
+
+    def skip(self, span: Span) -> None:
+        """From now on readers pass over ``span``; somebody else has made that durable."""
+        self.skipped = merged([*self.skipped, span])
+        self.tail.clear()  # from now on it holds only what comes behind
+        self._moved()
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Have ``waiter`` called whenever the log moves, until it is removed."""
@@ -696,7 +726,8 @@ def _ignore(error: SbpError | None) -> None:
     pass
 
 
-def _read_error(error: SbpError) -> LogError:
+def read_error(error: SbpError) -> LogError:
+    """A reader's word for what the backend says."""
     if error.code == ErrorCode.RS_DATA_CORRUPTED:
         return DataCorrupt(str(error))
     if error.code in (ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, ErrorCode.OFFSET_OVERFLOW):

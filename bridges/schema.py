@@ -121,4 +121,18 @@ def _version_5(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5)
+def _version_6(connection: sqlite3.Connection) -> None:
+    # Offsets that cannot be read and that an operator has declared lost: readers find a gap there (bridges/skips.py).
+    connection.execute(
+        """CREATE TABLE skipped_offsets (
+            stream_id INTEGER NOT NULL,
+            first_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            skipped_ms INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, first_offset)
+        ) STRICT, WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6)

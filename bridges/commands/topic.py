@@ -1,4 +1,4 @@
-"""``anabranch topic``: list, create, describe, alter, delete."""
+"""``anabranch topic``: list, create, describe, alter, delete, skip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bridges.commands.common import (
 
 @click.group("topic")
 def command() -> None:
-    """List, create, describe, alter and delete topics."""
+    """List, create, describe, alter and delete topics; pass over what cannot be read."""
 
 
 @command.command("list")
@@ -84,6 +84,9 @@ def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
             for one in found["partitions"]
         ),
     )
+    for one in found["partitions"]:
+        for span in one["skipped"]:
+            click.echo(f"skipped in partition {one['partition']}: offsets {span['first']} to {span['end'] - 1}")
 
 
 @command.command("alter")
@@ -123,3 +126,23 @@ def delete(topic: str, yes: bool, node: str, as_json: bool) -> None:
         print_json(answer)
     else:
         click.echo(f"deleted {topic}")
+
+
+@command.command("skip")
+@click.argument("topic")
+@click.argument("offset", type=click.IntRange(0))
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
+@click.option("--force", is_flag=True, help="Skip the batch even if it can be read.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@node_option
+@json_option
+def skip(topic: str, offset: int, partition: int, force: bool, yes: bool, node: str, as_json: bool) -> None:
+    """Have readers pass over the batch at OFFSET that cannot be read, for good."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Give up the batch at offset {offset} of {topic}-{partition}?", abort=True, err=True)
+    path = topic_path(topic, "partitions", str(partition), "skip")
+    done = NodeClient(node, as_json=as_json).call("POST", path, {"offset": offset, "force": force})
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(f"skipped offsets {done['first']} to {done['end'] - 1} of {topic}-{partition}: {done['reason']}")

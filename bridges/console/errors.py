@@ -11,7 +11,15 @@ from aiohttp import web
 
 from bridges.catalog import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.config_types import InvalidConfig
-from bridges.errors import BatchInvalid, BatchTooLarge, LogDeleted, LogError, OffsetOutOfRange, StorageFull
+from bridges.errors import (
+    BatchInvalid,
+    BatchTooLarge,
+    LogDeleted,
+    LogError,
+    OffsetOutOfRange,
+    StillReadable,
+    StorageFull,
+)
 from bridges.json_records import BadLine
 from bridges.names import InvalidTopicName
 
@@ -22,6 +30,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (LogDeleted, 404),
     (TopicExists, 409),
     (NameCollision, 409),
+    (StillReadable, 409),
     (InvalidTopicName, 400),
     (InvalidPartitions, 400),
     (InvalidConfig, 400),

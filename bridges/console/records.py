@@ -145,11 +145,11 @@ class RecordHandlers:
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
                     while left and positions[log] < end:
-                        progress = True
                         lines: list[bytes] = []
                         batches = await log.read_batches(positions[log], _READ_BYTES)
                         if not batches:
-                            break
+                            break  # an operator has declared lost what is there
+                        progress = True
                         for batch in batches:
                             for record in decode(batch):
                                 if positions[log] <= record.offset < end and left:

@@ -11,6 +11,7 @@ from aiohttp import web
 from bridges import topic_config
 from bridges.catalog import Topic
 from bridges.console.errors import RequestError
+from bridges.skipping import skip
 
 if TYPE_CHECKING:
     from bridges.node import Node
@@ -28,6 +29,7 @@ class TopicHandlers:
         app.router.add_get("/api/topics/{topic}", self.describe)
         app.router.add_patch("/api/topics/{topic}", self.alter)
         app.router.add_delete("/api/topics/{topic}", self.delete)
+        app.router.add_post("/api/topics/{topic}/partitions/{partition}/skip", self.skip)
 
     async def list(self, request: web.Request) -> web.Response:
         """All topics in alphabetical order; record counts cover the partitions that are in use."""
@@ -77,6 +79,23 @@ class TopicHandlers:
         await self._node.catalog.delete_topic(topic.name)
         return web.json_response({"deleted": topic.name})
 
+    async def skip(self, request: web.Request) -> web.Response:
+        """Have readers pass over a batch that cannot be read. Body: ``offset``, and ``force`` for one that can.
+
+        Answers with the offsets skipped, ``first`` to ``end`` - 1, and why they could not be read."""
+        topic = self._topic(request)
+        body = await json_object(request, {"offset", "force"})
+        offset = _whole(body, "offset", -1)
+        force = body.get("force") or False
+        if not isinstance(force, bool):
+            raise RequestError("force is not true or false")
+        number = request.match_info["partition"]
+        log = self._node.logs.get(topic.name, int(number)) if number.isascii() and number.isdigit() else None
+        if log is None:
+            raise RequestError(f"topic {topic.name!r} has no partition {number}", 404)
+        (first, end), reason = await skip(self._node.logs, log, offset, force=force)
+        return web.json_response({"partition": log.partition, "first": first, "end": end, "reason": reason})
+
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def _topic(self, request: web.Request) -> Topic:
@@ -124,6 +143,7 @@ class TopicHandlers:
                         "bytes": log.size_bytes,
                         "epoch": log.epoch,
                         "stream_id": info.stream_id,
+                        "skipped": [{"first": first, "end": end} for first, end in log.skipped],
                     }
                 )
         effective = {

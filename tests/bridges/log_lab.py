@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from bridges.errors import LogError
@@ -13,6 +14,7 @@ from bridges.ledger import ProducerStamp
 from bridges.logs import LogOptions, Logs
 from bridges.partition_log import Batch, PartitionLog
 from bridges.records import Record
+from bridges.skips import Skips
 from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.model import Entry
@@ -90,6 +92,8 @@ class Backend:
         """Batches read when logs were opened."""
         self.broken_at: int | None = None
         """Offset from which on nothing can be read when a log is opened."""
+        self.damaged: set[int] = set()
+        """Base offsets of batches that are damaged."""
         self.overtaken: Callable[[int, list[Entry]], None] = lambda stream_id, entries: None
 
     async def open(self, stream_id: int, epoch: int) -> Writer:
@@ -99,16 +103,28 @@ class Backend:
         self.writers.append(Writer(self, epoch))
         return self.writers[-1]
 
+    def _found(self, offset: int, max_bytes: int, limit: int) -> list[Entry]:
+        """Batches from the one that contains ``offset`` up to a damaged one, which is an error if it is the first."""
+        end = limit if limit >= 0 else self.end
+        found = [e for e in self.entries if e.end_offset > offset and e.base_offset < end]
+        whole = list(takewhile(lambda entry: entry.base_offset not in self.damaged, found))
+        if found and not whole:
+            raise SbpError(ErrorCode.RS_DATA_CORRUPTED, f"the batch at {found[0].base_offset} is damaged")
+        return whole[:1] if max_bytes <= 1 else whole
+
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: Callable[[Any], None], *, limit: int) -> None:
         self.reads += 1
-        done([e for e in self.entries if e.end_offset > offset and e.base_offset < limit])
+        try:
+            found = self._found(offset, max_bytes, limit)
+        except SbpError as error:
+            done(error)
+        else:
+            done(found)
 
-    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int) -> list[Entry]:
+    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
         if self.broken_at is not None and offset >= self.broken_at:
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "cannot be read")
-        found = [e for e in self.entries if e.end_offset > offset and e.base_offset < limit][
-            : 3 if max_bytes > 1 else 1
-        ]
+        found = self._found(offset, max_bytes, limit)[:3]
         self.rebuilt += len(found)
         return found
 
@@ -140,6 +156,7 @@ class World:
         self.streams = {("t", n): n + 1 for n in range(partitions)}
         self.backend = Backend()
         self.snapshots = NoSnapshots()
+        self.skips = Skips()
         self.epoch = -1
         self.options = LogOptions(**options)
         self.answers: list[int | LogError] = []
@@ -151,7 +168,14 @@ class World:
     async def boot(self) -> PartitionLog:
         """A node starts; gives its log, open."""
         backend: Any = self.backend
-        self.logs = Logs(backend, lambda t, p: self.streams.get((t, p)), self.snapshots, self.next_epoch, self.options)
+        self.logs = Logs(
+            backend,
+            lambda t, p: self.streams.get((t, p)),
+            self.snapshots,
+            self.next_epoch,
+            self.options,
+            skips=self.skips,
+        )
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken
         log = self.logs.get("t", 0)
