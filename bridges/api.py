@@ -50,6 +50,7 @@ class Console:
         """End streams, finish requests, close connections."""
         self._records.stop()
         await self._site.stop()
+        self._records.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(_STATIC / "index.html")

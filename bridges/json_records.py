@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from bridges.errors import LogError
@@ -19,6 +20,9 @@ from bridges.records import Record
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 """Keys that reading adds and writing ignores, so that what was read can be written again."""
+
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
 class BadLine(LogError):
@@ -53,7 +57,88 @@ def to_line(record: Record, partition: int) -> bytes:
     _put(document, "value", record.value)
     if record.headers:
         document["headers"] = [[name, _header_value(value)] for name, value in record.headers]
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _json(document) + b"\n"
+
+
+_PIECE = 64 * 1024
+"""Bytes of a long record that are rendered at a time."""
+
+
+def line_parts(record: Record, partition: int) -> Iterator[bytes]:
+    """:func:`to_line` in pieces, empty ones among them, none of which takes long however long the record is."""
+    size = len(record.key or b"") + len(record.value or b"")
+    size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    if size <= _PIECE:
+        yield to_line(record, partition)
+        return
+    document: dict[str, Any] = {"partition": partition, "offset": record.offset}
+    if record.timestamp >= 0:
+        document["timestamp"] = record.timestamp
+    yield _json(document)[:-1]
+    for name, value in (("key", record.key), ("value", record.value)):
+        if value is None:
+            yield b',"%s":null' % name.encode()
+        elif (yield from _is_text(value)):
+            yield b',"%s":' % name.encode()
+            yield from _text_parts(value)
+        else:
+            yield b',"%s_base64":' % name.encode()
+            yield from _base64_parts(value)
+    if record.headers:
+        separator = b',"headers":['
+        for name, value in record.headers:
+            yield separator + b"["
+            yield from _text_parts(name.encode())
+            yield b","
+            if value is None:
+                yield b"null"
+            elif (yield from _is_text(value)):
+                yield from _text_parts(value)
+            else:
+                yield b'{"base64":'
+                yield from _base64_parts(value)
+                yield b"}"
+            yield b"]"
+            separator = b","
+        yield b"]"
+    yield b"}\n"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _pieces(data: bytes, size: int = _PIECE) -> Iterator[tuple[memoryview, bool]]:
+    """Pieces of ``data``, and whether each is the last; at least one."""
+    view = memoryview(data)
+    for start in range(0, max(len(view), 1), size):
+        yield view[start : start + size], start + size >= len(view)
+
+
+def _is_text(data: bytes) -> Generator[bytes, None, bool]:
+    decoder = _UTF8()
+    try:
+        for piece, last in _pieces(data):
+            decoder.decode(piece, last)
+            yield b""
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text_parts(data: bytes) -> Iterator[bytes]:
+    decoder = _UTF8()
+    yield b'"'
+    for piece, last in _pieces(data):
+        yield _json(decoder.decode(piece, last))[1:-1]
+    yield b'"'
+
+
+def _base64_parts(data: bytes) -> Iterator[bytes]:
+    yield b'"'
+    for piece, _ in _pieces(data, _PIECE // 3 * 3):
+        yield base64.b64encode(piece)
+    yield b'"'
 
 
 def _whole(document: Mapping[str, Any], key: str, default: int | None) -> int | None:

@@ -50,6 +50,10 @@ def command(
             record = json.loads(line)
             if "error" in record and "offset" not in record:
                 fail(str(record["error"]), EXIT_FAILED, as_json=as_json)
+            if "error" in record and not as_json:
+                unreadable = f"partition {record['partition']}, offsets {record['offset']} to {record['end'] - 1}"
+                click.echo(f"{unreadable}: {record['error']}", err=True)
+                continue
             out.write(line if as_json else _text(record, keys))
             if follow:
                 out.flush()

@@ -14,12 +14,14 @@ from aiohttp import web
 
 from bridges.catalog import Topic
 from bridges.console.errors import RequestError, error_body, error_response, status_of
+from bridges.console.rendering import Wanted, rendered
 from bridges.errors import LogError, OffsetOutOfRange
-from bridges.formats import FormatId, decode
-from bridges.formats.kafka import encode, set_log_append_time
-from bridges.json_records import BadLine, parse_line, to_line
+from bridges.formats import FormatId
+from bridges.formats.kafka import BatchBuilder, set_log_append_time
+from bridges.json_records import BadLine, parse_line
 from bridges.partition_log import Batch, PartitionLog
 from bridges.partitioner import partition_of
+from bridges.sliced import Sliced, SlicedWorks, advance
 
 if TYPE_CHECKING:
     from bridges.node import Node
@@ -34,7 +36,12 @@ _IN_FLIGHT = 16
 """Batches of one request that may wait for durability before reading of its body stops."""
 _LINGER_S = 0.02
 """How long records wait for more of the body before they are appended."""
-_READ_BYTES = 1024 * 1024
+_LINES_PER_TURN = 100
+_READ_BYTES = 256 * 1024
+_READERS_AT_ONCE = 8
+"""Readers whose batches are being rendered; each may hold one decompressed record."""
+_STALLED_S = 60.0
+"""How long one of them may keep the others waiting without reading."""
 
 
 @dataclass(slots=True)
@@ -42,7 +49,7 @@ class _Pending:
     """Records of one partition that are not handed to its log yet."""
 
     log: PartitionLog
-    records: list[Record] = field(default_factory=list)
+    batch: BatchBuilder = field(default_factory=BatchBuilder)
     size: int = 0
 
 
@@ -53,6 +60,9 @@ class RecordHandlers:
         self._node = node
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
+        self._inflated_bytes = node.settings.limits.batch_inflated_bytes
+        # Of its own: who reads slowly holds up nothing but the console.
+        self._works = SlicedWorks(_READERS_AT_ONCE)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_post("/api/topics/{topic}/records", self.produce)
@@ -62,6 +72,10 @@ class RecordHandlers:
         """End all streams that follow a topic; they would never end by themselves."""
         for task in self._followers:
             task.cancel()
+
+    def close(self) -> None:
+        """To be called when no request is in progress any more."""
+        self._works.close()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -76,6 +90,8 @@ class RecordHandlers:
         try:
             while (line := await lines.next(writer.flush)) is not None:
                 number += 1
+                if not number % _LINES_PER_TURN:
+                    await asyncio.sleep(0)
                 if line.strip():
                     await writer.add(*parse_line(line))
             await writer.finish()
@@ -145,26 +161,39 @@ class RecordHandlers:
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
                     while left and positions[log] < end:
-                        lines: list[bytes] = []
                         batches = await log.read_batches(positions[log], _READ_BYTES)
                         if not batches:
                             break  # an operator has declared lost what is there
                         progress = True
-                        for batch in batches:
-                            for record in decode(batch):
-                                if positions[log] <= record.offset < end and left:
-                                    lines.append(to_line(record, log.partition))
-                                    left -= 1
-                            positions[log] = max(positions[log], batch.end_offset)
-                        body = b"".join(lines)
-                        traffic.fetched(len(batches), len(lines), sum(len(batch.payload) for batch in batches))
-                        await response.write(body)
+                        wanted = Wanted(log.partition, positions[log], end, left)
+                        lines = rendered(batches, wanted, self._inflated_bytes)
+                        await self._send(response, lines, batches[-1].end_offset - batches[0].base_offset)
+                        positions[log] = max(positions[log], batches[-1].end_offset)
+                        left -= wanted.records
+                        traffic.fetched(len(batches), wanted.records, sum(len(batch.payload) for batch in batches))
                 if not follow:
                     return
                 if not progress and left:
                     await moved.wait()
         finally:
             moved.close()
+
+    async def _send(self, response: web.StreamResponse, lines: Sliced[None], records: int) -> None:
+        """Write ``lines`` as they are made: the first at once, more off the event loop."""
+        ended, piece = advance(lines)
+        if piece:
+            await response.write(piece)
+        if ended:
+            return
+        async with self._works.turn(records):
+            while True:
+                ended, piece = await self._works.step(lines)
+                if piece:
+                    # A client that reads nothing must not keep a turn from others.
+                    async with asyncio.timeout(_STALLED_S):
+                        await response.write(piece)
+                if ended:
+                    return
 
 
 class _Moved:
@@ -228,27 +257,27 @@ class _Writer:
             if log is None:
                 raise BadLine(f"topic {self._topic.name!r} has no partition {partition}")
             pending = self._pending[partition] = _Pending(log)
-        if pending.records and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
+        if len(pending.batch) and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
             await self._flush(partition)
-        pending.records.append(record)
+        pending.batch.add(record)
         pending.size += size
-        if len(pending.records) >= _BATCH_RECORDS or pending.size >= _BATCH_BYTES:
+        if len(pending.batch) >= _BATCH_RECORDS or pending.size >= _BATCH_BYTES:
             await self._flush(partition)
 
     async def _flush(self, partition: int) -> None:
         pending = self._pending[partition]
-        records, pending.records, pending.size = pending.records, [], 0
-        if not records:
+        batch, pending.batch, pending.size = pending.batch, BatchBuilder(), 0
+        if not len(batch):
             return
         self._next += 1  # records without a key stay together, batch by batch
-        payload = encode(records)
+        payload = batch.finish()
         if len(payload) > self._max_bytes:
             raise BadLine(f"a batch of {len(payload)} bytes exceeds max.message.bytes = {self._max_bytes}")
         if self._append_time:
             set_log_append_time(memoryview(payload), time.time_ns() // 1_000_000)
-        newest = max(record.timestamp for record in records)
+        newest = batch.max_timestamp
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        count, size = len(records), len(payload)
+        count, size = len(batch), len(payload)
 
         def stored(base_offset: int, error: LogError | None) -> None:
             if error is None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as oracle
 
-from bridges.json_records import BadLine, parse_line, to_line
+from bridges import json_records
+from bridges.json_records import BadLine, line_parts, parse_line, to_line
 from bridges.partitioner import murmur2, partition_of
 from bridges.records import Record
 
@@ -36,6 +37,22 @@ def test_what_is_read_can_be_written_again(record: Record, partition: int) -> No
         record.headers,
         record.timestamp,
     )
+
+
+@given(RECORDS, st.integers(3, 8))
+def test_a_long_line_in_pieces_is_the_same_line(record: Record, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_records, "_PIECE", piece)
+        patch.setattr(json_records._pieces, "__defaults__", (piece,))
+        parts = list(line_parts(record, 7))
+    assert b"".join(parts) == to_line(record, 7)
+
+
+@pytest.mark.parametrize("value", [b"x" * 1_000_000, "\u20ac".encode() * 300_000, b"\xff" * 1_000_000, b'"' * 500_000])
+def test_the_pieces_of_a_long_line_are_small(value: bytes) -> None:
+    parts = list(line_parts(Record(b"k", value, [("h", value)], 5, 9), 0))
+    assert max(map(len, parts)) <= 3 * 64 * 1024
+    assert b"".join(parts) == to_line(Record(b"k", value, [("h", value)], 5, 9), 0)
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")))

@@ -1,0 +1,60 @@
+"""Stored batches as lines of JSON, slice by slice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bridges.errors import BatchInvalid
+from bridges.formats import format_of
+from bridges.json_records import line_parts
+from bridges.records import StoredBatch
+from bridges.sliced import Sliced
+
+_SLICE_RECORDS = 100
+_SLICE_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
+    ``records`` counts those that were."""
+
+    partition: int
+    start: int
+    end: int
+    limit: int
+    records: int = 0
+
+
+def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
+    """Yields what is to be written, often nothing. A batch that cannot be read is one line that says why; its other
+    records are left out."""
+    lines: list[bytes] = []
+    size = seen = 0
+    for batch in batches:
+        try:
+            for record in format_of(batch.flags).records(batch, inflated_bytes):
+                if wanted.records == wanted.limit:
+                    break
+                seen += 1
+                if record is not None and wanted.start <= record.offset < wanted.end:
+                    wanted.records += 1
+                    for part in line_parts(record, wanted.partition):
+                        lines.append(part)
+                        size += max(len(part), 1)
+                        if size >= _SLICE_BYTES:
+                            yield b"".join(lines)
+                            lines, size = [], 0
+                if record is None or seen >= _SLICE_RECORDS:
+                    yield b"".join(lines)
+                    lines, size, seen = [], 0, 0
+        except BatchInvalid as error:
+            offset = max(wanted.start, batch.base_offset)
+            body = {"partition": wanted.partition, "offset": offset, "end": batch.end_offset, "error": str(error)}
+            lines.append(json.dumps(body).encode() + b"\n")
+        if wanted.records == wanted.limit:
+            break
+        seen += 1
+    yield b"".join(lines)
