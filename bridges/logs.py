@@ -262,7 +262,7 @@ class Logs:
     async def _give_up_below(self, log: PartitionLog, start: int, first: int) -> None:
         await self._starts.save(log.stream_id, first)
         _log.warning(
-            "the backend has reclaimed the beginning of a partition: its log starts later now",
+            "the beginning of a partition is gone from the backend: its log starts later now",
             topic=log.topic,
             partition=log.partition,
             log_start=first,

@@ -485,9 +485,7 @@ class PartitionLog:
         def settled(task: asyncio.Task[LogError | None]) -> None:
             failure = None if task.cancelled() else task.result()
             if failure is None:
-                failure = OffsetOutOfRange(
-                    f"the backend has reclaimed offset {offset} of {self.topic}-{self.partition}"
-                )
+                failure = OffsetOutOfRange(f"offset {offset} of {self.topic}-{self.partition} is gone from the backend")
             self._barrier.call("read answer", done, [], failure, topic=self.topic, partition=self.partition)
 
         self._owner.reclaimed(self, offset).add_done_callback(settled)

@@ -246,8 +246,8 @@ class Client:
 
         Only batches below ``limit`` (-1: below what is confirmed) are returned. When there are less than ``min_bytes``
         (at least one) it may take up to ``max_wait_ms`` for more to come; then the list may be short or empty. ``done``
-        may be called before this returns. Errors: 1463 below the stream's start (``Reclaimed`` if only its range server
-        says so), 1461 beyond its end.
+        may be called before this returns. Errors: ``Reclaimed`` (1463) below the stream's start, or where its range
+        server has given its data up; 1461 beyond its end.
         """
         self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms).route()
 
@@ -468,8 +468,10 @@ class Fetch:
         # Of an empty range and the one after it, which start at the same offset, the later is the one to read.
         position = bisect_right(ranges, offset, key=_START) - 1
         if position < 0:
-            if ranges or not self._fresh:
-                self._outside(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, f"offset {offset} is below the stream's start")
+            if not self._fresh:
+                self._refresh()
+            elif ranges:
+                self._end(Reclaimed(offset, f"offset {offset} is below the stream's start"))
             elif offset == 0:
                 self._nothing()
             else:

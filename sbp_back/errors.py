@@ -81,7 +81,7 @@ class NoSpace(SbpError):
 
 
 class Reclaimed(SbpError):
-    """``offset`` lies below what a range server still has: it gave up its oldest data, and said so."""
+    """``offset`` lies below what is left of the stream: it was trimmed, or its range server said that it gave it up."""
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)

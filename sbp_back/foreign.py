@@ -72,6 +72,15 @@ class _Doubt:
     until: float
 
 
+class _Forgotten(SbpError):
+    """The placement driver has deleted a stream and kept its ranges."""
+
+    def __init__(self, stream: StreamInfo) -> None:
+        message = f"stream {stream.stream_id} was deleted, but has ranges; UPDATE_STREAM makes it known again"
+        super().__init__(ErrorCode.NOT_FOUND, message)
+        self.stream = stream
+
+
 class ForeignClient(Client):
     """A :class:`Client` for elastic-stream's servers, or a mixture of those and ours."""
 
@@ -102,11 +111,8 @@ class ForeignClient(Client):
             writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} is deleted"))
         try:
             stream = await self.describe_stream(stream_id)
-        except SbpError as error:
-            ranges = await list_ranges(self._pd, stream_id, self._options.control)
-            if error.code != ErrorCode.NOT_FOUND or not ranges:
-                raise
-            stream = _stream_of(ranges[-1])  # somebody else has deleted it
+        except _Forgotten as error:
+            stream = error.stream
             await self.restore_stream(stream)
         await self._refuse_ranges(stream_id)
         request = DeleteStreamRequest(stream_id)
@@ -118,6 +124,18 @@ class ForeignClient(Client):
             await self.restore_stream(stream)
             raise
         self._ranges.pop(stream_id, None)
+
+    async def describe_stream(self, stream_id: int) -> StreamInfo:
+        """As :meth:`Client.describe_stream`. Of a stream that is unknown but has ranges, 1404 says so."""
+        try:
+            return await super().describe_stream(stream_id)
+        except SbpError as error:
+            if error.code != ErrorCode.NOT_FOUND:
+                raise
+            ranges = await list_ranges(self._pd, stream_id, self._options.control)
+            if not ranges:
+                raise
+            raise _Forgotten(_stream_of(ranges[-1])) from error
 
     async def _refuse_ranges(self, stream_id: int) -> None:
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
@@ -136,19 +154,20 @@ class ForeignClient(Client):
         know any more: :meth:`restore_stream` is for them. None at a placement driver of ours. Raises ``SbpError``."""
         if await self._is_ours():
             return []
-        found: dict[int, RangeInfo] = {}
+        found: set[int] = set()
         for server_id in range(servers):
             request = ListRangeRequest(server_id=server_id)
             listed = await ask_repeatedly(self._pd, request, ListRangeResponse, self._options.control)
-            found.update((known.stream_id, known) for known in listed.ranges)
+            found.update(known.stream_id for known in listed.ranges)
         forgotten: list[StreamInfo] = []
-        for stream_id, last in sorted(found.items()):
+        for stream_id in sorted(found):
             try:
                 await self.describe_stream(stream_id)
+            except _Forgotten as error:
+                forgotten.append(error.stream)
             except SbpError as error:
                 if error.code != ErrorCode.NOT_FOUND:
-                    raise
-                forgotten.append(_stream_of(last))
+                    raise  # else its last range was deleted a moment ago
         return forgotten
 
     async def trim(self, stream_id: int, min_offset: int) -> int:

@@ -14,11 +14,14 @@ from click.testing import CliRunner, Result
 
 from bridges.cli import main
 from bridges.config import Settings, load
-from bridges.errors import LogError, OffsetOutOfRange
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.node import Node
 from bridges.partition_log import PartitionLog
 from bridges.records import StoredBatch
+from sbp_back.carrier import tcp_connector
+from sbp_back.client import Client
 from sbp_back.errors import StoreError
+from sbp_back.leader import pd_carrier
 from sbp_back.model import CreateStreamRequest, DeleteStreamRequest, TrimStreamRequest
 from tests.bridges.log_lab import batch
 from tests.sbp_back.foreign import ForeignCluster, Panic
@@ -165,7 +168,7 @@ async def test_consumers_from_the_beginning_go_on_where_data_is_left(
         assert [isinstance(answer, OffsetOutOfRange) for answer in answers] == [True, True, True, False]
         assert log.log_start_offset == 60
         assert (await log.read_batches(log.log_start_offset, 1000))[0].base_offset == 60
-    said = [line for line in capfd.readouterr().out.splitlines() if "reclaimed the beginning" in line]
+    said = [line for line in capfd.readouterr().out.splitlines() if "is gone from the backend" in line]
     assert len(said) == 1, said
     assert "log_start=60" in said[0]
     assert "records_gone=60" in said[0]
@@ -199,6 +202,32 @@ async def test_a_partition_whose_data_since_its_snapshot_is_gone_opens_again(
         assert await append(log, 2) == end
         assert (await log.read_batches(end, 1000))[0].end_offset == end + 2
         assert log.size_bytes < 10_000
+
+
+async def test_a_stream_that_somebody_else_trimmed_is_read_from_its_new_start(tmp_path: Path) -> None:
+    flags = {
+        "data_dir": str(tmp_path / "node"),
+        "listen.console": "off",
+        "listen.sbp-pd": "127.0.0.1:0",
+        "listen.sbp-range-server": "127.0.0.1:0",
+        "sbp.segment_bytes": "1MiB",
+        "sbp.low_water_bytes": "0",
+        "log.tail_cache_bytes": "0",
+    }
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    await node.start()
+    await node.catalog.create_topic("t", 1)
+    log = await opened(node)
+    for _ in range(10):
+        await append(log, 3)
+    other = Client(pd_carrier(str(node.addresses["sbp-pd"])), tcp_connector())
+    assert await other.trim(log.stream_id, 18) == 18
+    await other.close()
+    with pytest.raises(OffsetOutOfRange):
+        await log.read_batches(log.log_start_offset, 1)
+    assert log.log_start_offset == 18
+    assert (await log.read_batches(18, 1))[0].base_offset == 18
+    await node.stop()
 
 
 async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the_rest(tmp_path: Path) -> None:
@@ -275,6 +304,9 @@ async def test_streams_that_were_forgotten_with_their_ranges_are_made_known_agai
         cluster.pd.serve(DeleteStreamRequest(stream_id))
     with pytest.raises(Panic):
         await cluster.start_again()
+    async with running(tmp_path, cluster) as node:
+        with pytest.raises(LogUnavailable, match="was deleted, but has ranges; UPDATE_STREAM makes it known again"):
+            await opened(node)
     checked = await asyncio.to_thread(repair, "--pd", cluster.address, "--check", "--json")
     assert json.loads(checked.output) == {"forgotten": [0, 2], "repaired": False}
     assert set(cluster.pd.streams) == {1}
