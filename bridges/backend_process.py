@@ -88,7 +88,7 @@ class _Process:
             from bridges.health import HealthServer
 
             self.metrics.add_source(process_metrics)
-            self._health = HealthServer(self, self.metrics.render)
+            self._health = HealthServer(self, self.metrics.rendered)
             # First, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(self._address(METRICS, given[METRICS]))
         port = backend.LISTENERS[self.kind]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import web
@@ -30,7 +30,7 @@ class Patient(Protocol):
 class HealthServer:
     """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md)."""
 
-    def __init__(self, patient: Patient, render: Callable[[], bytes]) -> None:
+    def __init__(self, patient: Patient, render: Callable[[], Awaitable[bytes]]) -> None:
         self._patient = patient
         self._render = render
         self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S)
@@ -58,4 +58,4 @@ class HealthServer:
         return web.json_response({"ready": ready}, status=200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await self._render(), headers={"Content-Type": CONTENT_TYPE_LATEST})

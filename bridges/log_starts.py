@@ -24,6 +24,7 @@ _log = structlog.get_logger("anabranch.logs")
 class StartStore(Protocol):
     def of(self, stream_id: int) -> int: ...
     async def save(self, stream_id: int, offset: int) -> None: ...
+    async def lost(self, stream_id: int, end: int) -> None: ...
 
 
 class LogStarts:
@@ -62,6 +63,18 @@ class LogStarts:
         if start is not None:
             self._starts[stream_id] = start
 
+    async def lost(self, stream_id: int, end: int) -> None:
+        """The log ends before its start: the backend has lost its end, and what is appended from ``end`` on is new.
+
+        Durable when it returns, whatever the node's durability. Raises an error of the database."""
+        await self._db.run(
+            lambda connection: connection.execute(
+                "UPDATE log_starts SET start = ? WHERE stream_id = ?", (end, stream_id)
+            ),
+            flush=True,
+        )
+        self._starts[stream_id] = end
+
 
 class StartsInMemory:
     """For logs without a database."""
@@ -74,6 +87,9 @@ class StartsInMemory:
 
     async def save(self, stream_id: int, offset: int) -> None:
         self._starts[stream_id] = max(offset, self.of(stream_id))
+
+    async def lost(self, stream_id: int, end: int) -> None:
+        self._starts[stream_id] = end
 
 
 def erase_starts(connection: sqlite3.Connection, topic: str) -> None:

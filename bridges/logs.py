@@ -89,6 +89,7 @@ class Logs:
         self._trims = Trims(client, self._starts)
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._by_stream: dict[int, PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
@@ -113,8 +114,12 @@ class Logs:
             if stream_id is None or self._closing:
                 return None
             log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
-            self._logs[topic, partition] = log
+            self._logs[topic, partition] = self._by_stream[stream_id] = log
         return log
+
+    def known(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition that was used since the node started."""
+        return self._logs.get((topic, partition))
 
     def leader_epoch(self, topic: str, partition: int) -> int:
         """The epoch the partition is, or would be, written in."""
@@ -134,6 +139,7 @@ class Logs:
         for partition in partitions:
             log = self._logs.pop((topic, partition), None)
             if log is not None:
+                self._by_stream.pop(log.stream_id, None)
                 log.delete()
                 self.skips.deleted(log.stream_id)
 
@@ -145,18 +151,19 @@ class Logs:
 
     def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
         """Another writer has appended ``entries`` to a stream that is a partition's."""
-        for log in self:
-            if log.stream_id == stream_id:
-                # Once is enough: it may be with every batch from now on.
-                tell = _log.debug if stream_id in self._shared else _log.warning
-                self._shared.add(stream_id)
-                tell(
-                    "another writer appends to this partition: it is not fenced in this dialect",
-                    topic=log.topic,
-                    partition=log.partition,
-                    offset=entries[0].base_offset,
-                )
-                log.overtaken(entries)
+        log = self._by_stream.get(stream_id)
+        if log is None:
+            return
+        # Once is enough: it may be with every batch from now on.
+        tell = _log.debug if stream_id in self._shared else _log.warning
+        self._shared.add(stream_id)
+        tell(
+            "another writer appends to this partition: it is not fenced in this dialect",
+            topic=log.topic,
+            partition=log.partition,
+            offset=entries[0].base_offset,
+        )
+        log.overtaken(entries)
 
     def schedule(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -247,7 +254,11 @@ class Logs:
 
     async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
         """As :meth:`_rebuild`, from the first offset that the backend still has."""
-        writer.start_offset = max(writer.start_offset, min(self._starts.of(log.stream_id), writer.next_offset))
+        remembered = self._starts.of(log.stream_id)
+        if remembered > writer.next_offset:
+            await self._starts.lost(log.stream_id, writer.next_offset)
+            remembered = writer.next_offset
+        writer.start_offset = max(writer.start_offset, remembered)
         while True:
             try:
                 return await self._rebuild(log, writer)

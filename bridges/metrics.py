@@ -1,15 +1,18 @@
 """Metrics of one node in Prometheus' text format.
 
 What happens often is counted in plain integers, without locks and labels looked up per event; a collector turns them
-into metric families when somebody scrapes. Everything hangs off the node's own registry: two nodes in one process do
-not mix.
+into metric families when somebody scrapes, in slices: between two of them the event loop does other things, since how
+many topics and partitions there are is for clients to choose. Everything hangs off the node's own registry: two nodes
+in one process do not mix.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -22,6 +25,13 @@ LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 """Upper bounds of request latencies, in seconds."""
 
 Source = Callable[[], Iterable[Metric]]
+"""Gives metric families, those with many samples in pieces of at most :data:`SLICE`: families of the same name that
+follow one another are one."""
+
+SLICE = 500
+"""Samples of a family that are collected and written in one turn of the event loop."""
+
+T = TypeVar("T")
 
 
 class RequestCounts:
@@ -129,7 +139,7 @@ class Metrics(Collector):
         return metrics
 
     def add_source(self, source: Source) -> None:
-        """Have ``source`` called at every scrape, on the event loop; it must be quick."""
+        """Have ``source`` called at every scrape, on the event loop; each step of what it gives must be quick."""
         self._sources.append(source)
 
     def topic_deleted(self, topic: str) -> None:
@@ -138,11 +148,34 @@ class Metrics(Collector):
             front.topics.pop(topic, None)
 
     def render(self) -> bytes:
-        """The text a scrape is answered with."""
+        """The text of all metrics, at once: for whoever has nothing else to do."""
         return generate_latest(self.registry)
 
+    async def rendered(self) -> bytes:
+        """The text a scrape is answered with, made a slice at a time."""
+        parts: list[bytes] = []
+        last = None
+        for piece in self._pieces():
+            text = _text(piece)
+            parts.append(text if piece.name != last else _without_head(text))
+            last = piece.name
+            await asyncio.sleep(0)
+        return b"".join(parts)
+
     def collect(self) -> Iterator[Metric]:
-        """What prometheus_client asks for at a scrape."""
+        """What prometheus_client asks for."""
+        whole: Metric | None = None
+        for piece in self._pieces():
+            if whole is not None and piece.name == whole.name:
+                whole.samples.extend(piece.samples)
+                continue
+            if whole is not None:
+                yield whole
+            whole = piece
+        if whole is not None:
+            yield whole
+
+    def _pieces(self) -> Iterator[Metric]:
         yield from self._connections()
         yield from self._requests()
         yield from self._traffic()
@@ -191,17 +224,40 @@ class Metrics(Collector):
         yield from (errors, received, sent, latency)
 
     def _traffic(self) -> Iterator[Metric]:
-        families = [
-            (counter(f"anabranch_{verb}_{unit}", f"{what} {said}.", "front", "topic"), f"{unit}_{way}")
-            for verb, said, way in (("appended", "made durable", "in"), ("fetched", "handed to readers", "out"))
-            for unit, what in (("batches", "Batches"), ("records", "Records"), ("bytes", "Bytes of batches"))
+        topics = [
+            (name, topic, traffic) for name, front in self.fronts.items() for topic, traffic in front.topics.items()
         ]
-        for name, front in self.fronts.items():
-            for topic, traffic in front.topics.items():
-                for family, attribute in families:
-                    family.add_metric([name, topic], getattr(traffic, attribute))
-        for family, _ in families:
-            yield family
+        for verb, said, way in (("appended", "made durable", "in"), ("fetched", "handed to readers", "out")):
+            for unit, what in (("batches", "Batches"), ("records", "Records"), ("bytes", "Bytes of batches")):
+                for piece in slices(topics):
+                    family = counter(f"anabranch_{verb}_{unit}", f"{what} {said}.", "front", "topic")
+                    for name, topic, traffic in piece:
+                        family.add_metric([name, topic], getattr(traffic, f"{unit}_{way}"))
+                    yield family
+
+
+def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """``items``, at most :data:`SLICE` at a time; an empty slice if there are none: a family is told nevertheless."""
+    for start in range(0, max(1, len(items)), SLICE):
+        yield items[start : start + SLICE]
+
+
+class _One:
+    """A registry of one family, as prometheus_client wants one."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> list[Metric]:
+        return [self._family]
+
+
+def _text(family: Metric) -> bytes:
+    return generate_latest(cast(CollectorRegistry, _One(family)))
+
+
+def _without_head(text: bytes) -> bytes:
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"# "))
 
 
 def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -6,15 +6,16 @@ import resource
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from bridges.budget import Kind, MemoryBudget
 from bridges.front import live_groups
 from bridges.group_view import records_behind
 from bridges.log_limit import LOG_LIMIT
-from bridges.metrics import counter, gauge
+from bridges.metrics import SLICE, counter, gauge, slices
 
 if TYPE_CHECKING:
+    from bridges.group_view import GroupName
     from bridges.node import Node
     from sbp_back.range_server.store import StoreStats
 
@@ -73,36 +74,49 @@ def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
 
 def _partitions(node: Node) -> Iterator[Metric]:
     labels = ("topic", "partition")
-    end = gauge("anabranch_partition_end_offset", "Offset after the last readable record.", *labels)
-    start = gauge("anabranch_partition_start_offset", "Offset of the oldest record kept.", *labels)
-    for log in node.logs:
-        if log.is_open:
-            place = [log.topic, str(log.partition)]
-            end.add_metric(place, log.high_watermark)
-            start.add_metric(place, log.log_start_offset)
-    yield from (end, start)
+    logs = [log for log in node.logs if log.is_open]
+    for name, text, attribute in (
+        ("anabranch_partition_end_offset", "Offset after the last readable record.", "high_watermark"),
+        ("anabranch_partition_start_offset", "Offset of the oldest record kept.", "log_start_offset"),
+    ):
+        for some in slices(logs):
+            family = gauge(name, text, *labels)
+            for log in some:
+                family.add_metric([log.topic, str(log.partition)], getattr(log, attribute))
+            yield family
+
+
+def _lag_family() -> GaugeMetricFamily:
+    return gauge(
+        "anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition", "space"
+    )
 
 
 def _lag(node: Node) -> Iterator[Metric]:
-    lag = gauge(
-        "anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition", "space"
-    )
-    ends = {(log.topic, log.partition): log for log in node.logs if log.is_open}
-    groups = [(name, node.progress.of_group(name)) for name in node.progress.names()]
+    groups: list[tuple[int, GroupName]] = []
+    for names in slices(node.progress.names()):
+        groups.extend((len(node.progress.of_group(name)), name) for name in names)
+        yield _lag_family()
     room = node.settings.limits.group_lag_series
     omitted = 0
     # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
-    for (space, group), positions in sorted(groups, key=lambda one: (len(one[1]), one[0])):
-        if len(positions) > room:
-            omitted += len(positions)
-            continue
-        for (topic, partition), committed in positions.items():
-            log = ends.get((topic, partition))
-            if log is not None:
-                behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
-                lag.add_metric([group, topic, str(partition), space], behind)
-                room -= 1
-    yield lag
+    groups.sort()
+    for some in slices(groups):
+        told = _lag_family()
+        for size, (space, group) in some:
+            if size > room:
+                omitted += size
+                continue
+            for (topic, partition), committed in list(node.progress.of_group((space, group)).items()):
+                log = node.logs.known(topic, partition)
+                if log is not None and log.is_open:
+                    behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
+                    told.add_metric([group, topic, str(partition), space], behind)
+                    room -= 1
+                if len(told.samples) >= SLICE:
+                    yield told
+                    told = _lag_family()
+        yield told
     yield _value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
 
 

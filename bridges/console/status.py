@@ -39,7 +39,7 @@ class StatusHandlers:
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._node.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await self._node.metrics.rendered(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node

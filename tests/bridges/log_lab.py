@@ -11,6 +11,7 @@ from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.ledger import ProducerStamp
+from bridges.log_starts import StartsInMemory
 from bridges.logs import LogOptions, Logs
 from bridges.partition_log import Batch, PartitionLog
 from bridges.records import Record
@@ -157,6 +158,7 @@ class World:
         self.backend = Backend()
         self.snapshots = NoSnapshots()
         self.skips = Skips()
+        self.starts = StartsInMemory()
         self.epoch = -1
         self.options = LogOptions(**options)
         self.answers: list[int | LogError] = []
@@ -174,6 +176,7 @@ class World:
             self.snapshots,
             self.next_epoch,
             self.options,
+            starts=self.starts,
             skips=self.skips,
         )
         await self.logs.start()

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from bridges.errors import LogError, LogUnavailable
+from bridges.formats import FormatId
+from bridges.formats.kafka import encode
 from bridges.ledger import ProducerStamp
 from bridges.partition_log import Batch, PartitionLog
-from bridges.records import StoredBatch
+from bridges.records import Record, StoredBatch
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.model import Entry
 from tests.bridges.log_lab import World, batch, settle
@@ -343,3 +345,31 @@ async def test_retention_of_one_partition_that_meets_a_bug_does_not_keep_the_oth
 
     assert await world.logs.enforce_retention([("t", 0), ("t", 1)], limits, 10_000) == 0
     assert failures(world) == {"retention": 2}
+
+
+async def test_what_an_answer_to_a_refused_batch_appends_is_in_the_log_and_in_the_ledger() -> None:
+    world = World()
+    log = await world.boot()
+    other = Batch(encoded(9), 1, int(FormatId.KAFKA), 1000, ProducerStamp(9, 0, 0, 1))
+
+    def append_more(base: int, error: LogError | None) -> None:
+        world.done(base, error)
+        log.append(other, world.done)
+
+    log.append(batch(sequence=0), append_more)
+    log.append(batch(sequence=1), world.done)
+    log.append(batch(sequence=1), world.done)
+    log.append(batch(sequence=2), world.done)
+    world.writer.refuse(SbpError(ErrorCode.PD_NO_AVAILABLE_RS, "none"))
+    assert [type(answer) for answer in world.answers] == [LogUnavailable] * 4, "the repetition, too, and nothing else"
+    world.writer.acknowledge(1)
+    assert world.answers[4:] == [0]
+    log.append(Batch(encoded(9), 1, int(FormatId.KAFKA), 1000, ProducerStamp(9, 0, 0, 1)), world.done)
+    assert world.answers[5:] == [0], "its repetition is recognised"
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    assert world.answers[6:] == [1], "what was refused is not"
+
+
+def encoded(producer_id: int) -> bytearray:
+    return encode([Record(None, b"x", timestamp=1000)], producer_id=producer_id, producer_epoch=0, base_sequence=0)

@@ -314,6 +314,25 @@ async def test_the_partitions_with_most_producers_give_room_for_those_with_few()
     assert abs(len(left[1]) - len(left[2])) < 50
 
 
+async def test_a_start_remembered_of_what_the_log_has_lost_hides_nothing_once_the_log_has_grown_past_it() -> None:
+    world = World()
+    log = await world.boot()
+    await write(world, log, 0, 1, 2, 3)
+    await world.starts.save(1, 4)
+    log = await crash(world)
+    assert log.log_start_offset == 4
+    del world.backend.entries[1:]  # power was lost
+    world.backend.end = 1
+    log = await crash(world)
+    for _ in range(5):
+        log.append(batch(), world.done)
+        world.writer.acknowledge(1)
+    assert (log.log_start_offset, log.high_watermark) == (1, 6)
+    log = await crash(world)
+    assert log.log_start_offset == 1
+    assert len(await log.read_batches(1, 1 << 20)) == 5
+
+
 @pytest.fixture
 async def db(tmp_path: Path):  # type: ignore[no-untyped-def]
     db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")

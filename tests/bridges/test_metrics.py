@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridges.metrics import Metrics, gauge
+import bridges.metrics
+from bridges.metrics import SLICE, Metrics, gauge, slices
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -56,6 +62,44 @@ def test_connections_and_traffic() -> None:
         assert found[f"anabranch_appended_{name}_total", topic] == value
         assert found[f"anabranch_fetched_{name}_total", topic] == 2 * value
     assert not any(("topic", "gone") in labels for _, labels in found)
+
+
+async def test_a_scrape_is_made_in_slices_and_says_the_same_as_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    for front in ("kafka", "http"):
+        for number in range(900):
+            metrics.front(front).topic(f"t{number}").appended(1, number, 1)
+    sizes: list[int] = []
+
+    def source() -> Iterator[Metric]:
+        for some in slices(range(1200)):
+            family = gauge("of_many", "Something of which there is much.", "number")
+            for number in some:
+                family.add_metric([str(number)], number)
+            yield family
+
+    metrics.add_source(source)
+    text = bridges.metrics._text
+
+    def watched(family: Metric) -> bytes:
+        sizes.append(len(family.samples))
+        return text(family)
+
+    monkeypatch.setattr(bridges.metrics, "_text", watched)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count_turns())
+    rendered = await metrics.rendered()
+    counting.cancel()
+    assert rendered == metrics.render()
+    assert max(sizes) == SLICE
+    assert turns >= len(sizes)
 
 
 def test_sources_are_asked_at_every_scrape_and_registries_do_not_mix() -> None:
