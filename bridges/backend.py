@@ -13,6 +13,7 @@ from bridges.config import SbpSettings, Settings
 from bridges.front import Address
 
 if TYPE_CHECKING:
+    from bridges.budget import MemoryBudget
     from bridges.pd_identity import StreamHome
     from bridges.streams import Streams
     from sbp_back.carrier import Carrier
@@ -80,6 +81,7 @@ async def start_backend(
     listen: Mapping[str, Address],
     on_failed: Callable[[str], None],
     home: StreamHome,
+    budget: MemoryBudget,
 ) -> Backend:
     """The backend that ``settings`` ask for.
 
@@ -87,6 +89,7 @@ async def start_backend(
     a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
     started, and that it does not answer now is only said in the log, because it may answer later. Raises StoreError
     when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
+    ``budget`` counts what the connections of its listeners hold.
     """
     if settings.sbp.mode == "external":
         return await _external(settings, home)
@@ -98,6 +101,7 @@ async def start_backend(
         advertise={name: told for name, told in settings.advertise.items() if name in listen},
         max_connections=settings.sbp.max_connections,
         heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
+        budget=budget,
     )
     embedded = await start_embedded(directory, options, on_failed)
     try:

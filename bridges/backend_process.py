@@ -11,11 +11,12 @@ import structlog
 from prometheus_client.core import Metric
 
 from bridges import backend, promises
+from bridges.budget import MemoryBudget
 from bridges.config import Settings, SettingsError
 from bridges.data_dir import write_ready_file
 from bridges.front import Address
 from bridges.metrics import Metrics, gauge
-from bridges.node_metrics import process_metrics, store_metrics
+from bridges.node_metrics import budget_metrics, process_metrics, store_metrics
 from sbp_back.carrier import Carrier, TcpOptions, tcp_connector
 from sbp_back.leader import pd_carrier
 from sbp_back.listener import Listener, ListenerOptions
@@ -82,12 +83,14 @@ class _Process:
 
     async def _start_all(self) -> None:
         given = {name: text for name, text in self.settings.listen.items() if text != "off"}
+        budget = MemoryBudget(self.settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         if unknown := sorted(set(given) - {self.kind, METRICS}):
             raise SettingsError(f"there is no listener {unknown[0]!r}; there are {self.kind}, {METRICS}")
         if METRICS in given:
             from bridges.health import HealthServer
 
             self.metrics.add_source(process_metrics)
+            self.metrics.add_source(lambda: budget_metrics(budget))
             self._health = HealthServer(self, self.metrics.rendered)
             # First, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(self._address(METRICS, given[METRICS]))
@@ -100,7 +103,7 @@ class _Process:
         advertise = self.settings.advertise.get(self.kind)
         if advertise is not None:
             self._address(self.kind, advertise)
-        await self._start(ListenAt((address.host, address.port), advertise, options=options))
+        await self._start(ListenAt((address.host, address.port), advertise, options=options, budget=budget))
         listener = self._listener()
         assert listener is not None
         self.addresses[self.kind] = Address(*listener.address)

@@ -183,6 +183,7 @@ class Node:
             _only(listen, backend.listeners(settings)),
             self.fail,
             StreamHome(self.db),
+            self.budget,
         )
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)

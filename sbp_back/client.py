@@ -34,6 +34,7 @@ from sbp_back.model import (
     TrimStreamRequest,
 )
 from sbp_back.replica import Channel
+from sbp_back.room import Room
 from sbp_back.writer import StreamWriter, WriterOptions
 
 __all__ = ["Client", "ClientOptions", "FetchDone", "StreamWriter"]
@@ -241,15 +242,19 @@ class Client:
         limit: int = -1,
         min_bytes: int = 0,
         max_wait_ms: int = 0,
+        room: Room | None = None,
     ) -> None:
         """Whole batches from the one that contains ``offset``, about ``max_bytes`` bytes but at least one batch.
 
         Only batches below ``limit`` (-1: below what is confirmed) are returned. When there are less than ``min_bytes``
         (at least one) it may take up to ``max_wait_ms`` for more to come; then the list may be short or empty. ``done``
         may be called before this returns. Errors: ``Reclaimed`` (1463) below the stream's start, or where its range
-        server has given its data up; 1461 beyond its end.
+        server has given its data up; 1461 beyond its end. With ``room`` a range server of this process reads no more
+        than there is room for; waiting for that takes as long as it takes.
         """
-        self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms).route()
+        fetch = self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
+        fetch.room = room
+        fetch.route()
 
     def _new_fetch(
         self,
@@ -418,6 +423,7 @@ class Fetch:
         "_ranges_read",
         "_server",
         "_stream_id",
+        "room",
     )
 
     def __init__(
@@ -445,6 +451,7 @@ class Fetch:
         self._ranges_read = 0
         self._server = 0
         self._deadline = 0.0
+        self.room: Room | None = None
 
     def route(self) -> None:
         """Asks a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
@@ -460,6 +467,9 @@ class Fetch:
             guarded("a fetch's callback", done, answer)
 
     def _route(self) -> None:
+        if self.room is not None and self.room.gone:
+            self._finish([])
+            return
         ranges = self._client.known_ranges(self._stream_id)
         if ranges is None:
             self._refresh()
@@ -504,8 +514,9 @@ class Fetch:
 
     def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
         wait = self._wait_ms()
-        request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left)
-        carrier.submit(request, self._answered, self._client.fetch_timeout + wait / 1000)
+        request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left, self.room)
+        timeout = None if self.room is not None else self._client.fetch_timeout + wait / 1000
+        carrier.submit(request, self._answered, timeout)
 
     def _wait_ms(self) -> int:
         if not self._max_wait_ms:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sbp_back.budget import MemoryBudget
 from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
 from sbp_back.client import Client, ClientOptions
 from sbp_back.dialects import DIALECTS
@@ -42,7 +43,9 @@ class EmbeddedOptions:
     """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
     document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
     ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
-    ``dialect``: what the first two speak. ``max_connections``: of each listener."""
+    ``dialect``: what the first two speak. ``max_connections``: of each listener. ``budget``: memory that the
+    connections of all listeners share, with those of others in the process that count in it; what is asked from inside
+    the process is counted by whoever asks."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -54,6 +57,7 @@ class EmbeddedOptions:
     range_server_listener: ListenerOptions = field(default_factory=ListenerOptions)
     max_connections: int = 2_000
     heartbeat_seconds: float = 3.0
+    budget: MemoryBudget | None = None
 
 
 @dataclass(slots=True)
@@ -119,6 +123,8 @@ async def start_embedded(
     options = options or EmbeddedOptions()
     elsewhere = tcp_connector(DIALECTS[options.dialect])
     own: list[RangeServer] = []
+    memory = options.range_server_listener.memory_bytes
+    budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
     def connect(info: RangeServerInfo) -> Carrier:
         if own and info.server_id == own[0].info.server_id:
@@ -127,8 +133,10 @@ async def start_embedded(
 
     def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
         address = options.listen.get(name)
+        if address is None:
+            return None
         listener = replace(listener, max_connections=options.max_connections)
-        return None if address is None else ListenAt(address, options.advertise.get(name), options.dialect, listener)
+        return ListenAt(address, options.advertise.get(name), options.dialect, listener, budget)
 
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)

@@ -10,7 +10,7 @@ The CRC of an empty payload is written as 0 and not looked at when read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
@@ -35,6 +35,7 @@ __all__ = [
     "FrameReader",
     "crc32",
     "encode_frame",
+    "receive_buffer",
 ]
 
 FLAG_RESPONSE = 0x01
@@ -63,8 +64,13 @@ _CRC = Struct(">I")
 _NO_CRC = bytes(4)
 
 _RECEIVE_BYTES = 128 * 1024
-_OWN_BUFFER_BYTES = 64 * 1024  # an unfinished frame this long leaves the shared receive buffer
+_OWN_BUFFER_BYTES = 64 * 1024  # an unfinished frame this long leaves the receive buffer
 _FIRST_OWN_BYTES = 256 * 1024
+
+
+def receive_buffer() -> bytearray:
+    """A buffer that readers of one event loop may share."""
+    return bytearray(_RECEIVE_BYTES)
 
 
 class Frame:
@@ -147,36 +153,78 @@ def _frame(head: tuple[int, int, int, int, int, int], body: memoryview) -> Frame
 class FrameReader:
     """Cuts a byte stream into frames; made for ``asyncio.BufferedProtocol`` (get_buffer / buffer_updated).
 
-    Small frames are copied out of one shared receive buffer, so that a slice somebody keeps does not keep the whole
-    buffer. A long frame gets a buffer of its own, into which the rest of it is received directly. That buffer grows
-    with the bytes that arrive: a peer that only announces a long frame gets no memory for it.
+    Small frames are copied out of the receive buffer, so that a slice somebody keeps does not keep the whole buffer. A
+    long frame gets a buffer of its own, into which the rest of it is received directly. That buffer grows with the
+    bytes that arrive: a peer that only announces a long frame gets no memory for it.
 
     ``limit`` is the largest acceptable length field, in bytes. With ``skip_foreign`` a frame of another magic number is
     discarded by its length, as the specification document wants it; otherwise it is an error like any other.
+    ``buffer`` may be shared by all readers of one event loop (:func:`receive_buffer`), which then keep nothing but the
+    bytes of unfinished frames; without one a reader has its own. ``admit`` is asked whether a long frame of so many
+    bytes on the wire may be received; when it may not, :attr:`refused` says how many bytes it is about and nothing may
+    be received until :meth:`retry`.
     """
 
-    __slots__ = ("_buffer", "_end", "_filled", "_head", "_lent", "_limit", "_long", "_skip", "_skip_foreign", "_view")
+    __slots__ = (
+        "_admit",
+        "_buffer",
+        "_end",
+        "_filled",
+        "_head",
+        "_lent",
+        "_limit",
+        "_long",
+        "_rest",
+        "_shared",
+        "_skip",
+        "_skip_foreign",
+        "_view",
+        "refused",
+    )
 
-    def __init__(self, limit: int = MAX_FRAME_LENGTH, *, skip_foreign: bool = False) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_FRAME_LENGTH,
+        *,
+        skip_foreign: bool = False,
+        buffer: bytearray | None = None,
+        admit: Callable[[int], bool] | None = None,
+    ) -> None:
         self._limit = limit
         self._skip_foreign = skip_foreign
         self._skip = 0  # bytes still to come of a frame that is discarded
-        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._shared = buffer is not None
+        self._buffer = receive_buffer() if buffer is None else buffer
         self._view = memoryview(self._buffer)
-        self._filled = 0  # bytes of the shared buffer that wait for the rest of their frame
+        self._filled = 0  # bytes at the head of the receive buffer that wait for the rest of their frame
+        self._rest = b""  # where they are between two calls when others use the buffer as well
         self._long: bytearray | None = None  # own buffer of the long frame under way (its head bytes left out)
         self._head: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0)
         self._end = 0  # bytes of the long frame received so far
         self._lent: memoryview | None = None
+        self._admit = admit
+        self.refused = 0
 
     @property
     def buffered(self) -> int:
         """Bytes held for a frame that is not complete yet."""
         return self._end if self._long is not None else self._filled
 
+    @property
+    def stashed(self) -> int:
+        """Bytes held for a frame that is not complete yet and was not admitted."""
+        return 0 if self._long is not None else self._filled
+
+    @property
+    def receiving(self) -> int:
+        """Bytes on the wire of the long frame under way, which was admitted; 0 when there is none."""
+        return 0 if self._long is None else self._head[0] + 4
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes of the stream are to be written; at least one byte long."""
         if self._long is None:
+            if self._rest:
+                self._view[: self._filled] = self._rest
             self._lent = self._view[self._filled :]
             return self._lent
         body_length = self._head[0] - 12
@@ -202,6 +250,24 @@ class FrameReader:
             self._long = None
             return [frame]
         return self._cut(self._filled + count)
+
+    def retry(self) -> bool:
+        """Ask once more whether the frame that was refused may be received."""
+        if not self.refused:
+            return True
+        if self._admit is not None and not self._admit(self.refused):
+            return False
+        self.refused = 0
+        kept = self._rest if self._shared else self._view[: self._filled]
+        self._receive_long(_HEAD.unpack_from(kept), kept[_HEAD_BYTES:])
+        self._rest = b""
+        self._filled = 0
+        return True
+
+    def _receive_long(self, head: tuple[int, int, int, int, int, int], body: Buffer) -> None:
+        self._head = head
+        self._long = bytearray(body)
+        self._end = len(self._long)
 
     def feed(self, data: Buffer) -> list[Frame]:
         """The same for bytes that are somewhere else already."""
@@ -231,15 +297,17 @@ class FrameReader:
             end = at + 4 + head[0]
             if end > filled:
                 if head[0] >= _OWN_BUFFER_BYTES:
-                    self._head = head
-                    self._long = bytearray(view[at + _HEAD_BYTES : filled])
-                    self._end = len(self._long)
-                    at = filled
+                    if self._admit is None or self._admit(head[0] + 4):
+                        self._receive_long(head, view[at + _HEAD_BYTES : filled])
+                        at = filled
+                    else:
+                        self.refused = head[0] + 4
                 break
             frames.append(_frame(head, memoryview(bytes(view[at + _HEAD_BYTES : end]))))
             at = end
-        rest = filled - at
-        if at and rest:
+        rest = self._filled = filled - at
+        if self._shared:
+            self._rest = bytes(view[at:filled]) if rest else b""
+        elif at and rest:
             self._buffer[:rest] = self._buffer[at:filled]
-        self._filled = rest
         return frames

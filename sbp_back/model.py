@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from sbp_back.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sbp_back.room import Room
 
 Buffer = bytes | bytearray | memoryview
 
@@ -203,6 +207,8 @@ class FetchRequest:
     max_wait_ms: int = 0
     min_bytes: int = -1
     max_bytes: int = -1
+    room: Room | None = field(default=None, compare=False, repr=False)
+    """For the answer, where that is to be counted; no part of the message."""
 
 
 @dataclass(slots=True)
@@ -297,9 +303,12 @@ class DescribePdRequest:
 class DocumentRequest:
     """Base of the requests that only dialect sbp-v0.1 has, mostly batches (sbp_back/document/messages.py)."""
 
+    room: Room | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """For the answer, where that is to be counted; no part of the message."""
+
     @property
-    def answer_bytes(self) -> int:
-        """About how much longer than the request its answer will be, in bytes, if that comes at once."""
+    def working_bytes(self) -> int:
+        """Memory that serving it takes besides the request and its answer."""
         return 0
 
 

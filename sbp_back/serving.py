@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from sbp_back.budget import MemoryBudget
 from sbp_back.dialects import DIALECTS
 from sbp_back.handler import Handler
 from sbp_back.listener import Listener, ListenerOptions
@@ -21,17 +22,18 @@ Step = Callable[[], Awaitable[object]]
 @dataclass(slots=True)
 class ListenAt:
     """``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that clients are told, where
-    it is not the one listened at."""
+    it is not the one listened at. ``budget``: memory that its connections share with others'."""
 
     address: tuple[str, int]
     advertise: str | None = None
     dialect: str = "sbp-0.2"
     options: ListenerOptions = field(default_factory=ListenerOptions)
+    budget: MemoryBudget | None = None
 
 
 async def listen(handler: Handler, at: ListenAt) -> Listener:
     """A started listener. Raises ``OSError`` when the address cannot be bound."""
-    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options)
+    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget)
     await listener.start()
     return listener
 

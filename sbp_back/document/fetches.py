@@ -18,6 +18,7 @@ from sbp_back.document.wrapped import as_batch
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status
+from sbp_back.room import Room
 
 if TYPE_CHECKING:
     from sbp_back.carrier import Answer
@@ -62,6 +63,7 @@ class Fetches:
                 partial(call.fetched, position),
                 min_bytes=min_bytes,
                 max_wait_ms=wait,
+                room=call.room,
             )
 
         if self._client.known_ranges(item.stream_id):
@@ -77,7 +79,11 @@ class Fetches:
             else:
                 fetch()
 
-        self._client.pd.submit(DescribeStreamRequest(item.stream_id), described)
+        def guarded_answer(answer: Answer) -> None:
+            if not guarded("a fetch", described, answer):
+                call.fetched(position, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log"))
+
+        self._client.pd.submit(DescribeStreamRequest(item.stream_id), guarded_answer)
 
     def finished(self, call: _Call) -> None:
         self._waiting.discard(call)
@@ -103,6 +109,10 @@ class _Call:
         self._size = 0
         self._scheduled = False
 
+    @property
+    def room(self) -> Room | None:
+        return self._request.room
+
     def fetched(self, position: int, answer: list[Entry] | SbpError) -> None:
         if position not in self._missing:
             return  # given up
@@ -112,8 +122,12 @@ class _Call:
             result.status = Status(answer.code, answer.message)
         elif not answer:
             result.status = Status(ErrorCode.NO_NEW_RECORD)
-        elif not guarded("writing a batch", _fill, result, answer):
-            result = FetchItemResult(item.stream_id, item.request_index, DEFECT)
+        else:
+            if not guarded("writing a batch", _fill, result, answer):
+                result = FetchItemResult(item.stream_id, item.request_index, DEFECT)
+            if self.room is not None:
+                # Entries are told without what the store wraps them in, or with a batch around them.
+                self.room.settle(0, result.size - sum(entry.size for entry in answer))
         size = result.size + _RESULT_BYTES + 2 * len(result.status.message)
         if self._results and self._size + size > _FRAME_BYTES:
             self.flush()

@@ -163,6 +163,11 @@ class AppendBatchRequest(DocumentRequest):
     timeout_ms: int = 0
     items: list[AppendItem] = field(default_factory=list)
 
+    @property
+    def working_bytes(self) -> int:
+        # Each batch is copied to get its offset.
+        return sum(len(item.batch) for item in self.items)
+
 
 @dataclass(slots=True)
 class FetchBatchRequest(DocumentRequest):
@@ -171,11 +176,6 @@ class FetchBatchRequest(DocumentRequest):
     max_wait_ms: int = 0
     min_bytes: int = 0
     items: list[FetchItem] = field(default_factory=list)
-
-    @property
-    def answer_bytes(self) -> int:
-        # One that may wait long reserves nothing, or idle readers would lock their connection.
-        return sum(fetch_bytes(item.max_bytes) for item in self.items) if self.max_wait_ms <= 0 else 0
 
 
 @dataclass(slots=True)

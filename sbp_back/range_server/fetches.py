@@ -105,7 +105,19 @@ class Fetches:
 class Fetch:
     """One request. ``missing``: bytes still wanted before it is worth looking again."""
 
-    __slots__ = ("_deadline", "_fetches", "_limit", "_reply", "_request", "_state", "_wait_ms", "missing", "slot")
+    __slots__ = (
+        "_deadline",
+        "_fetches",
+        "_limit",
+        "_reply",
+        "_request",
+        "_reserved",
+        "_state",
+        "_wait_ms",
+        "_watched",
+        "missing",
+        "slot",
+    )
 
     _reply: Reply | None
 
@@ -117,6 +129,8 @@ class Fetch:
         self._limit = 0
         self._wait_ms = min(request.max_wait_ms, fetches._limits.max_wait_ms)
         self._deadline = 0.0
+        self._reserved = 0  # for what the store is reading
+        self._watched = False
         self.missing = 0
         self.slot = -1
 
@@ -135,14 +149,26 @@ class Fetch:
             self._defect()
 
     def _defect(self) -> None:
+        self._leave()
+        self.answer(DEFECT)
+
+    def _abandoned(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._leave()
+        self.answer(Status(ErrorCode.NO_NEW_RECORD))
+
+    def _leave(self) -> None:
+        """Wait no longer."""
         if self._state is not None:
             self._state.waiters.pop(self, None)
         self._fetches._deadlines.remove(self)
-        self.answer(DEFECT)
 
     def _evaluate(self) -> None:
         request = self._request
         wanted = request.range
+        if request.room is not None and request.room.gone:
+            self.answer(Status(ErrorCode.NO_NEW_RECORD))
+            return
         state = self._fetches._ranges.get((wanted.stream_id, wanted.index))
         self._state = state
         if state is None or state.stored.dropped:
@@ -165,13 +191,32 @@ class Fetch:
             limit = confirmed if request.limit < 0 else min(request.limit, confirmed)
             if offset < limit:
                 self._limit = limit
-                self._fetches._store.read(wanted.stream_id, wanted.index, offset, limit, self._max_bytes(), self._read)
+                self._read_from(state, offset)
             elif 0 <= request.limit <= offset:
                 # More data would not be below the limit either.
                 self.answer(Status(ErrorCode.NO_NEW_RECORD))
             else:
                 if not self._wait(state, max(1, request.min_bytes)):
                     self.answer(Status(ErrorCode.NO_NEW_RECORD))
+
+    def _read_from(self, state: RangeState, offset: int) -> None:
+        size = self._max_bytes()
+        room = self._request.room
+        if room is not None:
+            # At least one entry is read, however long it is.
+            least = max(1, state.stored.bytes_at(offset))
+            most = max(size, least)
+            size = self._reserved = room.reserve(most, least)
+            if not size:
+                room.wait(most, least, self.evaluate)
+                return
+        self._fetches._store.read(state.stream_id, state.index, offset, self._limit, size, self._read)
+
+    def _settle(self, used: int) -> None:
+        """So many bytes of what was reserved are part of the answer."""
+        reserved, self._reserved = self._reserved, 0
+        if self._request.room is not None:
+            self._request.room.settle(reserved, used)
 
     def _max_bytes(self) -> int:
         wanted = self._request.max_bytes
@@ -185,8 +230,11 @@ class Fetch:
         state = self._state
         request = self._request
         if isinstance(result, StoreError):
+            self._settle(0)
             self._read_failed(result)
             return
+        if request.room is not None:
+            self._settle(sum(entry.size for entry in result))
         if not result:
             # Sealed to a lower end while the store was reading.
             self.answer(Status(ErrorCode.NO_NEW_RECORD))
@@ -199,9 +247,11 @@ class Fetch:
             whole = bool(result) and result[-1].end_offset >= self._limit
             if whole and size < min(request.min_bytes, self._max_bytes()) and not 0 <= request.limit <= self._limit:
                 if state.confirm_offset > self._limit:
+                    self._settle(-size)
                     self.evaluate()  # more was committed while the store was reading
                     return
                 if self._wait(state, request.min_bytes - size):
+                    self._settle(-size)
                     return
         self.answer(Status(), result)
 
@@ -220,6 +270,9 @@ class Fetch:
             return False
         if self._deadline == 0.0:
             self._deadline = fetches._loop.time() + self._wait_ms / 1000
+        if self._request.room is not None and not self._watched:
+            self._watched = True
+            self._request.room.watch(self._abandoned)
         if not state.waiters:
             state.arrived = 0
         # What arrived since the range's waiters were last looked at came before this request: not to be counted.

@@ -128,6 +128,15 @@ class StoredRange:
         visible_end = self.visible_end
         return self.min_offset < visible_end and end > self.min_offset and base < visible_end
 
+    def bytes_at(self, offset: int) -> int:
+        """Length of the entry that contains ``offset``; 0 when there is none."""
+        found = self.find(offset)
+        if found is None:
+            return 0
+        number, row = found
+        length: int = self.runs[number].meta[row * META + 1]
+        return length
+
     def find(self, offset: int) -> tuple[int, int] | None:
         """(number of the run, row in it) of the entry that contains ``offset``, or None."""
         runs = self.runs

@@ -1,0 +1,490 @@
+"""What clients make a listener hold is bounded, for each connection and for all together, and nobody is cut for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sbp_back.budget import Kind, MemoryBudget
+from sbp_back.dialects import DIALECTS
+from sbp_back.document import messages as m
+from sbp_back.entry import pack_entry
+from sbp_back.frame import FrameReader, encode_frame, receive_buffer
+from sbp_back.handler import Reply
+from sbp_back.listener import Listener, ListenerOptions
+from sbp_back.model import (
+    AppendRequest,
+    AppendResponse,
+    AppendResult,
+    FetchRequest,
+    FetchResponse,
+    PingRequest,
+    PingResponse,
+    Request,
+    Response,
+    Status,
+)
+from sbp_back.range_server.store import Files, StoreOptions
+from tests.sbp_back.document_lab import appended, batch, carrier, created, running, write
+
+DIALECT = DIALECTS["sbp-0.2"]
+MIB = 1024 * 1024
+STORE = StoreOptions(segment_bytes=64 * MIB, low_water_bytes=0)
+
+
+class Watched(MemoryBudget):
+    """Remembers the most that was held."""
+
+    peak = 0
+
+    def _change(self, account, size: int) -> None:  # type: ignore[no-untyped-def]
+        super()._change(account, size)
+        self.peak = max(self.peak, self.held)
+
+
+def budget(total: int) -> Watched:
+    return Watched(total, asyncio.get_running_loop().call_soon)
+
+
+class Stalled:
+    """A handler that answers appends when the test says so, pings at once."""
+
+    def __init__(self) -> None:
+        self.appends: list[tuple[AppendRequest, Reply]] = []
+        self.pings = 0
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        if isinstance(request, AppendRequest):
+            self.appends.append((request, reply))
+        elif isinstance(request, PingRequest):
+            self.pings += 1
+            reply(PingResponse(request.header, request.payload))
+
+    @property
+    def held(self) -> int:
+        return sum(entry.size for request, _ in self.appends for entry in request.entries)
+
+    def answer(self) -> None:
+        appends, self.appends = self.appends, []
+        for request, reply in appends:
+            reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries]))
+
+
+class Client:
+    """A bare socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dialect: str = "sbp-0.2") -> None:
+        self.dialect = DIALECTS[dialect]
+        self.reader = reader
+        self.writer = writer
+        self._frames = FrameReader()
+        self._received: list[tuple[int, Response]] = []
+        self._last = 0
+
+    def send(self, request: Request) -> None:
+        self._last += 1
+        opcode, header, payload = self.dialect.encode_request(request)
+        self.writer.writelines(encode_frame(opcode, 0, self._last, header, payload))
+
+    async def response(self) -> tuple[int, Response]:
+        while not self._received:
+            data = await self.reader.read(1 << 18)
+            assert data, "the connection was cut"
+            self._received = [
+                (frame.stream_id, self.dialect.decode_response(frame.opcode, frame.flags, frame.header, frame.payload))
+                for frame in self._frames.feed(data)
+            ]
+        return self._received.pop(0)
+
+    async def close(self) -> None:
+        self.writer.transport.abort()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+async def connect(address: tuple[str, int], dialect: str = "sbp-0.2") -> Client:
+    return Client(*await asyncio.open_connection(*address), dialect)
+
+
+@asynccontextmanager
+async def served(total: int, **options: object) -> AsyncIterator[tuple[Listener, Stalled, Watched]]:
+    handler = Stalled()
+    shared = budget(total)
+    listener = Listener(handler, DIALECT, "127.0.0.1", 0, ListenerOptions(**options), shared)  # type: ignore[arg-type]
+    await listener.start()
+    try:
+        yield listener, handler, shared
+        handler.answer()
+    finally:
+        await listener.close()
+    assert (shared.held, shared.accounts, shared.waiting) == (0, 0, 0), "everything was given back"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def paused(listener: Listener) -> int:
+    return sum(1 for one in listener._connections if one._read_paused)
+
+
+def append(size: int) -> AppendRequest:
+    return AppendRequest(0, [pack_entry(1, 0, 0, 0, 1, 5, bytes(size))])
+
+
+# --- what is received -----------------------------------------------------------------------------------------------
+
+
+async def test_many_appending_connections_before_a_stalled_store_hold_no_more_than_the_budget() -> None:
+    async with served(16 * MIB) as (listener, handler, shared):
+        clients = [await connect(listener.address) for _ in range(40)]
+        for client in clients:
+            for _ in range(4):
+                client.send(append(MIB))
+        await until(lambda: paused(listener) == 40)
+        assert shared.peak <= 16 * MIB + 40 * 4096, "beyond it what came unasked, in small pieces"
+        assert 4 * MIB < handler.held <= shared.by_kind[Kind.REQUESTS], "but what there is is made use of"
+
+        answered = 0
+
+        async def read(client: Client) -> None:
+            nonlocal answered
+            for _ in range(4):
+                _, response = await client.response()
+                assert isinstance(response, AppendResponse)
+                answered += 1
+
+        reading = asyncio.gather(*(read(client) for client in clients))
+        while not reading.done():
+            handler.answer()
+            await asyncio.sleep(0)
+        await reading
+        assert answered == 160
+        assert shared.peak <= 16 * MIB + 40 * 4096
+        for client in clients:
+            await client.close()
+
+
+async def test_a_connection_that_holds_all_it_may_leaves_room_for_others() -> None:
+    async with served(16 * MIB) as (listener, handler, _):
+        greedy = [await connect(listener.address) for _ in range(8)]
+        for client in greedy:
+            for _ in range(8):
+                client.send(append(MIB))
+        await until(lambda: paused(listener) == 8)
+        modest = await connect(listener.address)
+        held = len(handler.appends)
+        modest.send(append(30_000))
+        await until(lambda: len(handler.appends) > held)
+        assert handler.appends[-1][0].entries[0].size < 31_000
+        for client in [*greedy, modest]:
+            await client.close()
+
+
+async def test_appends_of_a_connection_that_is_gone_count_until_they_are_stored() -> None:
+    async with served(64 * MIB) as (listener, handler, shared):
+        client = await connect(listener.address)
+        client.send(append(MIB))
+        await until(lambda: len(handler.appends) == 1)
+        await client.close()
+        await until(lambda: listener.connection_count == 0)
+        assert shared.by_kind[Kind.REQUESTS] > MIB
+        handler.answer()
+        assert shared.held == 0
+
+
+async def test_long_frames_half_received_do_not_wait_for_each_other() -> None:
+    async with served(16 * MIB, idle_seconds=0) as (listener, handler, shared):
+        frames = []
+        clients = [await connect(listener.address) for _ in range(20)]
+        opcode, header, payload = DIALECT.encode_request(append(4 * MIB))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        for client in clients:
+            frames.append(frame)
+            client.writer.write(frame[: len(frame) // 2])
+        await until(lambda: shared.waiting > 0)
+        assert shared.peak <= 16 * MIB + 20 * 2 * 65536
+        for client in clients:
+            client.writer.write(frame[len(frame) // 2 :])
+
+        async def read(client: Client) -> None:
+            await client.response()
+
+        reading = asyncio.gather(*(read(client) for client in clients))
+        while not reading.done():
+            handler.answer()
+            await asyncio.sleep(0)
+        await reading
+        for client in clients:
+            await client.close()
+
+
+async def test_a_frame_that_does_not_come_to_its_end_costs_its_connection() -> None:
+    async with served(16 * MIB, stall_seconds=60, idle_seconds=0) as (listener, _, shared):
+        client = await connect(listener.address)
+        opcode, header, payload = DIALECT.encode_request(append(2 * MIB))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        client.writer.write(frame[:100_000])
+        (connection,) = await held_connections(listener)
+        await until(lambda: bool(connection._frame_since))  # type: ignore[attr-defined]
+        assert shared.held > 2 * MIB
+        now = asyncio.get_running_loop().time()
+        connection.look_after(now + 20)  # type: ignore[attr-defined]
+        assert listener.connection_count == 1
+        connection.look_after(now + 61)  # type: ignore[attr-defined]
+        await until(lambda: listener.connection_count == 0)
+        await client.close()
+
+
+async def held_connections(listener: Listener) -> list[object]:
+    await until(lambda: listener.connection_count > 0)
+    return list(listener._connections)
+
+
+async def test_small_frames_that_are_not_complete_are_counted() -> None:
+    async with served(16 * MIB, idle_seconds=0) as (listener, _, shared):
+        clients = [await connect(listener.address) for _ in range(10)]
+        opcode, header, payload = DIALECT.encode_request(append(60_000))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        for client in clients:
+            client.writer.write(frame[:50_000])
+        await until(lambda: shared.by_kind[Kind.REQUESTS] == 500_000)
+        for client in clients:
+            await client.close()
+        await until(lambda: listener.connection_count == 0)
+        assert shared.held == 0
+
+
+async def test_one_turn_of_the_loop_serves_a_bounded_number_of_frames() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        client = await connect(listener.address)
+        total = 6000
+        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        client.writer.write(
+            b"".join(bytes(p) for k in range(total) for p in encode_frame(opcode, 0, k + 1, header, payload))
+        )
+        most = before = 0
+        while handler.pings < total:
+            await asyncio.sleep(0)
+            most = max(most, handler.pings - before)
+            before = handler.pings
+        assert most <= 1024, "a read and what was left of the one before"
+        for _ in range(total):
+            await client.response()
+        await client.close()
+
+
+def test_readers_that_share_a_buffer_keep_their_bytes_apart() -> None:
+    shared = receive_buffer()
+    readers = [FrameReader(buffer=shared) for _ in range(3)]
+    sizes = [0, 1, 30_000, 65_000, 70_000, 300_000, 5]
+    streams = []
+    for number in range(3):
+        parts = [
+            part
+            for k, size in enumerate(sizes)
+            for part in encode_frame(1, 0, k, b"head %d" % number, [bytes([number + k]) * size])
+        ]
+        streams.append(b"".join(bytes(part) for part in parts))
+    got: list[list[tuple[int, bytes, int]]] = [[], [], []]
+    at = [0, 0, 0]
+    steps = [7, 4096, 33_333]
+    while any(at[n] < len(streams[n]) for n in range(3)):
+        for n in range(3):
+            piece = streams[n][at[n] : at[n] + steps[n]]
+            at[n] += len(piece)
+            while piece:
+                target = readers[n].get_buffer()
+                count = min(len(target), len(piece))
+                target[:count] = piece[:count]
+                piece = piece[count:]
+                frames = readers[n].received(count)
+                got[n] += [(frame.stream_id, frame.header, len(frame.payload)) for frame in frames]
+    for n in range(3):
+        assert got[n] == [(k, b"head %d" % n, size) for k, size in enumerate(sizes)]
+        assert readers[n].buffered == 0
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------
+
+
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the page cache."""
+
+    def nothing(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(Files, "read_cached", nothing)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 5000])
+async def test_three_hundred_catch_up_fetches_of_cold_data_over_one_connection_are_all_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
+) -> None:
+    cold(monkeypatch)
+    shared = budget(64 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        for _ in range(4):
+            await write(writer, bytes(MIB - 1000))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        client = await connect(embedded.addresses["sbp-range-server"])
+        for k in range(300):
+            client.send(FetchRequest(wanted, k % 4, max_bytes=MIB, max_wait_ms=max_wait_ms))
+        await client.writer.drain()
+        await until(lambda: shared.by_kind[Kind.RESPONSES] > MIB)
+        seen = set()
+        for _ in range(300):
+            number, response = await client.response()
+            assert isinstance(response, FetchResponse)
+            assert [entry.base_offset for entry in response.entries] == [(number - 1) % 4]
+            seen.add(number)
+        assert len(seen) == 300
+        assert shared.peak <= 10 * MIB, "what one connection may have read and not taken, and some requests"
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_slow_readers_together_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        for _ in range(16):
+            await write(writer, bytes(60_000))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(30)]
+        for client in clients:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(40):
+                client.send(FetchRequest(wanted, 0, max_bytes=16 * 60_000, max_wait_ms=1000))
+        await until(lambda: shared.waiting > 0)
+        for client in clients:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+        async def read(client: Client) -> None:
+            for _ in range(40):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert response.entries[0].base_offset == 0
+
+        await asyncio.gather(*(read(client) for client in clients))
+        assert shared.peak <= 17 * MIB
+        for client in clients:
+            await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_fetches_that_wait_for_data_hold_nothing_and_end_with_their_connection(tmp_path: Path) -> None:
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, b"first")
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(2)]
+        for client in clients:
+            for _ in range(1000):
+                client.send(FetchRequest(wanted, 1, max_bytes=16 * MIB, max_wait_ms=300_000))
+        await until(lambda: embedded.range_server.waiting_fetches == 2000)
+        assert shared.held < MIB
+        await clients[0].close()
+        await until(lambda: embedded.range_server.waiting_fetches == 1000)
+        await write(writer, b"second")
+        for _ in range(1000):
+            _, response = await clients[1].response()
+            assert isinstance(response, FetchResponse)
+            assert [bytes(entry.payload) for entry in response.entries] == [b"second"]
+        await clients[1].close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_what_is_asked_inside_the_process_waits_for_no_room(tmp_path: Path) -> None:
+    """Whoever asks has counted it already: a front whose requests fill the budget must not wait for itself."""
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        front = shared.account(lambda: None)
+        front.take(Kind.REQUESTS, 16 * MIB)
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, bytes(3 * MIB))
+        (entry,) = await embedded.client.fetch_entries(stream, 0, 4 * MIB)
+        assert len(entry.payload) == 3 * MIB
+        assert shared.held == 16 * MIB
+        (wanted,) = await embedded.client.list_ranges(stream)
+        client = await connect(embedded.addresses["sbp-range-server"])
+        client.send(FetchRequest(wanted, 0, max_bytes=1000))
+        await until(lambda: shared.waiting == 1)
+        front.give(Kind.REQUESTS, 16 * MIB)
+        _, response = await client.response()
+        assert isinstance(response, FetchResponse)
+        assert len(response.entries) == 1
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_an_entry_longer_than_a_connections_part_is_fetched_when_it_is_its_turn(tmp_path: Path) -> None:
+    shared = budget(24 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, bytes(12 * MIB))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(6)]
+
+        async def read(client: Client) -> None:
+            client.send(FetchRequest(wanted, 0, max_bytes=1000))
+            client.send(FetchRequest(wanted, 0, max_bytes=1000, max_wait_ms=1000))
+            for _ in range(2):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert len(response.entries[0].payload) == 12 * MIB
+
+        await asyncio.gather(*(read(client) for client in clients))
+        assert shared.peak <= 24 * MIB + MIB
+        for client in clients:
+            await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_catch_up_fetches_of_the_document_are_all_answered_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold(monkeypatch)
+    shared = budget(64 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        for _ in range(4):
+            await appended(to, stream, bytes(MIB // 2))
+        client = await connect(embedded.addresses["sbp-v0.1"], "sbp-v0.1")
+        items = [m.FetchItem(stream, k, k % 4, MIB // 2) for k in range(10)]
+        for _ in range(30):
+            client.send(m.FetchBatchRequest(5000, 1, items))
+        await client.writer.drain()
+        await until(lambda: shared.by_kind[Kind.RESPONSES] > MIB)
+        results = 0
+        while results < 300:
+            _, response = await client.response()
+            assert isinstance(response, m.FetchBatchResponse)
+            for result in response.results:
+                assert result.status == Status()
+                assert result.size > MIB // 2
+                results += 1
+        assert shared.peak <= 28 * MIB, "a frame's worth of results more than its own part"
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_batches_of_the_document_count_with_the_copy_that_gets_their_offset() -> None:
+    request = m.AppendBatchRequest(0, [m.AppendItem(1, 0, batch(bytes(1000))), m.AppendItem(1, 1, batch(b"x"))])
+    assert request.working_bytes == sum(len(item.batch) for item in request.items)
