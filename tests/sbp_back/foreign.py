@@ -16,6 +16,8 @@ from sbp_back.frame import FRAME_OVERHEAD, MAX_FRAME_LENGTH
 from sbp_back.handler import Handler, Reply
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.model import (
+    AllocateIdRequest,
+    AllocateIdResponse,
     AppendRequest,
     AppendResponse,
     AppendResult,
@@ -38,6 +40,8 @@ from sbp_back.model import (
     RangeInfo,
     RangeResponse,
     RangeServerInfo,
+    ReportMetricsRequest,
+    ReportMetricsResponse,
     Request,
     Response,
     SealKind,
@@ -68,6 +72,7 @@ class ForeignPlacementDriver:
         self.before: Callable[[Request], None] = lambda request: None
         """Called before each request is served."""
         self._next_stream = 0
+        self._next_server = -1
         self._turn = 0
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -88,6 +93,11 @@ class ForeignPlacementDriver:
                 if request.role == ClientRole.RANGE_SERVER and server is not None:
                     self.servers[server.server_id] = server
                 return HeartbeatResponse(request.client_id, request.role, server)
+            case ReportMetricsRequest():
+                return ReportMetricsResponse(request.range_server)
+            case AllocateIdRequest():
+                self._next_server += 1
+                return AllocateIdResponse(id=self._next_server)
             case DescribePdRequest():
                 return DescribePdResponse(nodes=[PdNode("pd-default", "", True)])
             case CreateStreamRequest():
@@ -111,7 +121,11 @@ class ForeignPlacementDriver:
                     listed = [one for one in listed if request.server_id in [s.server_id for s in one.servers]]
                 elif request.stream_id < 0:
                     listed = []
-                return ListRangeResponse(ranges=list(listed))
+                # Only numbers of servers are kept, their addresses are those of now.
+                here = self.servers
+                return ListRangeResponse(
+                    ranges=[replace(one, servers=[here[server.server_id] for server in one.servers]) for one in listed]
+                )
             case CreateRangeRequest():
                 return self._create_range(request.range)
             case SealRangeRequest():

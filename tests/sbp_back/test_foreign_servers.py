@@ -28,8 +28,10 @@ from sbp_back.model import (
 )
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.range_server.service import RangeServerSetup, open_store, start_range_server
 from sbp_back.range_server.store import StoreOptions
-from tests.sbp_back.foreign import ForeignCluster, Panic
+from sbp_back.serving import ListenAt
+from tests.sbp_back.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 
 class World(ForeignCluster):
@@ -229,11 +231,11 @@ async def test_what_was_reclaimed_is_gone_and_what_is_left_is_found_from_everywh
 MIB = 1024 * 1024
 
 
-async def read_all(client: Client, stream_id: int, max_bytes: int) -> list[int]:
+async def read_all(client: Client, stream_id: int, max_bytes: int, limit: int = -1) -> list[int]:
     """The base offsets of all batches."""
     found: list[int] = []
     offset = 0
-    while entries := await client.fetch_entries(stream_id, offset, max_bytes):
+    while entries := await client.fetch_entries(stream_id, offset, max_bytes, limit=limit):
         found += [entry.base_offset for entry in entries]
         offset = entries[-1].end_offset
     return found
@@ -368,6 +370,31 @@ async def test_a_placement_driver_of_ours_trims_and_deletes_before_foreign_range
     with pytest.raises(SbpError) as gone:
         await client.describe_stream(stream_id)
     assert gone.value.code == ErrorCode.NOT_FOUND
+
+
+async def test_range_servers_of_ours_serve_a_foreign_placement_driver(tmp_path: Path) -> None:
+    pd = ForeignPlacementDriver()
+    store = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)
+    setup = RangeServerSetup(listen=ListenAt(("127.0.0.1", 0)), heartbeat_seconds=0.02)
+    stream_id = -1
+    for epoch in range(3):
+        service = await start_range_server(await open_store(tmp_path, store), InProcessCarrier(pd), setup)
+        client = ForeignClient(InProcessCarrier(pd), tcp_connector())
+        if not epoch:
+            stream_id = (await client.create_stream()).stream_id
+        assert service.listener is not None
+        host, port = service.listener.address
+        while pd.servers.get(0) != RangeServerInfo(0, f"{host}:{port}"):
+            await asyncio.sleep(0)
+        writer = await client.open(stream_id, epoch)
+        assert writer.next_offset == 5 * epoch
+        await append(writer, b"five", 5)
+        assert await read_all(client, stream_id, MIB, limit=writer.next_offset) == list(range(0, 5 * epoch + 5, 5))
+        with pytest.raises(SbpError, match="does not trim"):
+            await client.trim(stream_id, 5)
+        await client.close()
+        await service.close()
+    assert pd.asked(TrimStreamRequest) == 0
 
 
 async def test_range_servers_of_ours_are_understood_where_elastic_streams_are_expected(tmp_path: Path) -> None:
