@@ -22,7 +22,7 @@ from bridges.config_types import (
     one_of,
     table,
 )
-from bridges.topic_config import TOPIC_CONFIGS
+from bridges.topic_config import TOPIC_CONFIGS, cluster_defaults
 
 
 def _topic_defaults() -> list[ConfigDef]:
@@ -283,8 +283,11 @@ def resolve(key: str, dynamic: Mapping[str, str], static: Mapping[str, str]) -> 
     found: list[tuple[str, str | None, ConfigSource]] = []
     if key in dynamic:
         found.append((key, dynamic[key], ConfigSource.DYNAMIC_NODE))
+    if key in (shared := cluster_defaults(dynamic, static)):
+        found.append((key, shared[key], ConfigSource.DYNAMIC_DEFAULT))
     if key in static:
         found.append((key, static[key], ConfigSource.STATIC_NODE))
-    if definition.default is not None or not found:
+    if definition.default is not None:
         found.append((key, definition.default, ConfigSource.DEFAULT))
-    return ConfigValue(definition, found[0][1], found[0][2], found)
+    value, source = (found[0][1], found[0][2]) if found else (None, ConfigSource.DEFAULT)
+    return ConfigValue(definition, value, source, found)

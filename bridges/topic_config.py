@@ -349,10 +349,12 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
         raise InvalidConfig(f"{key!r} is not a topic configuration")
     found: list[tuple[str, str | None, ConfigSource]] = []
     value: str | None = None
-    if key in topic:
-        value = topic[key]
-        found.append((key, value, ConfigSource.TOPIC))
-    for source, values in ((ConfigSource.DYNAMIC_NODE, node), (ConfigSource.STATIC_NODE, static)):
+    places = (
+        (ConfigSource.DYNAMIC_NODE, node),
+        (ConfigSource.DYNAMIC_DEFAULT, cluster_defaults(node, static)),
+        (ConfigSource.STATIC_NODE, static),
+    )
+    for source, values in places:
         for synonym in definition.synonyms:
             text = values.get(synonym.name)
             if text is None:
@@ -360,9 +362,27 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
             found.append((synonym.name, text, source))
             if value is None:
                 value = text if synonym.scale == 1 or int(text) < 0 else str(int(text) * synonym.scale)
-    default_name = definition.synonyms[0].name if definition.synonyms else key
-    found.append((default_name, definition.default, ConfigSource.DEFAULT))
-    return ConfigValue(definition, definition.default if value is None else value, found[0][2], found)
+    # Of several node-level keys that mean the same only the coarsest has a default, and a broker tells of none before
+    # the finest: so there is nothing to tell where that one is not set.
+    if definition.synonyms and definition.default is not None and (len(definition.synonyms) == 1 or found):
+        last = definition.synonyms[-1]
+        default = definition.default if last.scale == 1 else str(int(definition.default) // last.scale)
+        found.append((last.name, default, ConfigSource.DEFAULT))
+    if key in topic:
+        value = topic[key]
+        found.insert(0, (key, value, ConfigSource.TOPIC))
+    source = found[0][2] if found else ConfigSource.DEFAULT
+    return ConfigValue(definition, definition.default if value is None else value, source, found)
+
+
+def cluster_defaults(node: Mapping[str, str], static: Mapping[str, str]) -> dict[str, str]:
+    """Node-level values that Kafka, from 4.1 on, keeps as the default of all brokers from the beginning."""
+    key = "min.insync.replicas"
+    if key in node:
+        return {}
+    default = TOPIC_CONFIGS[key].default
+    assert default is not None
+    return {key: static.get(key, default)}
 
 
 def effective(key: str, topic: Mapping[str, str], node: Mapping[str, str], static: Mapping[str, str]) -> Any:

@@ -22,6 +22,7 @@ from kafka_front.service import (
     produce,
     producer_ids,
     topics,
+    users,
 )
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from bridges.node import Node
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, acls, groups)
+SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups)
 
 #: What nearly every client asks first, as (key, version).
 WARM = ((18, 3), (18, 4), (3, 12))

@@ -1,4 +1,4 @@
-"""What admin tools ask about the cluster: nodes, disk use, leaders, reassignments, partitions page by page, producers.
+"""What admin tools ask about the cluster: nodes, disk use, leaders, reassignments, partitions, producers, quorum.
 
 The cluster these answers describe is the node itself: it leads every partition and holds its only visible replica.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,14 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     ElectLeadersRequest,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _BROKERS = 1
 _CONTROLLERS = 2
+_METADATA_TOPIC = "__cluster_metadata"
 _MAX_PAGE = 2000
 """Partitions in one page of DescribeTopicPartitions, whatever the client allows (KIP-966)."""
 
@@ -252,9 +254,39 @@ class Cluster:
                 )
         return result
 
-    def client_quotas(self, ctx: Context, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
-        """No quota is ever set. An empty list: the Java client fails on null (rule 10)."""
-        return DescribeClientQuotasResponse(entries=[])
+    # --- quorum -----------------------------------------------------------------------------------------------------
+
+    def quorum(self, ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """DescribeQuorum: this node decides alone (KIP-595). Its log of metadata is the node's database."""
+        asked = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
+        known = asked == [(_METADATA_TOPIC, [0])]
+        response = DescribeQuorumResponse(error_message="")
+        for name, partitions in asked:
+            rows = [self._quorum_of(index, known) for index in partitions]
+            response.topics.append(DescribeQuorumResponse.TopicData(name, rows))
+        if known:
+            host, port = ctx.connection.advertised
+            listener = DescribeQuorumResponse.Listener("PLAINTEXT", host, port)
+            response.nodes.append(DescribeQuorumResponse.Node(self._service.node_id, [listener]))
+        return response
+
+    def _quorum_of(self, partition: int, known: bool) -> DescribeQuorumResponse.PartitionData:
+        row = DescribeQuorumResponse.PartitionData(partition_index=partition, error_message="")
+        if not known:
+            row.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            row.error_message = f"the quorum is that of partition 0 of {_METADATA_TOPIC}"
+            return row
+        end, now_ms = self._service.node.db.commits, time.time_ns() // 1_000_000
+        row.leader_id, row.leader_epoch, row.high_watermark = self._service.node_id, self._logs.epoch, end
+        row.current_voters = [
+            DescribeQuorumResponse.ReplicaState(
+                replica_id=self._service.node_id,
+                log_end_offset=end,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+        ]
+        return row
 
 
 def register(registry: Registry, service: KafkaService) -> None:
@@ -266,4 +298,4 @@ def register(registry: Registry, service: KafkaService) -> None:
     registry.register(ApiKey.ALTER_PARTITION_REASSIGNMENTS, cluster.reassign)
     registry.register(ApiKey.DESCRIBE_TOPIC_PARTITIONS, cluster.topic_partitions)
     registry.register(ApiKey.DESCRIBE_PRODUCERS, cluster.producers)
-    registry.register(ApiKey.DESCRIBE_CLIENT_QUOTAS, cluster.client_quotas)
+    registry.register(ApiKey.DESCRIBE_QUORUM, cluster.quorum)

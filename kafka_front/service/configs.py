@@ -1,4 +1,7 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (reference/kafka.md, rules 65, 66; KIP-133, 226, 339)."""
+"""Requests about configuration: described, listed and altered (reference/kafka.md, rules 65, 66).
+
+KIP-133, 226, 339, 1142.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from bridges import node_config, topic_config
+from bridges import group_config, node_config, topic_config
 from bridges.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.errors import LogError
 from bridges.names import check_topic_name
@@ -21,6 +24,8 @@ from kafka_front.wire.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +42,8 @@ class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
     BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -64,7 +71,11 @@ class Configs:
     def describe(self, ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
         for resource in request.resources:
-            result = _DescribeResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+            result = _DescribeResult(
+                error_message="",  # not null, which this answer's readers need not expect
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
             results.append(result)
             try:
                 values = self._values(resource.resource_type, resource.resource_name)
@@ -97,8 +108,17 @@ class Configs:
                     ConfigSource.DYNAMIC_DEFAULT,
                     [(key, value, ConfigSource.DYNAMIC_DEFAULT)],
                 )
-                for key, value in sorted(node.items())
+                for key, value in sorted({**topic_config.cluster_defaults(node, static), **node}.items())
             ]
+        if kind == Resource.GROUP:
+            # No group has any of its own: a name need not be one of a group, as at a broker.
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "a group needs a name")
+            return [_default(one, synonyms=True) for one in group_config.GROUP_CONFIGS.values()]
+        if kind == Resource.CLIENT_METRICS:
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "a subscription to client metrics needs a name")
+            return [_default(one, synonyms=False) for one in group_config.CLIENT_METRICS_CONFIGS.values()]
         self._check_broker(kind, name)
         if kind == Resource.BROKER_LOGGER:
             return []  # log levels belong to the node's own settings
@@ -110,6 +130,23 @@ class Configs:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configuration here")
         if name != str(self._service.node_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
+
+    def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+        """ListConfigResources: what has a configuration to describe. Groups and client metrics have none of their own.
+
+        Version 0 asks for client metrics alone (KIP-1142).
+        """
+        kinds = set(request.resource_types) if ctx.version else {int(Resource.CLIENT_METRICS)}
+        if not kinds and ctx.version:
+            kinds = {int(kind) for kind in Resource}
+        if kinds - {int(kind) for kind in Resource}:
+            return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION))
+        row = ListConfigResourcesResponse.ConfigResource
+        node_id = str(self._service.node_id)
+        found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]
+        if Resource.TOPIC in kinds:
+            found += [row(name, Resource.TOPIC) for name in self._catalog.topics]
+        return ListConfigResourcesResponse(config_resources=found)
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
@@ -198,6 +235,10 @@ class Configs:
             return list(self._catalog.topic(name).config)
         if kind == Resource.BROKER_LOGGER:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "log levels are set in the node's settings")
+        if kind == Resource.GROUP:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "classic groups, which this node serves, have no configuration")
+        if kind == Resource.CLIENT_METRICS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "this node takes no metrics of clients")
         if kind != Resource.BROKER or name != "":
             self._check_broker(kind, name)
         return list(self._catalog.node_config)
@@ -224,6 +265,11 @@ def _definition(kind: int, name: str) -> ConfigDef:
     if definition is None:
         raise InvalidConfig(f"{name!r} is not a configuration of this resource")
     return definition
+
+
+def _default(definition: ConfigDef, *, synonyms: bool) -> ConfigValue:
+    own = [(definition.name, definition.default, ConfigSource.DEFAULT)] if synonyms else []
+    return ConfigValue(definition, definition.default, ConfigSource.DEFAULT, own)
 
 
 def _required(name: str, value: str | None) -> str:
@@ -257,3 +303,4 @@ def register(registry: Registry, service: KafkaService) -> None:
     registry.register(ApiKey.DESCRIBE_CONFIGS, configs.describe)
     registry.register(ApiKey.ALTER_CONFIGS, configs.alter)
     registry.register(ApiKey.INCREMENTAL_ALTER_CONFIGS, configs.incremental_alter)
+    registry.register(ApiKey.LIST_CONFIG_RESOURCES, configs.resources)

@@ -64,6 +64,7 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -145,6 +146,7 @@ APIS: dict[int, Api] = _table(
         (49, "AlterClientQuotas", 0, 1, 0, 1),
         (50, "DescribeUserScramCredentials", 0, 0, 0, 0),
         (51, "AlterUserScramCredentials", 0, 0, 0, 0),
+        (55, "DescribeQuorum", 0, 2, 0, 2),
         (60, "DescribeCluster", 0, 2, 0, 1),
         (61, "DescribeProducers", 0, 0, 0, 0),
         (65, "DescribeTransactions", 0, 0, 0, 0),

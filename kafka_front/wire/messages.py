@@ -2992,6 +2992,127 @@ class AlterUserScramCredentialsResponse(Message):
             self.error_code: int = error_code
             self.error_message: str | None = error_message
 
+class DescribeQuorumRequest(Message):
+    __slots__ = ("topics",)
+    API_KEY: ClassVar[int] = 55
+
+    def __init__(
+        self,
+        topics: list[DescribeQuorumRequest.TopicData] = _NEW,
+    ) -> None:
+        self.topics: list[DescribeQuorumRequest.TopicData] = [] if topics is _NEW else topics
+
+    class TopicData(Message):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[DescribeQuorumRequest.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partitions: list[DescribeQuorumRequest.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition_index",)
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+        ) -> None:
+            self.partition_index: int = partition_index
+
+class DescribeQuorumResponse(Message):
+    __slots__ = ("error_code", "error_message", "topics", "nodes")
+    API_KEY: ClassVar[int] = 55
+
+    def __init__(
+        self,
+        error_code: int = 0,
+        error_message: str | None = None,
+        topics: list[DescribeQuorumResponse.TopicData] = _NEW,
+        nodes: list[DescribeQuorumResponse.Node] = _NEW,
+    ) -> None:
+        self.error_code: int = error_code
+        self.error_message: str | None = error_message
+        self.topics: list[DescribeQuorumResponse.TopicData] = [] if topics is _NEW else topics
+        self.nodes: list[DescribeQuorumResponse.Node] = [] if nodes is _NEW else nodes
+
+    class TopicData(Message):
+        __slots__ = ("topic_name", "partitions")
+
+        def __init__(
+            self,
+            topic_name: str = "",
+            partitions: list[DescribeQuorumResponse.PartitionData] = _NEW,
+        ) -> None:
+            self.topic_name: str = topic_name
+            self.partitions: list[DescribeQuorumResponse.PartitionData] = [] if partitions is _NEW else partitions
+
+    class PartitionData(Message):
+        __slots__ = ("partition_index", "error_code", "error_message", "leader_id", "leader_epoch", "high_watermark", "current_voters", "observers")
+
+        def __init__(
+            self,
+            partition_index: int = 0,
+            error_code: int = 0,
+            error_message: str | None = None,
+            leader_id: int = 0,
+            leader_epoch: int = 0,
+            high_watermark: int = 0,
+            current_voters: list[DescribeQuorumResponse.ReplicaState] = _NEW,
+            observers: list[DescribeQuorumResponse.ReplicaState] = _NEW,
+        ) -> None:
+            self.partition_index: int = partition_index
+            self.error_code: int = error_code
+            self.error_message: str | None = error_message
+            self.leader_id: int = leader_id
+            self.leader_epoch: int = leader_epoch
+            self.high_watermark: int = high_watermark
+            self.current_voters: list[DescribeQuorumResponse.ReplicaState] = [] if current_voters is _NEW else current_voters
+            self.observers: list[DescribeQuorumResponse.ReplicaState] = [] if observers is _NEW else observers
+
+    class ReplicaState(Message):
+        __slots__ = ("replica_id", "replica_directory_id", "log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp")
+
+        def __init__(
+            self,
+            replica_id: int = 0,
+            replica_directory_id: bytes = _NO_ID,
+            log_end_offset: int = 0,
+            last_fetch_timestamp: int = -1,
+            last_caught_up_timestamp: int = -1,
+        ) -> None:
+            self.replica_id: int = replica_id
+            self.replica_directory_id: bytes = replica_directory_id
+            self.log_end_offset: int = log_end_offset
+            self.last_fetch_timestamp: int = last_fetch_timestamp
+            self.last_caught_up_timestamp: int = last_caught_up_timestamp
+
+    class Node(Message):
+        __slots__ = ("node_id", "listeners")
+
+        def __init__(
+            self,
+            node_id: int = 0,
+            listeners: list[DescribeQuorumResponse.Listener] = _NEW,
+        ) -> None:
+            self.node_id: int = node_id
+            self.listeners: list[DescribeQuorumResponse.Listener] = [] if listeners is _NEW else listeners
+
+    class Listener(Message):
+        __slots__ = ("name", "host", "port")
+
+        def __init__(
+            self,
+            name: str = "",
+            host: str = "",
+            port: int = 0,
+        ) -> None:
+            self.name: str = name
+            self.host: str = host
+            self.port: int = port
+
 class DescribeClusterRequest(Message):
     __slots__ = ("include_cluster_authorized_operations", "endpoint_type", "include_fenced_brokers")
     API_KEY: ClassVar[int] = 60

@@ -113,7 +113,7 @@ def test_where_a_value_comes_from() -> None:
         ("log.retention.ms", "7", ConfigSource.DYNAMIC_NODE),
         ("log.retention.minutes", "3", ConfigSource.STATIC_NODE),
         ("log.retention.hours", "2", ConfigSource.STATIC_NODE),
-        ("log.retention.ms", "604800000", ConfigSource.DEFAULT),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     ]
     assert effective("retention.ms", {}, {}, {"log.retention.hours": "-1"}) == -1
     with pytest.raises(InvalidConfig):

@@ -733,3 +733,163 @@ async def test_a_producer_with_a_transactional_id_is_refused_at_its_first_step(p
     response = await place.call(version, m.InitProducerIdRequest("tx", 60_000))
     assert response.error_code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
+
+
+# --- what Kafka's own command-line tools ask --------------------------------------------------------------------------
+
+METRICS, GROUP = 16, 32
+METADATA = "__cluster_metadata"
+
+
+async def test_synonyms_of_topic_keys_are_those_that_are_set(place: Place) -> None:
+    """Of keys that have several names at the node, only the finest one is told, and only if it is set."""
+    rows = await place.configs(TOPIC, await place.topic(segment_bytes="2000000"))
+    told = {name: [(s.name, s.value, s.source) for s in row.synonyms] for name, row in rows.items()}
+    for name in ("retention.ms", "segment.ms", "segment.jitter.ms", "flush.ms", "remote.storage.enable"):
+        assert (name, told[name], rows[name].config_source) == (name, [], 5)
+    assert told["cleanup.policy"] == [("log.cleanup.policy", "delete", 5)]
+    assert told["segment.bytes"] == [("segment.bytes", "2000000", 1), ("log.segment.bytes", "1073741824", 5)]
+    assert told["min.insync.replicas"] == [("min.insync.replicas", "1", 3), ("min.insync.replicas", "1", 5)]
+    assert rows["min.insync.replicas"].config_source == 3
+
+
+async def test_synonyms_of_node_keys_leave_out_what_has_no_value(place: Place) -> None:
+    rows = await place.configs(BROKER, str(place.node_id))
+    for name in ("log.retention.ms", "log.retention.minutes", "log.roll.ms", "broker.rack"):
+        assert (rows[name].value, rows[name].synonyms) == (None, [])
+    told = [(s.name, s.value, s.source) for s in rows["min.insync.replicas"].synonyms]
+    assert told == [("min.insync.replicas", "1", 3), ("min.insync.replicas", "1", 5)]
+    (row,) = (await place.configs(BROKER, "", "min.insync.replicas")).values()
+    assert (row.value, row.config_source) == ("1", 3)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_descriptions_without_an_error_have_an_empty_message(place: Place, version: int) -> None:
+    resources = [
+        m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, ["x"])
+        for kind, name in ((TOPIC, await place.topic()), (BROKER, str(place.node_id)), (GROUP, "g"), (METRICS, "m"))
+    ]
+    response = await place.call(version, m.DescribeConfigsRequest(resources))
+    assert [(r.error_code, r.error_message) for r in response.results] == [(E.NONE, "")] * 4
+
+
+async def test_groups_and_client_metrics_have_the_configuration_that_all_have(place: Place) -> None:
+    rows = await place.configs(GROUP, f"nobody-{fresh()}")
+    assert {name: row.value for name, row in rows.items()} == {
+        "consumer.heartbeat.interval.ms": "5000",
+        "consumer.session.timeout.ms": "45000",
+        "share.auto.offset.reset": "latest",
+        "share.heartbeat.interval.ms": "5000",
+        "share.isolation.level": "read_uncommitted",
+        "share.record.lock.duration.ms": "30000",
+        "share.session.timeout.ms": "45000",
+        "streams.heartbeat.interval.ms": "5000",
+        "streams.initial.rebalance.delay.ms": "3000",
+        "streams.num.standby.replicas": "0",
+        "streams.session.timeout.ms": "45000",
+    }
+    assert all([(s.name, s.source) for s in row.synonyms] == [(name, 5)] for name, row in rows.items())
+    rows = await place.configs(METRICS, "m")
+    assert {name: (row.value, row.config_source, row.synonyms) for name, row in rows.items()} == {
+        "interval.ms": ("300000", 5, []),
+        "match": ("", 5, []),
+        "metrics": ("", 5, []),
+    }
+    for kind in (GROUP, METRICS):
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, "", None)
+        (result,) = (await place.call(4, m.DescribeConfigsRequest([resource]))).results
+        assert (result.error_code, result.configs) == (E.INVALID_REQUEST, [])
+
+
+async def test_configurations_of_what_is_not_offered_cannot_be_changed(place: Place) -> None:
+    if not place.ours:
+        pytest.skip("Apache Kafka offers it")
+    request, resource = m.IncrementalAlterConfigsRequest, m.IncrementalAlterConfigsRequest.AlterConfigsResource
+    change = request.AlterableConfig("interval.ms", SET, "1000")
+    response = await place.call(1, request([resource(METRICS, "m", [change]), resource(GROUP, "g", [change])]))
+    assert [r.error_code for r in response.responses] == [E.INVALID_REQUEST] * 2
+
+
+async def test_list_config_resources(place: Place) -> None:
+    name, node = await place.topic(), str(place.node_id)
+
+    async def listed(version: int, *kinds: int) -> list[tuple[int, str]]:
+        response = await place.call(version, m.ListConfigResourcesRequest(list(kinds)))
+        assert response.error_code == E.NONE
+        return sorted((r.resource_type, r.resource_name) for r in response.config_resources)
+
+    everything = await listed(1)
+    assert {(TOPIC, name), (BROKER, node), (LOGGER, node)} <= set(everything)
+    assert {kind for kind, _ in everything} == {TOPIC, BROKER, LOGGER}
+    assert await listed(1, BROKER) == [(BROKER, node)]
+    assert {kind for kind, _ in await listed(1, TOPIC)} == {TOPIC}
+    assert await listed(1, GROUP, METRICS) == []
+    assert await listed(0) == []
+    response = await place.call(1, m.ListConfigResourcesRequest([BROKER, 99]))
+    assert (response.error_code, response.config_resources) == (E.UNSUPPORTED_VERSION, [])
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_nobody_has_a_quota(place: Place, version: int) -> None:
+    component = m.DescribeClientQuotasRequest.ComponentData
+    exact, default, every = range(3)
+    cases: list[tuple[list[tuple[str, int, str | None]], E]] = [
+        ([], E.NONE),
+        ([("user", every, None)], E.NONE),
+        ([("user", exact, "x"), ("client-id", default, None)], E.NONE),
+        ([("ip", exact, "10.0.0.1")], E.NONE),
+        ([("planet", every, None)], E.UNSUPPORTED_VERSION),
+        ([("user", 5, None)], E.INVALID_REQUEST),
+        ([("user", every, None), ("user", exact, "x")], E.INVALID_REQUEST),
+        ([("ip", every, None), ("user", every, None)], E.INVALID_REQUEST),
+        ([("user", exact, None)], E.INVALID_REQUEST),
+        ([("user", default, "x")], E.INVALID_REQUEST),
+        ([("user", every, "x")], E.INVALID_REQUEST),
+    ]
+    for components, code in cases:
+        for strict in (False, True):
+            request = m.DescribeClientQuotasRequest([component(*one) for one in components], strict)
+            response = await place.call(version, request)
+            assert (components, response.error_code) == (components, code)
+            assert response.entries == (None if code else [])
+            assert bool(response.error_message) == bool(code)
+
+
+async def test_nobody_has_credentials(place: Place) -> None:
+    user = m.DescribeUserScramCredentialsRequest.UserName
+    for users in (None, []):
+        response = await place.call(0, m.DescribeUserScramCredentialsRequest(users))
+        assert (response.error_code, response.error_message, response.results) == (E.NONE, "", [])
+    response = await place.call(0, m.DescribeUserScramCredentialsRequest([user("x"), user("y"), user("x")]))
+    assert response.error_code == E.NONE
+    assert {(r.user, r.error_code) for r in response.results} == {
+        ("x", E.DUPLICATE_RESOURCE),
+        ("y", E.RESOURCE_NOT_FOUND),
+    }
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_quorum_is_this_node(place: Place, version: int) -> None:
+    request = m.DescribeQuorumRequest
+
+    async def ask(*topics: tuple[str, list[int]]) -> Any:
+        asked = [request.TopicData(name, [request.PartitionData(p) for p in parts]) for name, parts in topics]
+        response = await place.call(version, request(asked))
+        assert (response.error_code, response.error_message or "") == (E.NONE, "")
+        assert [t.topic_name for t in response.topics] == [name for name, _ in topics]
+        return response
+
+    response = await ask((METADATA, [0]))
+    (partition,) = response.topics[0].partitions
+    assert (partition.error_code, partition.leader_id, partition.observers) == (E.NONE, place.node_id, [])
+    assert partition.leader_epoch >= 0
+    (voter,) = partition.current_voters
+    assert voter.replica_id == place.node_id
+    assert voter.log_end_offset >= partition.high_watermark > 0
+    assert (voter.last_caught_up_timestamp > 0) == (version >= 1)
+    assert [node.node_id for node in response.nodes] == ([place.node_id] if version >= 2 else [])
+    assert all(node.listeners for node in response.nodes)
+    assert (await ask()).topics == []
+    for others in ([("t", [0])], [(METADATA, [1])], [(METADATA, [0, 1])], [(METADATA, [0]), ("t", [0])]):
+        response = await ask(*others)
+        assert {p.error_code for t in response.topics for p in t.partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}

@@ -1,0 +1,97 @@
+"""Kafka's own command-line tools against a node: what they print, and that none of them fails."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kafka_broker import install_jars
+from tests.node_process import NodeProcess
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+CONFIGS = "kafka.admin.ConfigCommand"
+QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    return install_jars()
+
+
+@pytest.fixture
+def run(jars: Path, shared_nodes: Callable[[str], NodeProcess]) -> Run:
+    """Runs a tool against a node; gives the lines it prints. It must end without a failure."""
+    bootstrap = shared_nodes("embedded").kafka
+
+    def run(tool: str, *arguments: str) -> list[str]:
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{jars}/*", tool]
+        command += ["--bootstrap-server", bootstrap, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Exception" not in done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_configurations_are_described(run: Run) -> None:
+    run(TOPICS, "--create", "--topic", "tools", "--partitions", "2", "--config", "segment.bytes=2000000")
+    assert run(CONFIGS, "--entity-type", "topics", "--entity-name", "tools", "--describe") == [
+        "Dynamic configs for topic tools are:",
+        "  segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:segment.bytes=2000000, "
+        "DEFAULT_CONFIG:log.segment.bytes=1073741824}",
+    ]
+    lines = run(CONFIGS, "--entity-type", "topics", "--entity-name", "tools", "--describe", "--all")
+    assert "  retention.ms=604800000 sensitive=false synonyms={}" in lines
+    minimum = "min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1"
+    assert f"  {minimum}, DEFAULT_CONFIG:min.insync.replicas=1}}" in lines
+    assert run(CONFIGS, "--entity-type", "brokers", "--entity-default", "--describe") == [
+        "Default configs for brokers in the cluster are:",
+        f"  {minimum}}}",
+    ]
+    assert run(CONFIGS, "--entity-type", "brokers", "--entity-name", "0", "--describe", "--all")[0] == (
+        "All configs for broker 0 are:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "printed"),
+    [
+        ("groups", "nobody", ["The group 'nobody' doesn't exist and doesn't have dynamic config."]),
+        ("client-metrics", "m", ["The client-metric 'm' doesn't exist and doesn't have dynamic config."]),
+        ("client-metrics", None, []),
+        ("users", "x", []),
+        ("users", None, []),
+        ("clients", None, []),
+        ("ips", None, []),
+    ],
+)
+def test_what_nobody_has_is_told_as_that(run: Run, kind: str, name: str | None, printed: list[str]) -> None:
+    named = ["--entity-name", name] if name else []
+    assert run(CONFIGS, "--entity-type", kind, *named, "--describe") == printed
+
+
+def test_the_configuration_of_all_groups_is_told_for_one(run: Run) -> None:
+    lines = run(CONFIGS, "--entity-type", "groups", "--entity-name", "g", "--describe", "--all")
+    assert lines[0] == "All configs for group g are:"
+    assert len(lines) == 12
+
+
+def test_the_quorum_is_described(run: Run) -> None:
+    status = dict(line.split(":", 1) for line in run(QUORUM, "describe", "--status"))
+    assert {key: value.strip() for key, value in status.items() if key.startswith(("Leader", "Max", "CurrentO"))} == {
+        "LeaderId": "0",
+        "LeaderEpoch": status["LeaderEpoch"].strip(),
+        "MaxFollowerLag": "0",
+        "MaxFollowerLagTimeMs": "0",
+        "CurrentObservers": "[]",
+    }
+    assert '"id": 0' in status["CurrentVoters"]
+    assert run(QUORUM, "describe", "--replication")[1].split("\t")[-2].strip() == "Leader"
