@@ -706,12 +706,12 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def tcp_connector(
-    dialect: Dialect | None = None, options: TcpOptions | None = None
+    dialect: Dialect | None = None, options: TcpOptions | None = None, introduce: Introduce | None = None
 ) -> Callable[[RangeServerInfo], Carrier]:
-    """What a client needs to reach range servers at the addresses they advertise."""
+    """What a client needs to reach range servers at the addresses they advertise; see :class:`TcpCarrier`."""
 
     def connect(server: RangeServerInfo) -> Carrier:
         host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options)
+        return TcpCarrier(host, port, dialect, options, introduce)
 
     return connect

@@ -18,6 +18,7 @@ from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
 from sbp_back.client import Client, ClientOptions
 from sbp_back.dialects import DIALECTS
 from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
+from sbp_back.identity import meet_range_server
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.driver import PlacementDriver
@@ -122,6 +123,7 @@ async def start_embedded(
     """
     options = options or EmbeddedOptions()
     elsewhere = tcp_connector(DIALECTS[options.dialect])
+    elsewhere_met = tcp_connector(DIALECTS[options.dialect], introduce=meet_range_server)
     own: list[RangeServer] = []
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
@@ -130,6 +132,9 @@ async def start_embedded(
         if own and info.server_id == own[0].info.server_id:
             return InProcessCarrier(own[0])
         return elsewhere(info)
+
+    def connect_to_write(info: RangeServerInfo) -> Carrier:
+        return connect(info) if own and info.server_id == own[0].info.server_id else elsewhere_met(info)
 
     def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
         address = options.listen.get(name)
@@ -155,7 +160,7 @@ async def start_embedded(
         )
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
         undo.push_async_callback(server.close)
-        client = Client(InProcessCarrier(pd.driver), connect, options.client)
+        client = Client(InProcessCarrier(pd.driver), connect_to_write, options.client)
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in DIALECT_OF}
         document = await start_document(
             client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}

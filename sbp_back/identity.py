@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import DescribePdRequest, DescribePdResponse, PdNode, Request, Response
+from sbp_back.model import DescribePdRequest, DescribePdResponse, ListRangeRequest, PdNode, Request, Response
 
 Call = Callable[[Request], Awaitable[Response]]
 """How to ask a server. Raises ``ConnectionLost``."""
@@ -68,6 +68,18 @@ async def ask_who(call: Call) -> WhoAnswers:
     identity = identity_of(response.nodes)
     named = any(node.name == _NAME_WITHOUT_IDENTITY for node in response.nodes)
     return WhoAnswers(bool(identity) or named, identity)
+
+
+async def meet_range_server(call: Call) -> str | None:
+    """Why the range server that ``call`` asks is not to be used by a client that believes what ours promise; see
+    ``carrier.Introduce``. Elastic-stream's do not list their ranges. Raises ``SbpError``."""
+    response = await call(ListRangeRequest())
+    if response.status.code != ErrorCode.UNSUPPORTED_OPERATION:
+        return None
+    return (
+        "this range server is none of Anabranch's, and believing what others answer would lose acknowledged data: set "
+        "sbp.flavor=elastic-stream if it is one of elastic-stream's"
+    )
 
 
 async def ask_identity(call: Call) -> str:

@@ -22,7 +22,16 @@ from sbp_back.carrier import tcp_connector
 from sbp_back.client import Client
 from sbp_back.errors import StoreError
 from sbp_back.leader import pd_carrier
-from sbp_back.model import CreateStreamRequest, DeleteStreamRequest, TrimStreamRequest
+from sbp_back.model import (
+    AppendRequest,
+    CreateRangeRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    SealRangeRequest,
+    TrimStreamRequest,
+)
+from sbp_back.placement_driver.driver import PlacementDriver
+from sbp_back.placement_driver.sqlite import SqliteState
 from tests.bridges.log_lab import batch
 from tests.sbp_back.foreign import ForeignCluster, Panic
 
@@ -83,6 +92,28 @@ async def test_a_foreign_placement_driver_met_later_gets_no_request(tmp_path: Pa
     finally:
         await node.stop()
         await again.close()
+
+
+async def test_a_foreign_range_server_of_our_placement_driver_is_refused_unless_the_flavor_says_so(
+    tmp_path: Path,
+) -> None:
+    """It would be believed where it says that a range ends, which it forgets with its process."""
+    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+    cluster = ForeignCluster(servers=1, pd=PlacementDriver(state))
+    await cluster.serve()
+    node = Node(settings(tmp_path, cluster.address, "anabranch", **{"sbp.timeout_ms": "1s"}), fronts=[])
+    await node.start()
+    await node.catalog.create_topic("t", 1)
+    log = await opened(node)
+    with pytest.raises(LogUnavailable, match="this range server is none of Anabranch's"):
+        await append(log)
+    asked = {type(request) for request in cluster.servers[0].requests}
+    assert not asked & {AppendRequest, CreateRangeRequest, SealRangeRequest}
+    await node.stop()
+    async with running(tmp_path, cluster) as node:
+        assert await append(await opened(node)) == 0
+    await cluster.close()
+    await state.close()
 
 
 async def opened(node: Node, topic: str = "t") -> PartitionLog:
