@@ -52,8 +52,8 @@ compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
 compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests against a node
 	$(BIN)/python tests/compat/kafka_python/run.py $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka and SBP decoders, FUZZ_SECONDS each
-	for target in kafka_wire sbp_frames; do \
+fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, record and SBP decoders, FUZZ_SECONDS each
+	for target in kafka_wire records sbp_frames; do \
 		mkdir -p build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py --seeds build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) build/fuzz-$$target \

@@ -233,14 +233,14 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord | No
                 yield from body.need(position, _HEAD_MOST)
                 position = 0
             length, position = _varint(body.data, position)
-            if not 0 <= length <= limit:
-                raise BatchInvalid("a record is longer than its batch")
+            if length > limit:
+                raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
             if len(body.data) - position < length:
                 yield from body.need(position, length)
                 position = 0
             data = body.data
             end = position + length
-            if end > len(data):
+            if length < 0 or end > len(data):
                 raise BatchInvalid("a record is longer than its batch")
             position += 1  # attributes, unused
             timestamp_delta, position = _varint(data, position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bridges.errors import BatchInvalid, LogError
@@ -21,6 +22,7 @@ from bridges.formats.kafka import (
 from bridges.ledger import ProducerStamp
 from bridges.partition_log import Batch
 from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
+from bridges.time_search import CLOCK_SKEW_MS
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode
@@ -64,17 +66,45 @@ class Unchecked:
             raise Refusal(code_of(error), str(error)) from error
 
 
-_CLOCK_SKEW_MS = 3_600_000
-"""A header may claim times up to this far ahead without anybody looking at the records."""
+_GLANCED_AT = 4 * SLICE_RECORDS
+_GLANCE = 20
+"""What looking into a batch costs apart from its records, in records."""
+
+
+class Glances:
+    """How many records are looked at here in one turn of the event loop: a request may have any number of batches."""
+
+    __slots__ = ("_left", "_soon")
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self._left = _GLANCED_AT
+        self._soon = soon
+
+    def take(self, records: int) -> bool:
+        """Whether the first slice of a batch of so many records may be looked at in this turn."""
+        if self._left <= 0:
+            return False
+        if self._left == _GLANCED_AT:
+            self._soon(self._refill)
+        self._left -= _GLANCE + min(records, SLICE_RECORDS)
+        return True
+
+    def _refill(self) -> None:
+        self._left = _GLANCED_AT
 
 
 def accept(
-    records: memoryview | None, version: int, rules: TopicRules, now_ms: int, limits: BatchLimits = DEFAULT_LIMITS
+    records: memoryview | None,
+    version: int,
+    rules: TopicRules,
+    now_ms: int,
+    limits: BatchLimits = DEFAULT_LIMITS,
+    glances: Glances | None = None,
 ) -> Batch | Unchecked:
     """Check one partition's records and make them a batch for the log; applies the topic's timestamp type.
 
     Of most batches only the header is looked at; of compacted topics', and of those whose times are bounded or strange,
-    every record, here if they are few. Raises Refusal.
+    every record, here if they are few and ``glances`` allows it. Raises Refusal.
     """
     if records is None:
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no records for this partition")
@@ -99,21 +129,23 @@ def accept(
     batch = Batch(records, header.record_count, int(FormatId.KAFKA), header.max_timestamp, producer)
     if rules.log_append_time:
         if rules.compacted:
-            return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes))
+            return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes), glances)
         set_log_append_time(records, now_ms)
         batch.max_timestamp = now_ms
     elif (
         rules.compacted
         or rules.bounds_past
-        or header.max_timestamp - now_ms > min(rules.after_max_ms, _CLOCK_SKEW_MS)
+        or header.max_timestamp - now_ms > min(rules.after_max_ms, CLOCK_SKEW_MS)
         or header.max_timestamp < header.base_timestamp
     ):
-        return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes))
+        return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes), glances)
     return batch
 
 
-def _looked_into(batch: Batch, work: Sliced[None]) -> Batch | Unchecked:
+def _looked_into(batch: Batch, work: Sliced[None], glances: Glances | None) -> Batch | Unchecked:
     """The first slice of the records at once; most batches have no second."""
+    if glances is not None and not glances.take(batch.count):
+        return Unchecked(batch, work)
     try:
         ended, _ = advance(work)
     except BatchInvalid as error:

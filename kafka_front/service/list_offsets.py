@@ -31,6 +31,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
+_PER_TURN = 100
+"""Partitions answered in one turn of the event loop."""
+
 _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
@@ -64,10 +67,14 @@ class Offsets:
 
     async def _list(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
+        answered = 0
         for topic in request.topics:
             answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
             for asked in topic.partitions:
+                answered += 1
+                if not answered % _PER_TURN:
+                    await asyncio.sleep(0)
                 answer.partitions.append(await self._offset(topic.name, asked, request.isolation_level))
         return response
 
@@ -108,10 +115,14 @@ class Offsets:
         self, ctx: Context, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
+        answered = 0
         for topic in request.topics:
             answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
             for asked in topic.partitions:
+                answered += 1
+                if not answered % _PER_TURN:
+                    await asyncio.sleep(0)
                 answer.partitions.append(await self._epoch_end(topic.topic, asked))
         return response
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bridges.errors import LogError
 from bridges.partition_log import Batch
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
-from kafka_front.service.batch_check import BatchLimits, Refusal, accept
+from kafka_front.service.batch_check import BatchLimits, Glances, Refusal, accept
 from kafka_front.service.deferred_appends import DeferredAppends
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import APIS, ApiKey
@@ -139,6 +139,7 @@ class Produce:
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         limits = service.settings.limits
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
+        self._glances = Glances(service.loop.call_soon)
         self._deferred = DeferredAppends(service.works, service.node.metrics.barrier)
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
@@ -191,7 +192,7 @@ class Produce:
             return
         rules = self._rules.of(topic)
         try:
-            taken = accept(records, version, rules, now_ms, self._limits)
+            taken = accept(records, version, rules, now_ms, self._limits, self._glances)
         except Refusal as refusal:
             operation.refuse_batch(response, refusal)
             return

@@ -1,0 +1,160 @@
+"""A node and clients that send it small batches of many records: nobody else waits, and too many are not stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridges.config import load
+from bridges.formats.kafka import encode
+from bridges.node import Node
+from bridges.records import Record
+from bridges.sliced import SLICE_RECORDS
+from bridges.time_search import TimeSearch
+from kafka_front.front import KafkaFront
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
+from tests.kafka_front.test_session import Client
+
+MOST = 60_000
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    flags = {
+        "data_dir": str(tmp_path / "data"),
+        "listen.console": "off",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+        "listen.kafka": "127.0.0.1:0",
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+        "limits.batch_records": str(MOST),
+    }
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[KafkaFront])
+    await node.start()
+    await node.catalog.create_topic("plain", 1)
+    await node.catalog.create_topic("compacted", 2, {"cleanup.policy": "compact"})
+    yield node
+    await node.stop()
+
+
+async def connect(node: Node) -> Client:
+    address = node.addresses["kafka"]
+    return Client(*await asyncio.open_connection(address.host, address.port))
+
+
+def bomb(count: int, key: bytes | None = b"") -> bytes:
+    return bytes(encode([Record(key, None, timestamp=1000, offset=0)] * count, codec=4))
+
+
+def one(value: bytes, **stamp: int) -> bytes:
+    return bytes(encode([Record(b"k", value, timestamp=1000)], **stamp))
+
+
+def produce(topic: str, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> m.ProduceRequest:
+    partitions = [m.ProduceRequest.PartitionProduceData(index, memoryview(records)) for index, records in batches]
+    return m.ProduceRequest(
+        acks=-1,
+        timeout_ms=timeout_ms,
+        topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=partitions)],
+    )
+
+
+def outcomes(response: m.ProduceResponse) -> list[tuple[int, int]]:
+    (topic,) = response.responses
+    return [(partition.error_code, partition.base_offset) for partition in topic.partition_responses]
+
+
+@pytest.mark.parametrize("topic", ["plain", "compacted"])
+async def test_more_records_than_the_limit_are_not_stored(node: Node, topic: str) -> None:
+    client = await connect(node)
+    assert len(bomb(MOST + 1)) < 1000
+    response = await client.call(9, produce(topic, (0, bomb(MOST + 1))))
+    assert outcomes(response) == [(ErrorCode.MESSAGE_TOO_LARGE, -1)]
+    log = node.logs.get(topic, 0)
+    assert log is not None
+    assert log.high_watermark == 0
+    assert node.works.steps == 0
+    client.writer.close()
+
+
+async def test_a_pipelining_producer_keeps_its_order_behind_a_long_check(node: Node) -> None:
+    client, other = await connect(node), await connect(node)
+    count = 30_000
+    sent = [
+        client.send(9, produce("compacted", (0, bomb(count)))),
+        client.send(9, produce("compacted", (0, one(b"behind")), (1, one(b"elsewhere")))),
+        client.send(9, produce("compacted", (0, bomb(count, key=None)))),
+        client.send(9, produce("compacted", (0, one(b"last")))),
+    ]
+    # The other's answer comes although the first connection's batches are still looked at.
+    while not node.works.steps:
+        await asyncio.sleep(0)
+    assert outcomes(await other.call(9, produce("compacted", (0, one(b"other"))))) == [(0, 0)]
+    answers = dict([await client.receive() for _ in sent])
+    bad = outcomes(answers[sent[2]])
+    assert outcomes(answers[sent[0]]) == [(0, 1)]
+    assert outcomes(answers[sent[1]]) == [(0, count + 1), (0, 0)]
+    assert bad == [(ErrorCode.INVALID_RECORD, -1)]
+    assert outcomes(answers[sent[3]]) == [(0, count + 2)]
+    named = answers[sent[2]].responses[0].partition_responses[0].record_errors
+    assert [error.batch_index for error in named[:2]] == [0, 1]
+    assert len(named) == 1000
+    assert node.works.steps >= 2 * (count // SLICE_RECORDS - 1)
+    client.writer.close()
+    other.writer.close()
+
+
+async def test_a_request_of_many_batches_is_looked_at_a_turn_at_a_time(node: Node) -> None:
+    client = await connect(node)
+    batches = [(number % 2, bomb(400)) for number in range(50)]
+    response = await client.call(9, produce("compacted", *batches))
+    expected = [(0, number // 2 * 400) for number in range(50)]
+    assert outcomes(response) == expected, "in order, although some were looked at in the request's turn"
+    assert node.works.steps > 0
+    client.writer.close()
+
+
+async def test_lookups_and_others_go_on_beside_stored_bombs(node: Node) -> None:
+    client, other = await connect(node), await connect(node)
+    for _ in range(4):
+        assert outcomes(await client.call(9, produce("plain", (0, bomb(MOST)))))[0][0] == 0
+    ask = m.ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            m.ListOffsetsRequest.ListOffsetsTopic(
+                name="plain", partitions=[m.ListOffsetsRequest.ListOffsetsPartition(0, timestamp=1000)]
+            )
+        ],
+    )
+    before = node.works.steps
+    (found,) = (await client.call(5, ask)).topics[0].partitions
+    assert (found.error_code, found.offset, found.timestamp) == (0, 0, 1000)
+    assert node.works.steps == before, "the first record is found in the first slice"
+    assert outcomes(await other.call(9, produce("plain", (0, one(b"x"))))) == [(0, 4 * MOST)]
+    client.writer.close()
+    other.writer.close()
+
+
+async def test_a_client_that_leaves_stops_its_search(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await connect(node)
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def endless(*_: object) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(TimeSearch, "first", endless)
+    partition = m.ListOffsetsRequest.ListOffsetsPartition(0, timestamp=5)
+    topic = m.ListOffsetsRequest.ListOffsetsTopic(name="plain", partitions=[partition])
+    client.send(5, m.ListOffsetsRequest(replica_id=-1, topics=[topic]))
+    await asyncio.wait_for(started.wait(), 10)
+    client.writer.close()
+    await asyncio.wait_for(ended.wait(), 10)
