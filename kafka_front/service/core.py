@@ -42,7 +42,9 @@ class KafkaService:
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
-        self.groups = GroupService(self.progress, node.catalog, group_settings(kafka), node_id=node.node_id)
+        self.groups = GroupService(
+            self.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.metrics.barrier
+        )
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""

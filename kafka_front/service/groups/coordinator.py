@@ -15,7 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol, TypeVar
 
-import structlog
+from bridges.barrier import Barrier
 
 from . import codes
 from .deadlines import Deadlines
@@ -77,8 +77,6 @@ class Leaver:
 
 Reply = TypeVar("Reply")
 
-_log = structlog.get_logger("anabranch.kafka.groups")
-
 _AFTER_DEFECT_MS = 1_000
 """When a deadline is tried again whose handling raised."""
 
@@ -92,8 +90,18 @@ class _Timer(Enum):
 class Coordinator:
     """All classic groups of one node."""
 
-    def __init__(self, settings: GroupSettings, journal: Journal, new_member_id: Callable[[str], str]) -> None:
-        """``new_member_id`` makes a unique member id that starts with the given client or instance id."""
+    def __init__(
+        self,
+        settings: GroupSettings,
+        journal: Journal,
+        new_member_id: Callable[[str], str],
+        barrier: Barrier | None = None,
+    ) -> None:
+        """``new_member_id`` makes a unique member id that starts with the given client or instance id.
+
+        ``barrier`` counts what answers raise, and the handling of deadlines: each costs its own group or request.
+        """
+        self._barrier = barrier or Barrier()
         self.groups: dict[str, Group] = {}
         self._settings = settings
         self._journal = journal
@@ -120,10 +128,7 @@ class Coordinator:
             if key is None:
                 break
             steps += 1
-            try:
-                self._step(now_ms, *key)
-            except Exception:  # noqa: BLE001 - a defect costs its own group time, not the others theirs
-                _log.exception("a deadline of a group was not handled", group=key[1], deadline=key[0].name)
+            if not self._barrier.call("deadline of a group", self._step, now_ms, *key, group=key[1]):
                 self._timers.arm(key, now_ms, _AFTER_DEFECT_MS)
         self._deliver()
         return steps
@@ -725,11 +730,7 @@ class Coordinator:
         self._delivering = True
         try:
             while self._outbox:
-                answer = self._outbox.popleft()
-                try:
-                    answer()
-                except Exception:  # noqa: BLE001 - it costs its own request; the others' answers go out
-                    _log.exception("a member's answer could not be given")
+                self._barrier.call("answer to a group member", self._outbox.popleft())
         finally:
             self._delivering = False
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import structlog
 
+from bridges.barrier import Barrier
 from bridges.errors import LogError
 
 from . import codes
@@ -35,8 +36,15 @@ class _Write:
 class GroupJournal:
     """Journal of a :class:`.coordinator.Coordinator` whose clock is ``now_ms``; ``unix_ms`` gives the time of day."""
 
-    def __init__(self, store: GroupStore, now_ms: Callable[[], int], unix_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: GroupStore,
+        now_ms: Callable[[], int],
+        unix_ms: Callable[[], int],
+        barrier: Barrier | None = None,
+    ) -> None:
         self._store = store
+        self._barrier = barrier or Barrier()
         self._now_ms = now_ms
         self._unix_ms = unix_ms
         self._waiting: dict[str, _Write] = {}
@@ -85,7 +93,7 @@ class GroupJournal:
                 errors = await asyncio.gather(*(self._write(group_id, w.blob) for group_id, w in writes.items()))
                 for write, error in zip(writes.values(), errors, strict=True):
                     for done in write.done:
-                        done(self._now_ms(), error)
+                        self._barrier.call("end of storing a group", done, self._now_ms(), error)
         finally:
             self._writer = None
 
@@ -94,5 +102,8 @@ class GroupJournal:
             await self._store.save_group(group_id, blob)
         except LogError as error:
             _log.warning("group not stored", group=group_id, error=str(error))
+            return codes.COORDINATOR_NOT_AVAILABLE
+        except Exception as error:  # noqa: BLE001 - counted there: the members of this group hear of it, others go on
+            self._barrier.caught("storing a group", error, group=group_id)
             return codes.COORDINATOR_NOT_AVAILABLE
         return codes.NONE

@@ -7,6 +7,7 @@ import time
 import uuid
 from dataclasses import replace
 
+from bridges.barrier import Barrier
 from bridges.errors import DataCorrupt
 
 from .coordinator import Coordinator
@@ -23,13 +24,13 @@ def unix_ms() -> int:
 class GroupRuntime:
     """Owns the coordinator. Call :meth:`touched` after every use of it."""
 
-    def __init__(self, store: GroupStore, settings: GroupSettings) -> None:
+    def __init__(self, store: GroupStore, settings: GroupSettings, barrier: Barrier | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self.journal = GroupJournal(store, self.now_ms, unix_ms)
-        self.coordinator = Coordinator(settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}")
+        self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
+        self.coordinator = Coordinator(settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}", barrier)
 
     def now_ms(self) -> int:
         """The coordinator's clock: milliseconds of the event loop's clock, which never goes back."""

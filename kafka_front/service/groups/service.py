@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from bridges.barrier import Barrier
 from bridges.catalog import Topic
 from bridges.group_view import GroupSummary
 from bridges.progress import Committed, GroupHeld, Place
@@ -73,12 +74,13 @@ class GroupService:
         settings: GroupSettings | None = None,
         *,
         node_id: int = 0,
+        barrier: Barrier | None = None,
     ) -> None:
         self.progress = progress
         self.catalog = catalog
         self.settings = settings or GroupSettings()
         self.node_id = node_id
-        self.runtime = GroupRuntime(progress, self.settings)
+        self.runtime = GroupRuntime(progress, self.settings, barrier)
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.live = LiveGroups(self.coordinator.groups, progress.space)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bridges.barrier import Barrier
 from bridges.catalog import PartitionInfo, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
 from bridges.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
@@ -249,6 +250,35 @@ async def test_a_write_that_fails_is_told_and_does_not_stop_the_next() -> None:
     assert state is None
     written.set_result(None)
     assert await erasing == codes.NONE
+
+
+async def test_a_defect_of_one_group_keeps_no_other_from_being_stored() -> None:
+    store = SlowStore()
+    barrier = Barrier()
+    journal = GroupJournal(store, lambda: 5, lambda: NOW, barrier)
+    done: list[tuple[str, int]] = []
+
+    def broken(now_ms: int, error: int) -> None:
+        done.append(("broken", error))
+        raise RuntimeError("a defect")
+
+    journal.save("a", snapshot(1), broken)
+    _, _, first = await store.next()
+    journal.save("b", snapshot(1), lambda now, error: done.append(("b", error)))
+    journal.save("c", snapshot(1), lambda now, error: done.append(("c", error)))
+    first.set_result(None)
+    _, _, second = await store.next()
+    _, _, third = await store.next()
+    second.set_exception(RuntimeError("another defect"))
+    third.set_result(None)
+    await journal.close()
+    assert done == [("broken", codes.NONE), ("b", codes.COORDINATOR_NOT_AVAILABLE), ("c", codes.NONE)]
+    assert barrier.failures == {"end of storing a group": 1, "storing a group": 1}
+    journal.save("a", snapshot(2), lambda now, error: done.append(("a", error)))
+    _, _, last = await store.next()
+    last.set_result(None)
+    await journal.close()
+    assert done[-1] == ("a", codes.NONE)
 
 
 # --- expiry and deletion ---------------------------------------------------------------------------------------------
