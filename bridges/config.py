@@ -154,7 +154,7 @@ class LogSettings(_Section):
         default=2_000_000,
         ge=1000,
         description="Producers remembered over all partitions, each once for each of its partitions; a million takes "
-        "some 250 MB. Beyond it the longest idle of the partitions with most are forgotten.",
+        "170 to 320 MB. Beyond it the longest idle of the partitions with most are forgotten.",
     )
     producer_idle_ms: Duration = Field(
         default=86_400_000, ge=1, description="Time after which an idle producer is forgotten."

@@ -267,7 +267,7 @@ def test_restoring_takes_a_step_for_every_slice() -> None:
 
 
 def test_a_producer_costs_little_memory() -> None:
-    """Some 240 bytes with five batches, its place in the table included; objects took 1,300."""
+    """Some 240 bytes with five batches as Python counts them, its place in the table included; objects took 1,000."""
     producers = 20_000
     gc.collect()
     tracemalloc.start()

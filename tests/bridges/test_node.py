@@ -326,3 +326,20 @@ async def test_metrics_of_partitions_and_lag(tmp_path: Path) -> None:
     assert "anabranch_partitions_open 1.0" in text
     assert "anabranch_store_" in text
     await node.stop()
+
+
+async def test_a_restart_believes_the_snapshots_of_the_stop_before_and_reads_nothing_twice(tmp_path: Path) -> None:
+    for runs in range(3):
+        node = Node(settings_of(tmp_path), fronts=[])
+        await node.start()
+        if not runs:
+            await node.catalog.create_topic("t", 1)
+        log = node.logs.get("t", 0)
+        assert log is not None
+        await log.ready()
+        assert log.high_watermark == 3 * runs
+        assert not log.has_moved, "nothing but the batch below the snapshot's offset was looked at"
+        assert log.size_bytes > 0 or not runs
+        for _ in range(3):
+            await append(node, "t", 0, 5)
+        await node.stop()

@@ -236,3 +236,13 @@ def test_a_node_led_to_a_listener_of_the_other_dialect_says_so(factory: NodeFact
         settings = {"sbp.mode": "external", "sbp.dialect": dialect, "sbp.pd": addresses[listener]}
         node = factory(f"wrong-{dialect}", settings=settings, listen={"kafka": "127.0.0.1:0", "console": "off"})
         assert said in node.tail()
+
+
+def test_snapshots_of_partitions_are_believed_when_the_node_starts_again(factory: NodeFactory) -> None:
+    node, _ = start(factory)
+    create(node, "t", 1)
+    for runs in range(1, 4):
+        produce(node, "t", *(b"%d" % number for number in range(20)))
+        node.restart()
+        assert len(values(node, "t", 20 * runs)) == 20 * runs
+    assert "snapshot not used" not in node.log.read_text()
