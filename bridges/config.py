@@ -90,7 +90,8 @@ class SbpSettings(_Section):
     )
     flavor: Literal["anabranch", "elastic-stream"] = Field(
         default="anabranch",
-        description="What an external backend runs; known faults of elastic-stream's servers are worked around.",
+        description="What an external backend runs. Other servers than Anabranch's are refused, unless they are said "
+        "to be elastic-stream's, whose known faults are then worked around.",
     )
     dialect: Literal["0.2", "v0.1"] = Field(
         default="0.2",

@@ -287,7 +287,8 @@ class ForeignClient(Client):
         if known is None or known[0] < last.base_offset:
             self._last_batches[stream_id] = (last.base_offset, last.end_offset)
         doubt = self._doubts.get(stream_id)
-        for entry in entries:
+        # Only the last one can be long, unless it is the only one: an answer ends with what reaches the budget.
+        for entry in entries if doubt is not None else entries[-1:]:
             if doubt is not None and entry.base_offset <= doubt.offset < entry.end_offset:
                 doubt.left -= entry.size
                 doubt.offset = entry.end_offset

@@ -36,7 +36,14 @@ class World:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         wanted = NewTopic(topic, 1, 1, config={key: str(value) for key, value in config.items()})
         admin.create_topics([wanted])[topic].result(PATIENCE)
-        producer = Producer({"bootstrap.servers": self.bootstrap, "message.max.bytes": 16_000_000, "linger.ms": 0})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "message.max.bytes": 16_000_000,
+                "linger.ms": 0,
+                "enable.idempotence": True,
+            }
+        )
         for size in sizes:
             producer.produce(topic, bytes(size))
             assert producer.flush(PATIENCE) == 0
@@ -73,7 +80,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         "sbp.mode": "external",
         "sbp.flavor": "elastic-stream",
         "sbp.pd": await cluster.serve(),
-        "sbp.timeout_ms": "4s",
+        "sbp.timeout_ms": "8s",
         "log.tail_cache_bytes": "0",
     }
     node = Node(load(flags, environ={}, directory=tmp_path).settings)
