@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid
+from bridges.errors import BatchInvalid, OffsetOutOfRange
 from bridges.formats import format_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.offset_index import Row
@@ -111,8 +111,13 @@ class TimeSearch:
             end = index.end_of(row.start)
             if position >= (log.high_watermark if end is None else end) or log.state.index is not index:
                 return
-            async with self._gate:
-                batches = await log.read_batches(position, _READ_BYTES)
+            try:
+                async with self._gate:
+                    batches = await log.read_batches(position, _READ_BYTES)
+            except OffsetOutOfRange:
+                if position >= log.log_start_offset:
+                    raise
+                continue  # the log starts later now
             if not batches:
                 return
             for number, batch in enumerate(batches, 1):

@@ -161,7 +161,13 @@ class RecordHandlers:
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
                     while left and positions[log] < end:
-                        batches = await log.read_batches(positions[log], _READ_BYTES)
+                        try:
+                            batches = await log.read_batches(positions[log], _READ_BYTES)
+                        except OffsetOutOfRange:
+                            if positions[log] >= log.log_start_offset:
+                                raise
+                            positions[log] = log.log_start_offset  # it starts later now
+                            continue
                         if not batches:
                             break  # an operator has declared lost what is there
                         progress = True

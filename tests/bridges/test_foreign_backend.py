@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 from click.testing import CliRunner, Result
 
 from bridges.cli import main
@@ -205,6 +206,23 @@ async def test_consumers_from_the_beginning_go_on_where_data_is_left(
     assert "records_gone=60" in said[0]
     async with running(tmp_path, cluster) as node:
         assert (await opened(node)).log_start_offset == 60
+
+
+async def test_searches_and_the_console_go_on_where_data_is_left(tmp_path: Path, cluster: ForeignCluster) -> None:
+    more = {"log.tail_cache_bytes": "0", "listen.console": "127.0.0.1:0"}
+    async with running(tmp_path, cluster, **more) as node, ClientSession() as http:
+        for topic in ("by-time", "highest", "printed"):
+            await node.catalog.create_topic(topic, 1)
+            log = await opened(node, topic)
+            for _ in range(40):
+                await append(log, 3)
+        cluster.servers[0].reclaimed = 60
+        assert await (await opened(node, "by-time")).find_timestamp(1000) == (60, 1000)
+        assert await (await opened(node, "highest")).find_max_timestamp() == (60, 1000)
+        url = f"http://{node.addresses['console']}/api/topics/printed/records?offset=earliest&limit=100"
+        async with http.get(url) as response:
+            lines = (await response.text()).splitlines()
+        assert [json.loads(line)["offset"] for line in lines] == list(range(60, 120))
 
 
 @pytest.mark.parametrize("restarted", [False, True])
