@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridges.errors import (
     BatchTooLarge,
@@ -71,12 +71,21 @@ class Rebuilt:
     skipped: tuple[Span, ...] = ()
 
 
+_MAX_DISTRUSTED = 100
 _SNAPSHOT_BATCH_COST = 2048
 """Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
 
 _NEVER = 1 << 62
 _WOKEN_AT_ONCE = 256
 """Waiters called in one turn of the event loop: how many wait is for clients to choose."""
+
+
+class Place(NamedTuple):
+    """Whole batches from offset ``start`` to ``end``, ``size`` bytes of payload."""
+
+    start: int
+    end: int
+    size: int
 
 
 class Waiter(Protocol):
@@ -129,6 +138,7 @@ class PartitionLog:
 
     __slots__ = (
         "_barrier",
+        "_distrusted",
         "_duplicates",
         "_moved_again",
         "_notify_scheduled",
@@ -146,6 +156,7 @@ class PartitionLog:
         "_writer",
         "epoch",
         "high_watermark",
+        "locatable",
         "log_start_offset",
         "partition",
         "phase",
@@ -185,6 +196,9 @@ class PartitionLog:
         self._queued: deque[tuple[Batch, AppendDone]] = deque()
         self._open_callbacks: list[Callable[[LogError | None], None]] = []
         self._waiters: dict[Waiter, None] = {}
+        self._distrusted: set[int] = set()
+        #: Whether batches are as long in the log as their readers get them: no longer once other formats were seen.
+        self.locatable = True
         self._notify_scheduled = False
         self._moved_again = False
         self._snapshot_bytes = snapshot_bytes
@@ -511,6 +525,33 @@ class PartitionLog:
     def _read_failed(self, error: Exception) -> LogError:
         self._barrier.caught("read", error, topic=self.topic, partition=self.partition)
         return LogError(f"reading {self.topic}-{self.partition} failed unexpectedly")
+
+    def locate(self, offset: int, max_bytes: int) -> Place | None:
+        """Where the batches lie that a read would find, and their size, without reading them; at least one.
+
+        None when that is not known without reading: what lies there may still be readable.
+        """
+        if self.phase is not Phase.OPEN or not self.locatable or not self.log_start_offset <= offset:
+            return None
+        limit = self.high_watermark
+        if self.skipped:
+            offset = past(self.skipped, offset)
+            limit = next_after(self.skipped, offset, limit)
+        if offset >= limit:
+            return None
+        for distrusted in self._distrusted:
+            if offset < distrusted < limit:
+                limit = distrusted
+        place = self.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+            self.stream_id, offset, max_bytes, limit
+        )
+        return None if place is None or place[0] in self._distrusted else Place(*place)
+
+    def distrust(self, offset: int) -> None:
+        """The batch at ``offset`` could not be read: it is not to be located any more."""
+        self._distrusted.add(offset)
+        if len(self._distrusted) > _MAX_DISTRUSTED:
+            self.locatable = False
 
     def available(self, offset: int, enough: int) -> int:
         """Bytes a read from ``offset`` would find, counted only as far as ``enough``."""

@@ -95,5 +95,19 @@ class Tail:
         found = self.read(offset, enough)
         return None if found is None else sum(len(batch.payload) for batch in found)
 
+    def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+        """(start, end, bytes) of what :meth:`read` would find of batches that begin before ``limit``."""
+        found = self.read(offset, max_bytes)
+        if found is None:
+            return None
+        size = 0
+        end = found[0].base_offset
+        for batch in found:
+            if batch.base_offset >= limit:
+                break
+            size += len(batch.payload)
+            end = batch.end_offset
+        return found[0].base_offset, end, size
+
 
 _GONE = StoredBatch(-1, -1, 0, b"")

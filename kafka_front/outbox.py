@@ -1,85 +1,293 @@
-"""Responses on their way to a socket, without the copies that asyncio's transport would make.
+"""Responses on their way to a socket, with little of them in memory.
 
 Before Python 3.12 a transport keeps what the socket did not take in one bytearray: everything is copied into it, and
 what remains is moved to its front after every send, which for responses of megabytes costs more than sending them. So
 the transport gets one bounded piece at a time, and the next only when it holds nothing.
+
+Of a large response only the place is known where its bytes lie (:class:`Source`). They are read a chunk at a time,
+as the socket takes them and as the memory budget grants; a peer that takes nothing can be made to give its chunk back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from bridges.budget import Account, Kind
+from bridges.errors import LogError
 from kafka_front.wire.primitives import Buffer
 
 #: Buffers at least this long are sent by themselves; shorter ones are worth joining.
 _LONE = 16 * 1024
-#: What the transport is given at once: bounds what it may have to copy.
+#: What the transport is given at once: bounds what it may have to copy, and what a peer that stalls makes it keep.
 _PIECE = 256 * 1024
+_SCARCE_PIECE = 32 * 1024
+#: What is read of a source at once.
+CHUNK = 1024 * 1024
+_LEAST_CHUNK = 64 * 1024
+
+
+class Source(Protocol):
+    """Bytes that are read when they are wanted."""
+
+    left: int
+    """Bytes not read yet."""
+
+    def __len__(self) -> int: ...
+
+    def least(self) -> int:
+        """Bytes that the shortest read possible takes."""
+
+    def read(self, max_bytes: int, done: Callable[[list[Buffer], LogError | None], None]) -> None:
+        """The next bytes: ``max_bytes`` at most, but as many as :meth:`least` says. ``done`` may be called at once."""
+
+    def rewind(self, size: int) -> None:
+        """The last ``size`` bytes of the last read are wanted again."""
 
 
 class Outbox:
-    """Unsent bytes of one connection, in order. The transport's buffer limits must be zero."""
+    """Unsent bytes of one connection, in order. The transport's buffer limits must be zero.
 
-    __slots__ = ("_blocked", "_pieces", "_queued", "_transport")
+    ``moved`` is called when something was sent although the transport did not call. ``failed`` is called with a
+    sentence when a source cannot give what it promised: nothing more is sent then, and the connection must be cut.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    __slots__ = (
+        "_account",
+        "_chunk",
+        "_chunk_left",
+        "_chunk_source",
+        "_counted",
+        "_failed",
+        "_finished",
+        "_loop",
+        "_moved",
+        "_pieces",
+        "_promised",
+        "_pump_scheduled",
+        "_queued",
+        "_reading",
+        "_transport",
+        "blocked_since",
+        "starved",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        account: Account,
+        moved: Callable[[], None],
+        failed: Callable[[str], None],
+    ) -> None:
         self._transport = transport
-        self._pieces: deque[Buffer] = deque()
+        self._loop = loop
+        self._account = account
+        self._moved = moved
+        self._failed = failed
+        self._pieces: deque[Buffer | Source] = deque()
         self._queued = 0
-        self._blocked = False
+        self._promised = 0
+        self._counted = 0
+        self._pump_scheduled = False
+        # Bytes granted for the read under way.
+        self._reading = 0
+        self._chunk = CHUNK
+        # The source whose bytes are the first pieces, and how many of them are left.
+        self._chunk_source: Source | None = None
+        self._chunk_left = 0
+        self._finished: Callable[[], None] | None = None
+        self.starved = False
+        """Whether a source waits for memory: :meth:`go_on` when there is some."""
+        self.blocked_since: float | None = None
+        """Time of the loop since which the socket has taken less than one piece; None while it takes everything."""
 
     @property
     def unsent(self) -> int:
-        """Bytes the socket has not taken yet."""
-        return self._queued + self._transport.get_write_buffer_size()
+        """Bytes the socket has not taken yet, in memory or not."""
+        return self._queued + self._promised + self._transport.get_write_buffer_size()
 
-    def send(self, parts: list[Buffer]) -> None:
+    def send(self, parts: Sequence[Buffer | Source]) -> None:
         """Append ``parts`` and send what the socket takes."""
-        small: list[Buffer] = []
-        small_bytes = 0
+        run: list[Buffer] = []
         for part in parts:
-            size = len(part)
-            if size < _LONE and small_bytes + size <= _PIECE:
-                small.append(part)
-                small_bytes += size
+            if isinstance(part, bytes | memoryview | bytearray):
+                run.append(part)
                 continue
-            if small:
-                self._put(b"".join(small))
-                small, small_bytes = [], 0
-            if size <= _PIECE:
-                self._put(part)
-            else:
-                view = memoryview(part)
-                for start in range(0, size, _PIECE):
-                    self._put(view[start : start + _PIECE])
-        if small:
-            self._put(b"".join(small))
+            self._put(run)
+            run = []
+            self._pieces.append(part)
+            self._promised += part.left
+        self._put(run)
         self._pump()
 
-    def _put(self, piece: Buffer) -> None:
-        self._pieces.append(piece)
-        self._queued += len(piece)
+    def _put(self, parts: list[Buffer]) -> None:
+        for piece in _joined(parts):
+            self._pieces.append(piece)
+            self._queued += len(piece)
 
     def block(self) -> None:
         """The transport holds bytes (its ``pause_writing``)."""
-        self._blocked = True
+        self.blocked_since = self._loop.time()
 
     def unblock(self) -> None:
         """The transport holds nothing any more (its ``resume_writing``): go on."""
-        self._blocked = False
+        self.blocked_since = None
         self._pump()
+
+    def go_on(self) -> None:
+        """There may be memory again for a source that had to wait."""
+        self.starved = False
+        self._pump()
+        self._moved()
+
+    def _pump_later(self) -> None:
+        self._pump_scheduled = False
+        self._pump()
+        self._moved()
 
     def _pump(self) -> None:
         pieces = self._pieces
-        while pieces and not self._blocked:
-            piece = pieces.popleft()
-            self._queued -= len(piece)
+        most = _SCARCE_PIECE if self._account.scarce else _PIECE
+        while pieces and self.blocked_since is None:
+            piece = pieces[0]
+            if not isinstance(piece, bytes | memoryview | bytearray):
+                if self._reading or self.starved or self._pump_scheduled or not self._pull(piece):
+                    break
+                continue
+            size = len(piece)
+            if size > most:
+                view = memoryview(piece)
+                pieces[0] = view[most:]
+                piece, size = view[:most], most
+            else:
+                pieces.popleft()
+            self._queued -= size
+            if self._chunk_left:
+                self._chunk_left = max(0, self._chunk_left - size)
             self._transport.write(piece)  # blocks us through pause_writing if the socket does not take all of it
+        self._count()
+        if self._finished is not None and not pieces:
+            finished, self._finished = self._finished, None
+            finished()
 
-    def finish(self) -> None:
-        """Hand over everything at once: the transport is about to be closed and sends what it has."""
+    def _count(self) -> None:
+        held = self._queued + self._transport.get_write_buffer_size()
+        if held > self._counted:
+            self._account.take(Kind.RESPONSES, held - self._counted)
+        elif held < self._counted:
+            self._account.give(Kind.RESPONSES, self._counted - held)
+        self._counted = held
+
+    # --- sources ----------------------------------------------------------------------------------------------------
+
+    def _pull(self, source: Source) -> bool:
+        """Have the next chunk read; False when it is not there yet."""
+        least = source.least()
+        size = self._account.grant(Kind.READS, max(least, min(source.left, self._chunk)), least)
+        if not size:
+            self.starved = True
+            self._account.wait(least)
+            return False
+        self._reading = size
+        source.read(size, self._read_done)
+        return not self._reading
+
+    def _read_done(self, pieces: list[Buffer], error: LogError | None) -> None:
+        granted, self._reading = self._reading, 0
+        self._account.give(Kind.READS, granted)
+        if not self._pieces:
+            return  # the connection is gone
+        if error is not None:
+            self.drop()
+            self._failed(f"what a response promised cannot be read: {error}")
+            return
+        source = self._pieces[0]
+        assert not isinstance(source, bytes | memoryview | bytearray), "a source stays first until it is read"
+        if not source.left:
+            self._pieces.popleft()
+        size = sum(map(len, pieces))
+        self._promised -= size
+        self._queued += size
+        self._chunk_source, self._chunk_left = source, size
+        self._pieces.extendleft(reversed(_joined(pieces)))
+        self._count()
+        if self._chunk < CHUNK:
+            self._chunk *= 2
+        if not self._pump_scheduled:
+            # One chunk in a turn of the loop: a peer that takes everything at once is not the only one.
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump_later)
+
+    def shed(self) -> None:
+        """Give the memory of a chunk back that the socket does not take; it is read again when it does."""
+        left = self._chunk_left
+        source = self._chunk_source
+        if not left or source is None or self._reading:
+            return
+        dropped = 0
+        while dropped < left:
+            piece = self._pieces.popleft()
+            assert isinstance(piece, bytes | memoryview | bytearray)
+            dropped += len(piece)
+        assert dropped == left, "a chunk's pieces are not joined with others"
+        if not source.left:
+            self._pieces.appendleft(source)
+        source.rewind(left)
+        self._chunk_left = 0
+        self._chunk_source = None
+        self._queued -= left
+        self._promised += left
+        self._chunk = _LEAST_CHUNK
+        self._count()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when the transport has been given everything; it may be closed then and sends what it has."""
+        if self._promised or self._reading:
+            self._finished = then
+            self._pump()
+            return
         pieces, self._pieces = self._pieces, deque()
         self._queued = 0
         for piece in pieces:
+            assert isinstance(piece, bytes | memoryview | bytearray)
             self._transport.write(piece)
+        self._count()
+        then()
+
+    def drop(self) -> None:
+        """Forget everything: the connection is gone, or is about to be cut."""
+        self._pieces.clear()
+        self._queued = self._promised = self._chunk_left = 0
+        self._chunk_source = self._finished = None
+        self.starved = False
+        if self._counted:
+            self._account.give(Kind.RESPONSES, self._counted)
+            self._counted = 0
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer pieces, where that is worth a copy."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if length < _LONE and size + length <= _PIECE:
+            small.append(part)
+            size += length
+            continue
+        if small:
+            pieces.append(b"".join(small) if len(small) > 1 else small[0])
+            small, size = [], 0
+        if length < _LONE:
+            small, size = [part], length
+        else:
+            pieces.append(part)
+    if small:
+        pieces.append(b"".join(small) if len(small) > 1 else small[0])
+    return pieces

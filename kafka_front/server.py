@@ -20,6 +20,7 @@ from kafka_front.session import Connection, Observer
 log = structlog.get_logger(__name__)
 
 _BUDGET = 256 * 1024 * 1024
+_SHED_SECONDS = 1.0
 
 
 #: Connections that are looked at for an idle one, from the longest silent on, when a new one finds all places taken.
@@ -94,6 +95,7 @@ class Server:
         self._emptied: asyncio.Event | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_later()
+        self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
 
     async def listen(
         self, name: str, host: str, port: int, advertised: tuple[str, int] | None = None
@@ -175,6 +177,7 @@ class Server:
         self._stop_listening()
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._shedder.cancel()
         tasks = list(self._tasks)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=grace_seconds)
@@ -202,6 +205,16 @@ class Server:
         for connection in list(self.connections):
             if connection.receiving_since < slowest:
                 connection.close("a request was not complete in time")
+            elif connection.stalled_since < oldest:
+                connection.abort()
             elif connection.last_active < oldest and connection.idle:
                 connection.shut()
         self._sweep_later()
+
+    def _shed(self) -> None:
+        """While others need memory, nobody keeps what its client does not take."""
+        self._shedder = self.loop.call_later(_SHED_SECONDS, self._shed)
+        if self.budget.scarce or self.budget.waiting:
+            since = monotonic() - _SHED_SECONDS
+            for connection in self.connections:
+                connection.shed(since)

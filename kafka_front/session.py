@@ -124,7 +124,8 @@ class Connection(asyncio.BufferedProtocol):
     """A client's connection.
 
     Public for handlers: ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and
-    port clients of this listener must be told), ``attributes`` (state of services), ``principal``, on_close, close.
+    port clients of this listener must be told), ``attributes`` (state of services), ``principal``, ``account`` (the
+    memory it holds), on_close, close.
     """
 
     def __init__(self, server: Server, listener: str, advertised: tuple[str, int] | None) -> None:
@@ -142,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._advertised = advertised
         self._loop = server.loop
         self._budget = server.budget
-        self._account = server.budget.account(self._on_room)
+        self.account = server.budget.account(self._on_room)
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
         self._framer = Framer(server.receive_buffer, server.limits.frame_bytes, self._reserve)
@@ -170,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self.advertised = self._advertised or self.local
         self.last_active = monotonic()
         self._transport.set_write_buffer_limits(high=0)
-        self._outbox = Outbox(self._transport)
+        self._outbox = Outbox(self._transport, self._loop, self.account, self._check_unsent, self._cannot_send)
         if not self.server.admit(self):
             self._closing = True
             self._transport.abort()
@@ -210,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             size -= framer.reserved  # what was reserved for it is the frame's from now on
             framer.reserved = 0
         if size:
-            self._account.take(Kind.REQUESTS, size)
+            self.account.take(Kind.REQUESTS, size)
         self._work()
         if framer.blocked and not self._closing:
             framer.retry()
@@ -222,16 +223,16 @@ class Connection(asyncio.BufferedProtocol):
         """The bytes of a small frame that is not complete count as well: connections are many."""
         stashed = self._framer.stashed
         if stashed > self._stashed:
-            self._account.take(Kind.REQUESTS, stashed - self._stashed)
+            self.account.take(Kind.REQUESTS, stashed - self._stashed)
         elif stashed < self._stashed:
-            self._account.give(Kind.REQUESTS, self._stashed - stashed)
+            self.account.give(Kind.REQUESTS, self._stashed - stashed)
         self._stashed = stashed
 
     def _reserve(self, size: int) -> bool:
         """May a large frame be received? Not while what came before it keeps it from being started."""
         if self._waiting or (self._slots and not self._only_produce):
             return False
-        if not self._account.admit(Kind.REQUESTS, size, self._stashed):
+        if not self.account.admit(Kind.REQUESTS, size, self._stashed):
             return False
         self._stashed = 0
         return True
@@ -247,28 +248,38 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self._outbox is not None:
             self._outbox.unblock()
-            self._check_unsent(self._outbox)
+            self._check_unsent()
 
-    def _check_unsent(self, outbox: Outbox) -> None:
-        """Start no more requests while too much is unsent."""
-        unsent = outbox.unsent
+    def _check_unsent(self) -> None:
+        """Start no more requests while too much is unsent, or anything when memory is scarce."""
+        if self._outbox is None:
+            return
+        unsent = self._outbox.unsent
+        most = 0 if self._budget.scarce else self.server.limits.write_buffer_bytes
         if self._write_paused:
-            if unsent <= self.server.limits.write_buffer_bytes // 2:
+            if unsent <= most // 2:
                 self._write_paused = False
                 self._schedule()
                 self.maybe_resume()
-        elif unsent > self.server.limits.write_buffer_bytes:
+        elif unsent > most:
             self._write_paused = True
             if self._reading:
                 self._pause()
 
+    def _cannot_send(self, reason: str) -> None:
+        """The rest of a response cannot be had: the client must not take what comes next for it."""
+        self._tell_closed(reason, None, None)
+        self.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        if self._outbox is not None:
+            self._outbox.drop()
         self._outbox = None
         self._reading = False
         framer = self._framer
-        self._account.give(Kind.REQUESTS, framer.reserved + self._stashed)
+        self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
         framer.reserved = self._stashed = 0
         released = self._forget_waiting()
         for slot in self._slots:
@@ -279,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._output.clear()
         self._release(released)
-        self._account.close()
+        self.account.close()
         self.server.forget(self)
         callbacks, self._on_close = self._on_close, set()
         for callback in callbacks:
@@ -307,6 +318,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
+        self._tell_closed(reason, client_id, api)
+        self._close_transport()
+
+    def _tell_closed(self, reason: str, client_id: str | None, api: str | None) -> None:
         log.warning(
             "connection closed",
             reason=reason,
@@ -315,7 +330,6 @@ class Connection(asyncio.BufferedProtocol):
             peer="{}:{}".format(*self.peer),
             listener=self.listener,
         )
-        self._close_transport()
 
     def drain(self) -> None:
         """Start nothing more, and close as soon as what is in progress is answered."""
@@ -541,15 +555,13 @@ class Connection(asyncio.BufferedProtocol):
         self._output = []
         self._output_bytes = 0
         outbox.send(output)
-        self._check_unsent(outbox)
+        self._check_unsent()
 
     def _close_transport(self) -> None:
         """Close once everything answered so far has been sent."""
         self._flush()
-        if self._outbox is not None:
-            self._outbox.finish()
-        if self._transport is not None:
-            self._transport.close()
+        if self._outbox is not None and self._transport is not None:
+            self._outbox.finish(self._transport.close)
 
     # --- back-pressure ---------------------------------------------------------------------------------------------
 
@@ -562,7 +574,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._write_paused
             or self.in_flight > self.server.limits.connection_bytes
             or self._waiting_bytes > _QUEUED_BYTES
-            or self._account.crowded
+            or self.account.crowded
         )
 
     def _pause(self) -> None:
@@ -583,14 +595,28 @@ class Connection(asyncio.BufferedProtocol):
     def _release(self, size: int) -> None:
         if size:
             self.in_flight -= size
-            self._account.give(Kind.REQUESTS, size)
+            self.account.give(Kind.REQUESTS, size)
             if not self._reading:
                 self.maybe_resume()
 
     def _on_room(self) -> None:
-        """The budget has room for what this connection waits for."""
+        """The budget has room for what this connection waits for: what is to be sent goes first."""
+        if self._outbox is not None and self._outbox.starved:
+            self._outbox.go_on()
         if not self._reading:
             self.maybe_resume()
+
+    def shed(self, since: float) -> None:
+        """Give back memory of a response that the client has taken nothing of since then (monotonic clock)."""
+        if self.stalled_since < since and self._outbox is not None:
+            self._outbox.shed()
+
+    @property
+    def stalled_since(self) -> float:
+        """When the client was last known to take what it asked for (monotonic clock)."""
+        if self._outbox is None or self._outbox.blocked_since is None:
+            return _NOT_RECEIVING
+        return self._outbox.blocked_since
 
     def maybe_resume(self) -> None:
         """Read again if nothing stands against it any more; if it is memory, wait for that."""
@@ -603,17 +629,19 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return
         framer = self._framer
+        if self._outbox is not None and self._outbox.starved:
+            return
         if framer.blocked:
             framer.retry()
             if framer.blocked:
                 if not self._waiting and not self._slots:
-                    self._account.wait(framer.blocked_by, self._stashed)
+                    self.account.wait(framer.blocked_by, self._stashed)
                 return
             self._count_stash()
-        elif self._account.crowded:
-            self._account.wait()
+        elif self.account.crowded:
+            self.account.wait()
             return
-        self._account.stop_waiting()
+        self.account.stop_waiting()
         if framer.partial:
             self.receiving_since = min(self.receiving_since, monotonic())
         self._reading = True

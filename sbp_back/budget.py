@@ -284,6 +284,11 @@ class Account:
         self._budget.by_kind[target] += size
 
     @property
+    def scarce(self) -> bool:
+        """See :attr:`MemoryBudget.scarce`."""
+        return self._budget.scarce
+
+    @property
     def crowded(self) -> bool:
         """Not one more byte fits: nothing more should be received for it."""
         return not self._budget._fits(self, 1)

@@ -45,6 +45,9 @@ Ts = TypeVarTuple("Ts")
 
 _START = attrgetter("start")
 
+Locator = Callable[[int, int, int, int, int], tuple[int, int, int] | None]
+"""(start, end, bytes) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
+
 
 @dataclass(slots=True)
 class ClientOptions:
@@ -74,6 +77,8 @@ class Client:
         self._ranges: dict[int, list[RangeInfo]] = {}
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
         self._writers: dict[int, StreamWriter] = {}
+        self.locator: Locator | None = None
+        """Looks into the index of a range server in this process; see :meth:`locate`."""
 
     @property
     def pd(self) -> Carrier:
@@ -267,6 +272,22 @@ class Client:
         max_wait_ms: int,
     ) -> Fetch:
         return Fetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
+
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+        """(start, end, bytes of payload) of what :meth:`fetch` would find in the range of ``offset``.
+
+        None where only a range server elsewhere knows, and for batches that are not of this implementation's making:
+        who reads them may find other sizes.
+        """
+        ranges = self.known_ranges(stream_id)
+        if self.locator is None or not ranges:
+            return None
+        position = bisect_right(ranges, offset, key=_START) - 1
+        if position < 0:
+            return None
+        wanted = ranges[position]
+        end = limit if wanted.end < 0 else min(limit, wanted.end)
+        return None if offset >= end else self.locator(stream_id, wanted.index, offset, end, max_bytes)
 
     async def fetch_entries(
         self,

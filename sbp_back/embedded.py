@@ -161,6 +161,7 @@ async def start_embedded(
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
         undo.push_async_callback(server.close)
         client = Client(InProcessCarrier(pd.driver), connect_to_write, options.client)
+        client.locator = store.locate
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in DIALECT_OF}
         document = await start_document(
             client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}

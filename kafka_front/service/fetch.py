@@ -1,7 +1,8 @@
 """Fetch: answer at once or wait for enough bytes, then read whole batches (reference/kafka.md, rules 41-46).
 
 A waiting request is one object registered with its partitions' logs and one timer; there is no task. Batches at the
-tail come from memory, others through the backend, partition by partition in the order of the request.
+tail come from memory, others through the backend, partition by partition in the order of the request. What exceeds a
+first chunk is only located; it is read when the socket takes it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import struct
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bridges.budget import Kind
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.partition_log import PartitionLog
@@ -21,6 +23,7 @@ from kafka_front.dispatch import DEFERRED, Outcome, Registry
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
 from kafka_front.service.list_offsets import epoch_error
 from kafka_front.service.log_errors import code_of
+from kafka_front.service.stretch import Stretch
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -40,6 +43,8 @@ _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
+_AHEAD = 1024 * 1024
+"""Bytes of a response that are read before it is sent."""
 
 
 class _Slot:
@@ -71,9 +76,12 @@ class _Operation:
     """One Fetch request, from its arrival to its response."""
 
     __slots__ = (
+        "_ahead",
         "_answered",
         "_ctx",
         "_finished",
+        "_granted",
+        "_held",
         "_owner",
         "_position",
         "_request",
@@ -109,6 +117,10 @@ class _Operation:
         self._result: tuple[list[StoredBatch], LogError | None] = ([], None)
         self._room = min(request.max_bytes, owner.max_bytes)
         self._served: list[Key] = []
+        # Bytes that may still be read before the response is sent; those that the budget counts for it.
+        self._ahead = _AHEAD
+        self._granted = 0
+        self._held = 0
         self.response: FetchResponse | None = None
 
     # --- before reading -----------------------------------------------------------------------------------------
@@ -210,6 +222,12 @@ class _Operation:
         """The connection is gone: nobody waits any more."""
         self._finished = True
         self._stop_waiting()
+        self._release()
+
+    def _release(self) -> None:
+        if self._held:
+            self._ctx.connection.account.give(Kind.READS, self._held)
+            self._held = 0
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -229,19 +247,70 @@ class _Operation:
                 self._describe(slot, log)
                 self._position += 1
                 continue
+            wanted = min(slot.asked.max_bytes, max(self._room, 1))
+            most = self._grant(wanted)
+            if not most:
+                if self._locate(slot, log, slot.asked.fetch_offset, wanted):
+                    self._position += 1
+                    continue
+                most = 1  # a batch must be read to be served
             self._answered = self._resumes = False
-            log.read(slot.asked.fetch_offset, min(slot.asked.max_bytes, max(self._room, 1)), self._read_done)
+            log.read(slot.asked.fetch_offset, most, self._read_done)
             if not self._answered:
-                self._resumes = True
+                if not self._resumes:
+                    self._resumes = True
+                    self._ctx.connection.on_close(self.cancel)
                 return
             self._take(slot, *self._result)
             self._position += 1
         self._finish()
 
+    def _grant(self, wanted: int) -> int:
+        """Bytes that may be read of a partition before the response is sent."""
+        most = min(wanted, self._ahead) if self._ahead > 0 else 0
+        if most:
+            most = self._granted = self._ctx.connection.account.grant(Kind.READS, most, 1)
+            self._held += most
+        return most
+
+    def _settle(self, size: int) -> None:
+        """Count what was read instead of what was granted for it."""
+        granted, self._granted = self._granted, 0
+        account = self._ctx.connection.account
+        if size > granted:
+            account.take(Kind.READS, size - granted)
+        elif size < granted:
+            account.give(Kind.READS, granted - size)
+        self._held += size - granted
+        self._ahead -= size
+
+    def _locate(
+        self, slot: _Slot, log: PartitionLog, offset: int, wanted: int, begun: list[Buffer] | None = None
+    ) -> bool:
+        """Serve what lies at ``offset`` as a place, behind ``begun``; False if nothing can be."""
+        place = log.locate(offset, wanted)
+        if place is None:
+            return False
+        size = place.size
+        if begun is None:
+            self._describe(slot, log)
+        if size > wanted and (self._served or begun is not None):
+            return begun is None  # only the first batch of all may exceed the limits (rule 42)
+        stretch = Stretch(log, place.start, place.end, size, self._owner.checked)
+        parts: list[Any] = [stretch] if begun is None else [*begun, stretch]
+        slot.data.records = parts
+        self._room -= size
+        self._owner.metrics.topic(log.topic).fetched(0, place.end - place.start, size)
+        if begun is None:
+            self._served.append(slot.key)
+        return True
+
     def _read_done(self, batches: list[StoredBatch], error: LogError | None) -> None:
         """The read of the current slot is answered, within ``log.read`` or later."""
         if batches and batches[0].flags & FORMAT_MASK != _KAFKA:
             log = self._slots[self._position].log
+            if log is not None:
+                log.locatable = False
             if log is not None and self._owner.translates(log.stream_id, batches, self._translated):
                 return
         self._settle_read(batches, error)
@@ -272,13 +341,16 @@ class _Operation:
 
     def _take(self, slot: _Slot, batches: list[StoredBatch], error: LogError | None) -> None:
         log = slot.log
+        self._settle(sum(len(batch.payload) for batch in batches))
         if error is not None or log is None:
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if error is None else code_of(error))
             return
         self._describe(slot, log)
         if not batches or (self._served and len(batches[0].payload) > self._room):
             return  # only the first partition with data may exceed the limits (rule 42)
-        parts, invalid = self._owner.payloads(log.stream_id, batches)
+        offered = len(batches)
+        wanted = min(slot.asked.max_bytes, max(self._room, 1))
+        parts, invalid = self._owner.payloads(log, batches)
         if not parts:
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if invalid is None else code_of(invalid))
             return
@@ -286,13 +358,16 @@ class _Operation:
         size = sum(map(len, parts))
         slot.data.records = parts
         self._room -= size
-        self._owner.metrics.topic(log.topic).fetched(
-            len(batches), batches[-1].end_offset - batches[0].base_offset, size
-        )
+        end = batches[-1].end_offset
+        self._owner.metrics.topic(log.topic).fetched(len(batches), end - batches[0].base_offset, size)
+        if len(parts) == offered and wanted > size and end < log.last_stable_offset:
+            self._locate(slot, log, end, wanted - size, parts)
         self._served.append(slot.key)
 
     def _finish(self) -> None:
         self._finished = True
+        self._ctx.connection.forget_on_close(self.cancel)
+        self._release()  # the connection counts what it cannot send
         session = self._session
         response = FetchResponse(session_id=session.id if session is not None else 0)
         incremental = session is not None and self._request.session_epoch > 0
@@ -399,31 +474,40 @@ class Fetch:
         else:
             done([first._replace(flags=_KAFKA, payload=payload), *batches[1:]], None)
 
-    def payloads(self, stream_id: int, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
+    def payloads(self, log: PartitionLog, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
         """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that; or up
         to one of another protocol that takes too long after those before it."""
         parts: list[Buffer] = []
-        head = _BATCH_HEAD.unpack_from
         enough = self._translator.spent + _TRANSLATED_AT_ONCE
         for batch in batches:
-            payload = batch.payload
             try:
-                if batch.flags & FORMAT_MASK != _KAFKA:
-                    if parts and self._translator.spent >= enough:
-                        break
-                    told = self._translator.payload(stream_id, batch, FormatId.KAFKA)
-                    if told is None:
-                        break
-                    payload = told
-                # An SBP client may have stored anything as Kafka's; after a wrong length nothing could be read.
-                elif head(payload) != (batch.base_offset, len(payload) - _BEFORE_LENGTH, _MAGIC):
-                    raise BatchInvalid(f"the batch at offset {batch.base_offset} is not what it says it is")
+                if batch.flags & FORMAT_MASK == _KAFKA:
+                    parts.append(self.checked(batch))
+                    continue
+                log.locatable = False
+                if parts and self._translator.spent >= enough:
+                    break
+                told = self._translator.payload(log.stream_id, batch, FormatId.KAFKA)
+                if told is None:
+                    break
+                parts.append(told)
             except BatchInvalid as invalid:
                 return parts, invalid
-            except struct.error:
-                return parts, BatchInvalid(f"the batch at offset {batch.base_offset} is too short")
-            parts.append(payload)
         return parts, None
+
+    def checked(self, batch: StoredBatch) -> Buffer:
+        """The bytes of a batch stored in Kafka's format.
+
+        Raises BatchInvalid for one that is not what it says it is: an SBP client may have stored anything, and after a
+        wrong length a reader could read nothing more.
+        """
+        payload = batch.payload
+        try:
+            if _BATCH_HEAD.unpack_from(payload) == (batch.base_offset, len(payload) - _BEFORE_LENGTH, _MAGIC):
+                return payload
+        except struct.error:
+            pass
+        raise BatchInvalid(f"the batch at offset {batch.base_offset} is not what it says it is")
 
 
 def register(registry: Registry, service: KafkaService) -> None:

@@ -203,6 +203,10 @@ class DocumentStreams:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+        """Only the servers know."""
+        return None
+
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:
         """Batches from the one that contains ``offset``, as entries, about ``max_bytes`` bytes but at least one; none
         at the stream's end.

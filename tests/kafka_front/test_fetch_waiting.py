@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridges.budget import MemoryBudget
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import encode, parse_header
@@ -46,6 +47,7 @@ class Lab:
         self.loop = Loop()
         self.answers: list[FetchResponse] = []
         self.crashes = 0
+        self.budget = MemoryBudget(16 << 20, lambda call: None)
 
     async def start(self) -> PartitionLog:
         log = await self.world.boot()
@@ -66,7 +68,9 @@ class Lab:
         def crashed() -> None:
             self.crashes += 1
 
-        connection = SimpleNamespace(on_close=lambda _: None, forget_on_close=lambda _: None)
+        connection = SimpleNamespace(
+            on_close=lambda _: None, forget_on_close=lambda _: None, account=self.budget.account(lambda: None)
+        )
         ctx: Any = SimpleNamespace(version=version, connection=connection, respond=self.answers.append, crashed=crashed)
         return self.fetch.handle(ctx, request)
 

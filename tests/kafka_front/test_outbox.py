@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 
+from bridges.budget import MemoryBudget
 from kafka_front.outbox import Outbox
 from kafka_front.wire.primitives import Buffer
 
@@ -21,7 +22,10 @@ class Sender(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=0)
         self.transport = transport
-        self.outbox = Outbox(transport)
+        budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
+        self.account = budget.account(lambda: self.outbox.go_on() if self.outbox else None)
+        self.failures: list[str] = []
+        self.outbox = Outbox(transport, asyncio.get_running_loop(), self.account, lambda: None, self.failures.append)
 
     def pause_writing(self) -> None:
         assert self.outbox is not None
@@ -77,8 +81,7 @@ async def test_closing_sends_what_is_left_first() -> None:
     sender, peer = await connect()
     assert sender.outbox is not None
     sender.outbox.send([data])
-    sender.outbox.finish()
-    sender.transport.close()
+    sender.outbox.finish(sender.transport.close)
     received = bytearray()
     while chunk := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
         received += chunk

@@ -18,6 +18,8 @@ from sbp_back.range_server.store.segment import Segment
 
 Column: TypeAlias = "array[int] | memoryview"
 
+_ROWS_AT_ONCE = 1024
+
 META = 3
 """Numbers per row in ``Run.meta``: position in the segment, length, CRC-32."""
 
@@ -147,6 +149,45 @@ class StoredRange:
         if number < 0 or offset >= runs[number].end:
             return None
         return number, runs[number].row_of(offset)
+
+    def locate(self, offset: int, limit: int, max_bytes: int, overhead: int) -> tuple[int, int, int] | None:
+        """(base, end, bytes) of the entries from the one that contains ``offset``, as long as they follow one another.
+
+        At least one, then as many as fit in ``max_bytes``, counted without ``overhead`` bytes each.
+        """
+        found = self.find(offset) if offset < limit else None
+        if found is None:
+            return None
+        number, row = found
+        first = end = int(self.runs[number].bases[row])
+        size = 0
+        full = False
+        while not full:
+            run = self.runs[number]
+            rows = bisect_left(run.bases, limit)
+            at = row
+            while at < rows and not full:
+                to = min(at + _ROWS_AT_ONCE, rows)
+                lengths = run.meta[at * META + 1 : to * META : META]
+                more = sum(lengths) - overhead * (to - at)
+                if size + more <= max_bytes:
+                    size += more
+                    at = to
+                    continue
+                for length in lengths:
+                    full = end != first or at > row
+                    full = full and size + length - overhead > max_bytes
+                    if full:
+                        break
+                    size += length - overhead
+                    at += 1
+            if at > row:
+                end = run.row_end(at - 1)
+            number += 1
+            row = 0
+            if at < len(run.bases) or number == len(self.runs) or self.runs[number].first != end or end >= limit:
+                break
+        return first, end, size
 
     def gap(self) -> tuple[int, int] | None:
         """The first offsets in ``[min_offset, next_offset)`` that no run covers."""

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sbp_back.entry import entry_crc
+from sbp_back.entry import PREFIX_BYTES, entry_crc
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.model import Entry
 from sbp_back.range_server.store import reader
@@ -497,6 +497,18 @@ class Store:
             return None
         run = stored.runs[found[0]]
         return int(run.bases[found[1]]), run.row_end(found[1])
+
+    def locate(
+        self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int
+    ) -> tuple[int, int, int] | None:
+        """(start, end, bytes of payload) of what :meth:`read` would find, from the index alone; None if nothing.
+
+        For entries as this implementation packs them; those of others have more bytes in front of their payloads.
+        """
+        stored = self._log.state.ranges.get((stream_id, index))
+        if stored is None or offset < stored.min_offset:
+            return None
+        return stored.locate(offset, min(limit, stored.visible_end), max_bytes, PREFIX_BYTES)
 
     def read(self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int, done: ReadDone) -> None:
         """Entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
