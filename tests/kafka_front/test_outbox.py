@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
+from collections.abc import Callable
 
-from bridges.budget import MemoryBudget
-from kafka_front.outbox import Outbox
+import pytest
+
+from bridges.budget import Kind, MemoryBudget
+from bridges.errors import LogError
+from kafka_front.outbox import CHUNK, Outbox
 from kafka_front.wire.primitives import Buffer
 
 
@@ -22,7 +27,7 @@ class Sender(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=0)
         self.transport = transport
-        budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
+        self.budget = budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
         self.account = budget.account(lambda: self.outbox.go_on() if self.outbox else None)
         self.failures: list[str] = []
         self.outbox = Outbox(transport, asyncio.get_running_loop(), self.account, lambda: None, self.failures.append)
@@ -73,6 +78,166 @@ async def test_a_slow_reader_gets_everything_in_order_and_the_transport_holds_li
     assert sender.outbox.unsent == 0
     assert sender.most_held <= 256 * 1024
     sender.transport.close()
+    peer.close()
+
+
+class Pages:
+    """Bytes that are read a few at a time, now or in a later turn of the loop."""
+
+    def __init__(self, data: bytes, page: int = 10_000, later: bool = False, fails_at: int = 1 << 60) -> None:
+        self.data = data
+        self.page = page
+        self.later = later
+        self.fails_at = fails_at
+        self.left = len(data)
+        self.reads = 0
+        self.under_way = 0
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def least(self) -> int:
+        return min(self.left, self.page)
+
+    def read(self, max_bytes: int, done: Callable[[list[Buffer], LogError | None], None]) -> None:
+        assert not self.under_way, "one read at a time"
+        self.under_way += 1
+        self.reads += 1
+        if self.later:
+            asyncio.get_running_loop().call_soon(self._answer, max_bytes, done)
+        else:
+            self._answer(max_bytes, done)
+
+    def _answer(self, max_bytes: int, done: Callable[[list[Buffer], LogError | None], None]) -> None:
+        self.under_way -= 1
+        at = len(self.data) - self.left
+        if at >= self.fails_at:
+            done([], LogError("gone"))
+            return
+        size = min(self.left, max(max_bytes // self.page, 1) * self.page)
+        self.left -= size
+        done([self.data[start : min(start + self.page, at + size)] for start in range(at, at + size, self.page)], None)
+
+    def rewind(self, size: int) -> None:
+        self.left += size
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("page", [700, 90_000, 2_000_000])
+async def test_sources_are_read_as_the_peer_takes_them_with_little_in_memory(later: bool, page: int) -> None:
+    rng = random.Random(8)
+    data = rng.randbytes(9_000_000)
+    sender, peer = await connect()
+    outbox = sender.outbox
+    assert outbox is not None
+    cuts = [0, 3000, 5_000_000, 5_000_100, len(data)]
+    parts: list[Buffer | Pages] = [data[: cuts[1]]]
+    parts += [Pages(data[a:b], page, later) for a, b in itertools.pairwise(cuts[1:])]
+    parts.append(b"the end")
+    outbox.send(parts)
+    assert outbox.unsent > 8_000_000
+    received = bytearray()
+    most = 0
+    while len(received) < len(data) + 7:
+        received += await asyncio.get_running_loop().sock_recv(peer, rng.choice((100, 50_000, 400_000)))
+        most = max(most, sender.account.held)
+        if rng.random() < 0.05:
+            outbox.shed()
+    assert received == data + b"the end"
+    assert (outbox.unsent, sender.account.held, sender.failures) == (0, 0, [])
+    assert most <= max(CHUNK, page) + 256 * 1024
+    sender.transport.close()
+    peer.close()
+
+
+async def test_a_peer_that_takes_nothing_can_be_made_to_give_its_chunk_back() -> None:
+    data = random.Random(9).randbytes(5_000_000)
+    sender, peer = await connect()
+    outbox = sender.outbox
+    assert outbox is not None
+    pages = Pages(data)
+    outbox.send([pages])
+    assert sender.account.held > 500_000
+    outbox.shed()
+    assert sender.account.held <= 256 * 1024
+    reads = pages.reads
+    outbox.shed()
+    assert pages.reads == reads
+    assert outbox.unsent > 4_000_000
+    received = bytearray()
+    while len(received) < len(data):
+        received += await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+    assert received == data
+    sender.transport.close()
+    peer.close()
+
+
+async def test_a_source_that_fails_sends_nothing_more_and_says_so() -> None:
+    data = random.Random(10).randbytes(5_000_000)
+    sender, peer = await connect()
+    assert sender.outbox is not None
+    sender.outbox.send([Pages(data, fails_at=2_000_000), b"never"])
+    received = bytearray()
+    while not sender.failures:
+        received += await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+    assert "gone" in sender.failures[0]
+    sender.transport.abort()
+    while chunk := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
+        received += chunk
+    assert data.startswith(bytes(received))
+    assert len(received) < 3_200_000
+    peer.close()
+
+
+async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> None:
+    data = random.Random(11).randbytes(3_000_000)
+    sender, peer = await connect()
+    outbox = sender.outbox
+    assert outbox is not None
+    budget = sender.budget
+    hogs = [budget.account(lambda: None) for _ in range(3000)]
+    for hog in hogs:
+        hog.admit(Kind.REQUESTS, budget.share)
+    outbox.send([Pages(data)])
+    assert outbox.starved
+    assert sender.account.held == 0
+    for hog in hogs:
+        hog.give(Kind.REQUESTS, hog.held)
+    received = bytearray()
+    while len(received) < len(data):
+        received += await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+    assert received == data
+    sender.transport.close()
+    peer.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_closing_sends_what_sources_promised_first(later: bool) -> None:
+    data = random.Random(12).randbytes(3_000_000)
+    sender, peer = await connect()
+    assert sender.outbox is not None
+    sender.outbox.send([b"head", Pages(data, later=later), b"tail"])
+    sender.outbox.finish(sender.transport.close)
+    received = bytearray()
+    while chunk := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
+        received += chunk
+    assert received == b"head" + data + b"tail"
+    peer.close()
+
+
+async def test_a_lost_connection_gives_everything_back_also_with_a_read_under_way() -> None:
+    sender, peer = await connect()
+    outbox = sender.outbox
+    assert outbox is not None
+    pages = Pages(bytes(3_000_000), later=True)
+    outbox.send([pages])
+    while not pages.under_way:
+        await asyncio.get_running_loop().sock_recv(peer, 100_000)
+    outbox.drop()
+    sender.transport.abort()
+    while pages.under_way:
+        await asyncio.sleep(0)
+    assert sender.budget.held == 0
     peer.close()
 
 
