@@ -389,7 +389,9 @@ class Catalog:
                 connection.execute("DELETE FROM topics WHERE name = ?", (name,))
 
             try:
-                await self._db.run(commit)
+                # Before its streams go, which the placement driver never takes back: the topic must not come back with
+                # the power.
+                await self._db.run(commit, flush=True)
             except BaseException:
                 self._index(topic)
                 raise
@@ -557,7 +559,7 @@ class Catalog:
         def end_intent(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
 
-        intent = await self._db.run(write_intent)
+        intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
         options = self.options
         made = await asyncio.gather(
             *(self._client.create_stream(options.replica, options.ack_count) for _ in range(count)),
@@ -643,7 +645,10 @@ class Catalog:
                 await self._deleter_wake.wait()
             waiting = sorted(self._doomed)
             for start in range(0, len(waiting), _DELETE_CONCURRENCY):
-                await self._delete_batch(waiting[start : start + _DELETE_CONCURRENCY])
+                try:
+                    await self._delete_batch(waiting[start : start + _DELETE_CONCURRENCY])
+                except Exception as error:  # noqa: BLE001 - logged, counted and tried again
+                    self._barrier.caught("stream deletion", error)
             if self._doomed.isdisjoint(waiting):
                 delay = _RETRY_FIRST_S
             else:

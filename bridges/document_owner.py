@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridges.catalog import Catalog, Change
+from bridges.catalog import Catalog, Change, ChangeKind
 from bridges.errors import BatchInvalid, BatchTooLarge, LogDeleted, LogError, OffsetOutOfRange, StorageFull
 from bridges.formats import format_of
 from bridges.logs import Logs
@@ -26,7 +26,13 @@ class PartitionOwners:
         catalog.on_change.append(self._changed)
 
     def _changed(self, change: Change) -> None:
-        self._partitions = None
+        if self._partitions is None or change.topic is None:
+            return
+        for partition in change.topic.partitions:
+            if change.kind is ChangeKind.DELETED:
+                self._partitions.pop(partition.stream_id, None)
+            else:
+                self._partitions[partition.stream_id] = (change.topic.name, partition.index)
 
     def find(self, stream_id: int) -> PartitionOwner | None:
         """The owner of a stream's appends; None for a stream that is no partition's."""

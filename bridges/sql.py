@@ -166,9 +166,20 @@ class Database:
         self._loop.call_soon_threadsafe(_resolve, opened, None, None)
         try:
             while group := self._take():
-                self._execute(connection, group)
+                try:
+                    self._execute(connection, group)
+                except Exception as error:  # noqa: BLE001 - told to everybody who waits, and to the node
+                    failure = DatabaseDamaged(f"the node's database cannot be used any more: {error}")
+                    failure.__cause__ = error
+                    self._post(group, failure)
+                    self._refuse_all(failure)
         finally:
             connection.close()
+
+    def _refuse_all(self, failure: DatabaseDamaged) -> None:
+        """Nothing is known of the connection's state any more: nothing is executed until the end."""
+        while group := self._take():
+            self._post(group, failure)
 
     def _take(self) -> list[_Job]:
         with self._wake:
@@ -212,6 +223,10 @@ class Database:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         self.closures += len(group)
+        self._post(group, failure)
+
+    def _post(self, group: list[_Job], failure: Exception | None) -> None:
+        assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, group, failure)
 
@@ -225,11 +240,14 @@ class Database:
                 os.close(descriptor)
 
     def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
+        damaged: DatabaseDamaged | None = None
         for job in group:
             error = failure or job.error
             _resolve(job.future, job.result, error)
-            if isinstance(error, DatabaseDamaged) and self._on_failed is not None:
-                self._on_failed(error)
+            if isinstance(error, DatabaseDamaged):
+                damaged = error
+        if damaged is not None and self._on_failed is not None:
+            self._on_failed(damaged)  # when everybody is answered: it may raise
 
     def _connect(self) -> sqlite3.Connection:
         fresh = not self.path.exists() or self.path.stat().st_size == 0

@@ -236,6 +236,40 @@ async def test_a_cancelled_caller_does_not_stop_a_creation(home: Home) -> None:
     assert len(catalog.topic("t").partitions) == 2
 
 
+async def test_what_streams_depend_on_is_flushed_before_they_change_whatever_the_durability(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The placement driver keeps its word when power is lost: the catalog must not know less than it."""
+    happened: list[str] = []
+    submit, create, delete = home.db.submit, home.backend.create_stream, home.backend.delete_stream
+
+    def submitted(fn, *, flush=False):  # type: ignore[no-untyped-def]
+        happened.append("flushed" if flush else "written")
+        return submit(fn, flush=flush)
+
+    async def created(*args: int, **kwargs: int) -> StreamInfo:
+        happened.append("create")
+        return await create(*args, **kwargs)
+
+    async def deleted(stream_id: int) -> None:
+        happened.append("delete")
+        await delete(stream_id)
+
+    monkeypatch.setattr(home.db, "submit", submitted)
+    monkeypatch.setattr(home.backend, "create_stream", created)
+    monkeypatch.setattr(home.backend, "delete_stream", deleted)
+    await home.catalog.create_topic("t", 1)
+    assert happened[:2] == ["flushed", "create"]
+    happened.clear()
+    await home.catalog.delete_topic("t")
+    await home.no_doomed()
+    assert happened[:2] == ["flushed", "delete"]
+    happened.clear()
+    await home.catalog.next_epoch()
+    await home.catalog.allocate_producer_ids(5)
+    assert happened == ["flushed", "flushed"]
+
+
 async def test_a_broken_listener_costs_neither_the_change_nor_other_listeners_nor_the_deletion(home: Home) -> None:
     def broken(change: Change) -> None:
         raise RuntimeError("a bug in a listener")

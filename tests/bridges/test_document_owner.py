@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bridges.catalog import Catalog
 from bridges.config import Settings, load
+from bridges.document_owner import PartitionOwners
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import encode
 from bridges.node import Node
@@ -152,3 +154,22 @@ def test_bodies_are_not_copied_when_batches_are_parsed() -> None:
     body = batch.records[0].body
     assert isinstance(body, memoryview)
     assert body.obj is data
+
+
+async def test_owners_follow_the_catalog_change_by_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(settings_of(tmp_path), fronts=[])
+    await node.start()
+    owners = PartitionOwners(node.catalog, node.logs)
+    first = await node.catalog.create_topic("first", 2)
+    assert owners.find(first.partitions[1].stream_id) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "topics", None)  # there may be very many, and clients make them
+        second = await node.catalog.create_topic("second", 1)
+        await node.catalog.add_partitions("first", 3)
+        for partition in (*first.partitions, *second.partitions):
+            assert owners.find(partition.stream_id) is not None
+        await node.catalog.delete_topic("first")
+        for partition in first.partitions:
+            assert owners.find(partition.stream_id) is None
+        assert owners.find(second.partitions[0].stream_id) is not None
+    await node.stop()

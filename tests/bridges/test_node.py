@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -16,8 +16,9 @@ from bridges.data_dir import DataDirectory
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.front import Address
+from bridges.logs import Logs
 from bridges.node import Node, Phase
-from bridges.partition_log import Batch
+from bridges.partition_log import Batch, PartitionLog
 from bridges.progress import Committed
 from bridges.records import Record
 from sbp_back.errors import StoreError, StoreLocked
@@ -343,3 +344,27 @@ async def test_a_restart_believes_the_snapshots_of_the_stop_before_and_reads_not
         for _ in range(3):
             await append(node, "t", 0, 5)
         await node.stop()
+
+
+async def test_a_list_of_topics_looks_only_at_the_partitions_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(settings_of(tmp_path), fronts=[])
+    await node.start()
+    for topic in ("a", "b"):
+        await node.catalog.create_topic(topic, 2)
+    for _ in range(3):
+        await append(node, "a", 1, 5)
+
+    def everything(logs: Logs) -> Iterator[PartitionLog]:
+        raise AssertionError("every topic would look at all partitions of all")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Logs, "__iter__", everything)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{node.addresses['console']}/api/topics") as response,
+        ):
+            told = (await response.json())["topics"]
+    assert [(topic["name"], topic["records"]) for topic in told] == [("a", 3), ("b", 0)]
+    await node.stop()

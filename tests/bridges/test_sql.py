@@ -240,3 +240,38 @@ async def test_what_was_acknowledged_survives_kill(tmp_path: Path) -> None:
     db = await opened(tmp_path / "a.db")
     assert acknowledged <= set(await db.run(keys))
     await db.close()
+
+
+async def test_a_thread_that_meets_what_it_cannot_undo_answers_everybody_and_the_node_hears_of_it(
+    tmp_path: Path,
+) -> None:
+    failures: list[DatabaseDamaged] = []
+
+    def failed(error: DatabaseDamaged) -> None:
+        failures.append(error)
+        raise RuntimeError("a bug in whoever is told")
+
+    db = await opened(tmp_path / "a.db", on_failed=failed)
+    await db.run(insert(1))
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    entered, release = threading.Event(), threading.Event()
+
+    def break_it(connection: sqlite3.Connection) -> None:
+        entered.set()
+        release.wait()
+        connection.close()
+
+    together = [db.submit(break_it), db.submit(insert(2))]
+    await asyncio.to_thread(entered.wait)
+    later = db.submit(insert(3))
+    release.set()
+    for future in (*together, later, db.submit(insert(4))):
+        with pytest.raises(DatabaseDamaged):
+            await asyncio.wait_for(future, 10)
+    assert failures
+    assert told
+    await db.close()
+    db = await opened(tmp_path / "a.db")
+    assert await db.run(keys) == [1]
+    await db.close()
