@@ -170,7 +170,7 @@ class HttpSite:
         self._sweeper = loop.call_later(max(self._request_s / 4, 0.01), self._sweep, loop)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep_later(loop)
         oldest = monotonic() - self._request_s
         while (idle := next(iter(self._owing), None)) is not None and idle.since < oldest:
             self._drop(idle)
-        self._sweep_later(loop)

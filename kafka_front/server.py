@@ -200,6 +200,7 @@ class Server:
 
     def _sweep(self) -> None:
         """Close connections nobody used for long, and those that send too slowly: one timer for all of them."""
+        self._sweep_later()
         now = monotonic()
         oldest, slowest = now - self.limits.idle_seconds, now - self.limits.receive_seconds
         for connection in list(self.connections):
@@ -209,7 +210,6 @@ class Server:
                 connection.abort()
             elif connection.last_active < oldest and connection.idle:
                 connection.shut()
-        self._sweep_later()
 
     def _shed(self) -> None:
         """While others need memory, nobody keeps what its client does not take."""

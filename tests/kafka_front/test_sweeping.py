@@ -1,0 +1,35 @@
+"""One timer closes idle connections: nothing it meets may be the last thing it does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from kafka_front.dispatch import Registry
+from kafka_front.server import Server
+
+
+class Broken:
+    """A connection that sends too slowly and cannot be closed."""
+
+    receiving_since = -math.inf
+
+    def close(self, reason: str) -> None:
+        raise RuntimeError("a bug")
+
+
+async def test_a_connection_that_cannot_be_closed_does_not_end_the_sweeping() -> None:
+    server = Server(Registry())
+    first = server._sweeper
+    broken: Any = Broken()
+    server.connections[broken] = None
+    with pytest.raises(RuntimeError):
+        server._sweep()
+    assert server._sweeper is not first
+    assert server._sweeper is not None
+    assert server._sweeper.when() > asyncio.get_running_loop().time()
+    server.connections.clear()
+    await server.close()
