@@ -39,7 +39,7 @@ class World:
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
-                "message.max.bytes": 16_000_000,
+                "message.max.bytes": 16_700_000,
                 "linger.ms": 0,
                 "enable.idempotence": True,
             }
@@ -103,9 +103,9 @@ async def test_a_consumer_from_the_beginning_goes_on_behind_what_was_reclaimed(w
 
 
 async def test_consumers_that_ask_for_much_get_all_of_it(world: World) -> None:
-    """A record of 15.5 MB comes after one of a megabyte and a half; clients ask for 20 MB at once, and for one."""
-    sizes = [1_500_000, 15_500_000, 1000, 15_500_000, *[900_000] * 20]
-    await asyncio.to_thread(world.fill, "t", sizes, **{"max.message.bytes": 16_000_000})
+    """What a short record and the long one after it take together fits no frame, and clients ask for both."""
+    sizes = [150_000, 16_650_000, 1000, 16_650_000, *[900_000] * 20]
+    await asyncio.to_thread(world.fill, "t", sizes, **{"max.message.bytes": 16_700_000})
     for wanted in (20_000_000, 1_000_000):
         config = {"max.partition.fetch.bytes": wanted, "fetch.max.bytes": 40_000_000}
         read = await asyncio.to_thread(partial(world.read, "t", len(sizes), **config))
