@@ -11,6 +11,7 @@ from bridges.formats.compression import DEFAULT_LIMIT, Compression
 from bridges.formats.kafka import (
     CONTROL,
     HEADER_SIZE,
+    RECORD_MIN,
     TRANSACTIONAL,
     Header,
     check_batch,
@@ -110,7 +111,8 @@ def accept(
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no records for this partition")
     try:
         header = check_batch(records)
-        check_count(header, len(records) - HEADER_SIZE, limits.inflated_bytes)
+        if header.record_count * RECORD_MIN > len(records) - HEADER_SIZE:
+            check_count(header, len(records) - HEADER_SIZE, limits.inflated_bytes)
     except BatchInvalid as error:
         raise Refusal(code_of(error), str(error)) from error
     if len(records) > rules.max_message_bytes:
@@ -135,7 +137,8 @@ def accept(
     elif (
         rules.compacted
         or rules.bounds_past
-        or header.max_timestamp - now_ms > min(rules.after_max_ms, CLOCK_SKEW_MS)
+        or (ahead := header.max_timestamp - now_ms) > CLOCK_SKEW_MS
+        or ahead > rules.after_max_ms
         or header.max_timestamp < header.base_timestamp
     ):
         return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes), glances)
