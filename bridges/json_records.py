@@ -22,6 +22,10 @@ _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
 """Keys that reading adds and writing ignores, so that what was read can be written again."""
 
 
+_LONG_LINE = 64 * 1024
+_MOST_VALUES = 100_000
+"""Values (numbers, texts, members of lists and objects) of a longer line: each costs a good part of a microsecond."""
+_NO_VALUE = bytes(set(range(256)) - set(b'",[{'))
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -31,6 +35,8 @@ class BadLine(LogError):
 
 def parse_line(line: bytes) -> tuple[Record, int | None]:
     """The record of a line and the partition it asks for (None: by key). Raises BadLine."""
+    if len(line) > _LONG_LINE and _values(line) > _MOST_VALUES:
+        raise BadLine(f"more than {_MOST_VALUES} values in one line: give a large value as text")
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -46,6 +52,15 @@ def parse_line(line: bytes) -> tuple[Record, int | None]:
         _bytes(document, "key"), _bytes(document, "value"), _headers(document.get("headers")), max(-1, timestamp)
     )
     return record, partition
+
+
+def _values(line: bytes) -> int:
+    """About how many values a line of JSON has, told without making them; its texts are not looked into."""
+    left = line.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_VALUE)
+    strings = left.count(b'"') // 2
+    if strings > _MOST_VALUES:
+        return strings
+    return strings + sum(map(len, left.split(b'"')[::2]))
 
 
 def to_line(record: Record, partition: int) -> bytes:

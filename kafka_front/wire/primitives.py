@@ -6,7 +6,7 @@ Buffer = bytes | bytearray | memoryview
 
 #: Array elements one message may hold in total. A frame of the largest legal size could otherwise ask for tens of
 #: millions of objects, each a hundred times the size of its two bytes on the wire.
-MAX_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 17
 
 #: Kafka's own limit of a string, whichever way its length is encoded.
 MAX_STRING_BYTES = 0x7FFF
