@@ -42,6 +42,7 @@ from sbp_back.model import (
     DocumentResponse,
     FetchRequest,
     ListRangeRequest,
+    ListRangeResponse,
     Opcode,
     Request,
     Response,
@@ -61,6 +62,10 @@ _CAUTIOUS_BYTES = 4096
 """Received at once while memory is scarce: it is not known before whether there is room for it."""
 _LIST_BYTES = 1024 * 1024
 """Counted for a listing of ranges, whose answer may be much longer than itself."""
+_LONG_ELEMENTS = 256
+"""An answer of more elements is written in a thread."""
+_LONG_HEADER = 64 * 1024
+"""A request with a longer header, of thousands of elements, is read in a thread."""
 _LEAST_RATE = 4096
 """Bytes per second that a long frame must come with on average once it has taken ``stall_seconds``."""
 _FIRST_NEGATIVE_ID = 1 << 31
@@ -200,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered_bytes = 0
         self._write_paused = False
         self._read_paused = False
+        self._reading_request = False  # in a thread, and those behind it wait
         self._pumping = False
         self._pump_scheduled = False
         # Fetches that wait for room: most and least bytes they can do with, and what to call then.
@@ -361,6 +367,7 @@ class Connection(asyncio.BufferedProtocol):
         options = self._options
         return (
             self._write_paused
+            or self._reading_request
             or self._unanswered_bytes > options.max_unanswered_bytes
             or len(self._unanswered) >= options.max_unanswered_requests
         )
@@ -414,23 +421,42 @@ class Connection(asyncio.BufferedProtocol):
             status = Status(ErrorCode.BAD_REQUEST, f"stream id {stream_id - (1 << 32)} is negative")
             self.answer(asked, SystemErrorResponse(status))
             return
+        if len(frame.header) > _LONG_HEADER:
+            self._reading_request = True
+            reading = self._loop.run_in_executor(None, self._read_request, frame)
+            reading.add_done_callback(lambda done: self._was_read(asked, done.result()))
+        else:
+            self._take(asked, self._read_request(frame))
+
+    def _read_request(self, frame: Frame) -> Request | SystemErrorResponse | None:
+        """The request in a frame, or why there is none; None when the frame is to be ignored. Never raises."""
+        manners = self._dialect.manners
         try:
-            request = self._dialect.decode_request(
-                opcode, frame.header, frame.payload, frame.crc if len(frame.payload) else -1
+            return self._dialect.decode_request(
+                frame.opcode, frame.header, frame.payload, frame.crc if len(frame.payload) else -1
             )
         except DecodeError as error:
             message = f"this listener speaks {self._dialect.name}: {error}"
-            self.answer(asked, SystemErrorResponse(Status(manners.malformed, message)))
-            return
+            return SystemErrorResponse(Status(manners.malformed, message))
         except SbpError as error:
             if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
-                self._done(asked)
-                return
-            self.answer(asked, SystemErrorResponse(Status(error.code, error.message)))
-            return
+                return None
+            return SystemErrorResponse(Status(error.code, error.message))
         except Exception:  # noqa: BLE001 - logged and counted there
-            DEFECTS.caught("decoding a request")
-            self.answer(asked, SystemErrorResponse(DEFECT))
+            DEFECTS.caught("reading a request")
+            return SystemErrorResponse(DEFECT)
+
+    def _was_read(self, asked: Asked, request: Request | SystemErrorResponse | None) -> None:
+        self._reading_request = False
+        self._take(asked, None if self.is_lost else request)
+        self._pump()
+
+    def _take(self, asked: Asked, request: Request | SystemErrorResponse | None) -> None:
+        if request is None:
+            self._done(asked)
+            return
+        if isinstance(request, SystemErrorResponse):
+            self.answer(asked, request)
             return
         if type(request) is FetchRequest:
             request.room = asked
@@ -469,15 +495,28 @@ class Connection(asyncio.BufferedProtocol):
             if last:
                 self._done(asked)
             return
-        opcode = asked.opcode
+        if last and _elements(response) > _LONG_ELEMENTS:
+            writing = self._loop.run_in_executor(None, self._parts, asked, response)
+            writing.add_done_callback(lambda parts: self._send_answer(asked, parts.result(), True))
+        else:
+            self._send_answer(asked, self._parts(asked, response), last)
+
+    def _parts(self, asked: Asked, response: Response) -> list[Buffer]:
+        """What is sent as the answer. Never raises."""
         try:
-            parts = self._encode(asked.stream_id, opcode, response)
+            return self._encode(asked.stream_id, asked.opcode, response)
         except SbpError as error:
-            parts = self._encode(asked.stream_id, opcode, SystemErrorResponse(Status(error.code, error.message)))
+            status = Status(error.code, error.message)
         except Exception:  # noqa: BLE001 - logged and counted there
             # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
             DEFECTS.caught(f"writing {type(response).__name__}")
-            parts = self._encode(asked.stream_id, opcode, SystemErrorResponse(DEFECT))
+            status = DEFECT
+        return self._encode(asked.stream_id, asked.opcode, SystemErrorResponse(status))
+
+    def _send_answer(self, asked: Asked, parts: list[Buffer], last: bool) -> None:
+        if self._transport is None:
+            self._done(asked)
+            return
         size = self._write(parts)
         if asked.held:
             # What was reserved for it is what the socket has yet to take from now on.
@@ -741,6 +780,12 @@ class Connection(asyncio.BufferedProtocol):
         """For the log."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"client {name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"
+
+
+def _elements(response: Response) -> int:
+    if type(response) is ListRangeResponse:
+        return len(response.ranges)
+    return response.elements if isinstance(response, DocumentResponse) else 0
 
 
 def _weight(frame: Frame) -> int:

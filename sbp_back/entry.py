@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from sbp_back.errors import DecodeError
+from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.flat import Table, Unused, i16, i32, i64
 from sbp_back.frame import crc32
 from sbp_back.model import Buffer, Entry
@@ -72,10 +72,11 @@ def pack_entry(
     return Entry(stream_id, range_index, flags, base_offset, count, timestamp, payload, prefix)
 
 
-def parse_entries(buffer: Buffer) -> list[Entry]:
+def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
     """The entries that fill ``buffer``; their prefixes and payloads are slices of it.
 
-    Raises ``DecodeError`` when the bytes do not end with an entry, or an entry claims no records.
+    Raises ``DecodeError`` when the bytes do not end with an entry, or an entry claims no records; ``SbpError`` 1413
+    when there are more than ``most`` (-1: any number).
     """
     view = memoryview(buffer)
     size = len(view)
@@ -83,6 +84,8 @@ def parse_entries(buffer: Buffer) -> list[Entry]:
     entries: list[Entry] = []
     unpack = _PREFIX.unpack_from
     while at < size:
+        if len(entries) == most:
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"there are more than {most} entries")
         body = at + PREFIX_BYTES
         if body <= size:
             fixed, flags, range_index, count, stream_id, base, timestamp, length = unpack(view, at)

@@ -432,6 +432,11 @@ class DocumentResponse:
     throttle_ms: int = 0
     last: bool = True
 
+    @property
+    def elements(self) -> int:
+        """How many elements have to be written one by one."""
+        return 0
+
 
 Response = (
     SystemErrorResponse

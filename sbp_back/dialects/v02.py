@@ -64,6 +64,9 @@ from sbp_back.model import (
 MAX_REQUEST_HEADER = 64 * 1024
 """Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header."""
 
+MAX_APPEND_ENTRIES = 4096
+"""Entries an APPEND may carry. A frame has room for two hundred thousand empty ones, and the work is one for each."""
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 STATUS = Table(Status, i16("code"), Text("message"), Blob("detail"))
@@ -219,7 +222,7 @@ class DialectV02:
 
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
         if opcode == Opcode.APPEND:
-            entries = _entries(payload, crc)
+            entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
             return AppendRequest(unpack_append_request(header), entries)
         if opcode == Opcode.FETCH:
             return unpack_fetch_request(header)
@@ -286,8 +289,8 @@ def _entry_parts(entries: list[Entry]) -> list[Buffer]:
     return parts
 
 
-def _entries(payload: Buffer, crc: int) -> list[Entry]:
-    entries = parse_entries(payload)
+def _entries(payload: Buffer, crc: int, most: int = -1) -> list[Entry]:
+    entries = parse_entries(payload, most)
     if crc >= 0 and len(entries) == 1:
         entries[0].crc = crc
     return entries

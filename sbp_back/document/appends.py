@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Generator
 
 from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.carrier import Answer, Carrier
-from sbp_back.document.batch import FORMAT_FLAG, count_records, set_base_offset
+from sbp_back.document.batch import FORMAT_FLAG, counting_records, set_base_offset
 from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.document.timeouts import too_late
 from sbp_back.entry import pack_entry
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
-from sbp_back.handler import Reply
+from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
 from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.replica import MAX_ENTRY_PAYLOAD
@@ -21,6 +23,7 @@ from sbp_back.replica import MAX_ENTRY_PAYLOAD
 _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
 is taken, or clients in a hurry would fill the memory behind a slow disk."""
+_ITEMS_IN_A_TURN = 512
 _MAX_RESULTS = 16 * 1024
 """In one frame: each with its message, they must fit the header."""
 
@@ -33,12 +36,14 @@ class Appends:
         self._carrier = to_range_server
         self._loop = asyncio.get_running_loop()
         self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire)
+        self._working: deque[tuple[_Call, Generator[None, None, None]]] = deque()
         self.late_bytes = 0
         """Of batches whose time was up and that are under way still."""
 
     def handle(self, request: AppendBatchRequest, reply: Reply) -> None:
         """Whatever can be is handed over before this returns, in the order of the request: that is the order of
-        offsets, and of arrival."""
+        offsets, and of arrival. Of a request with very many batches or records the rest follows bit by bit, before
+        anything that arrives later."""
         call = _Call(self, request, reply)
         if not request.items:
             call.flush()
@@ -48,14 +53,64 @@ class Appends:
             return
         if request.timeout_ms > 0:
             self.deadlines.add(call, self._loop.time() + request.timeout_ms / 1000)
+        work = self._work(call, request.items)
+        if self._working or not self._go_on(call, work):
+            self._working.append((call, work))
+            if len(self._working) == 1:
+                self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Go on with the request that has more work than one turn of the loop should take; those after it wait."""
+        working = self._working
+        while working and self._go_on(*working[0]):
+            working.popleft()
+        if working:
+            self._loop.call_soon(self._turn)
+
+    def _go_on(self, call: _Call, work: Generator[None, None, None]) -> bool:
+        """Whether ``work`` came to its end."""
+        try:
+            next(work)
+        except StopIteration:
+            return True
+        except Exception:  # noqa: BLE001 - logged and counted there
+            DEFECTS.caught("an append")
+            call.refuse_all(SbpError(DEFECT.code, DEFECT.message))
+            return True
+        return False
+
+    def _work(self, call: _Call, items: list[AppendItem]) -> Generator[None, None, None]:
+        """Hands over the items in order, and yields whenever it has been busy for long."""
         entries: list[Entry] = []
         positions: list[int] = []
         upcoming: dict[int, tuple[int, int]] = {}
-        for position, item in enumerate(request.items):
+
+        def submit() -> None:
+            # Before others have their turn, who may append to the same streams.
+            if entries:
+                self._submit(call, positions[:], entries[:])
+                entries.clear()
+                positions.clear()
+            upcoming.clear()
+
+        for position, item in enumerate(items):
+            if position and position % _ITEMS_IN_A_TURN == 0:
+                submit()
+                yield
+            if call.item(position) is None:
+                continue  # its time was up
             try:
-                count = _count(item)
+                counting = _counting(item)
+                while True:
+                    next(counting)
+                    submit()
+                    yield
+            except StopIteration as end:
+                count = int(end.value)
             except SbpError as error:
                 call.refuse(position, error)
+                continue
+            if call.item(position) is None:
                 continue
             owner = self._lanes.owner_of(item.stream_id)
             if owner is not None:
@@ -68,8 +123,7 @@ class Appends:
             upcoming[item.stream_id] = (index, offset + count)
             positions.append(position)
             entries.append(_entry(item, index, offset, count))
-        if entries:
-            self._submit(call, positions, entries)
+        submit()
 
     def append_one(self, call: _Call, position: int, item: AppendItem, count: int) -> None:
         """The lane was found: append what had to wait for it."""
@@ -110,12 +164,13 @@ def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned) -
         done(-1, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log"))
 
 
-def _count(item: AppendItem) -> int:
+def _counting(item: AppendItem) -> Generator[None, None, int]:
+    """The number of records, :func:`counting_records`. Raises ``SbpError``."""
     if len(item.batch) > MAX_ENTRY_PAYLOAD:
         message = f"a record batch of {len(item.batch)} bytes exceeds {MAX_ENTRY_PAYLOAD}"
         raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
     try:
-        return count_records(item.batch)
+        return (yield from counting_records(item.batch))
     except DecodeError as error:
         raise SbpError(ErrorCode.BAD_REQUEST, str(error)) from error
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from sbp_back.control import ControlOptions, ask_repeatedly
 from sbp_back.document import messages as m
@@ -37,18 +37,26 @@ I = TypeVar("I")  # noqa: E741 - an item, as O is its outcome
 O = TypeVar("O")  # noqa: E741
 
 _OPTIONS = ControlOptions()
+_SIDE_BY_SIDE = 64
+_MAX_LISTED = 100_000
+"""Ranges in one answer; about what a frame holds."""
 
 
-async def each(items: Iterable[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, Status], O]) -> list[O]:
-    """``work`` for all items side by side; one that raises ``SbpError`` becomes what ``failed`` makes of it."""
+async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Callable[[I, Status], O]) -> list[O]:
+    """``work`` for all items, a bounded number side by side; one that raises ``SbpError`` becomes what ``failed`` makes
+    of it."""
+    results: list[O | None] = [None] * len(items)
+    left = iter(enumerate(items))
 
-    async def one(item: I) -> O:
-        try:
-            return await work(item)
-        except SbpError as error:
-            return failed(item, Status(error.code, error.message))
+    async def some() -> None:
+        for position, item in left:
+            try:
+                results[position] = await work(item)
+            except SbpError as error:
+                results[position] = failed(item, Status(error.code, error.message))
 
-    return list(await asyncio.gather(*(one(item) for item in items)))
+    await asyncio.gather(*(some() for _ in range(min(_SIDE_BY_SIDE, len(items)))))
+    return cast("list[O]", results)
 
 
 class Controls:
@@ -89,10 +97,7 @@ class Controls:
             case m.TrimStreamsRequest():
                 return m.TrimStreamsResponse(results=await each(request.items, self._trim_stream, _stream_failed))
             case m.ListRangesRequest():
-                listed = await each(
-                    request.owners, self._list_ranges, lambda owner, status: m.ListItemResult(owner, [], status)
-                )
-                return m.ListRangesResponse(results=listed)
+                return m.ListRangesResponse(results=await self._list_all(request.owners))
             case m.DescribeRangesRequest():
                 return m.DescribeRangesResponse(results=await each(request.ranges, self._describe_range, _range_failed))
             case m.SealRangesRequest():
@@ -163,6 +168,26 @@ class Controls:
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 
+    async def _list_all(self, owners: list[m.RangeOwner]) -> list[m.ListItemResult]:
+        """In all no more ranges than a frame holds: the same ones may be asked for many times."""
+        listed = 0
+
+        async def listing(owner: m.RangeOwner) -> m.ListItemResult:
+            nonlocal listed
+            if listed <= _MAX_LISTED:
+                result = await self._list_ranges(owner)
+                listed += len(result.ranges)
+            if listed > _MAX_LISTED:
+                raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"more than {_MAX_LISTED} ranges in one answer")
+            return result
+
+        # One after the other, so that none is listed only to find that there is no room for it.
+        return [
+            result
+            for owner in owners
+            for result in await each([owner], listing, lambda owner, status: m.ListItemResult(owner, [], status))
+        ]
+
     async def _list_ranges(self, owner: m.RangeOwner) -> m.ListItemResult:
         server = owner.range_server
         if owner.stream_id < 0 and (server is None or server.server_id < 0):
@@ -177,7 +202,12 @@ class Controls:
         assert server is not None
         request = ListRangeRequest(server_id=server.server_id)
         response = await ask_repeatedly(self._client.pd, request, ListRangeResponse, _OPTIONS)
-        return m.ListItemResult(owner, [self._told(known) for known in response.ranges])
+        ranges = []
+        for position, known in enumerate(response.ranges[: _MAX_LISTED + 1]):
+            ranges.append(self._told(known))
+            if position % _SIDE_BY_SIDE == 0:
+                await asyncio.sleep(0)
+        return m.ListItemResult(owner, ranges)
 
     async def _describe_range(self, wanted: m.RangeId) -> m.RangeItemResult:
         return m.RangeItemResult(wanted.stream_id, await self._range(wanted.stream_id, wanted.index))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MAX_WAIT_MS = 5 * 60 * 1000
 _FRAME_BYTES = 15 * 1024 * 1024
 """Results share a frame up to so many bytes; what remains of 16 MiB is for a batch that is longer on its own."""
+_STARTED_IN_A_TURN = 256
 _RESULT_BYTES = 128
 """Of a result in the frame's header, besides its message."""
 
@@ -49,10 +50,20 @@ class Fetches:
         if request.items:
             self._waiting.add(call)
         wait = 0 if self._stopping else max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
-        for position, item in enumerate(request.items):
-            self._start(call, position, item, max(1, request.min_bytes), wait)
-        if not request.items:
+        if request.items:
+            self._start_some(call, 0, max(1, request.min_bytes), wait)
+        else:
             call.flush()
+
+    def _start_some(self, call: _Call, first: int, min_bytes: int, wait: int) -> None:
+        """A request may ask for thousands of streams: so many in a turn of the loop."""
+        items = call.items
+        after = min(first + _STARTED_IN_A_TURN, len(items))
+        for position in range(first, after):
+            if call in self._waiting:  # else it was given up
+                self._start(call, position, items[position], min_bytes, wait)
+        if after < len(items):
+            asyncio.get_running_loop().call_soon(self._start_some, call, after, min_bytes, wait)
 
     def _start(self, call: _Call, position: int, item: FetchItem, min_bytes: int, wait: int) -> None:
         def fetch() -> None:
@@ -108,6 +119,10 @@ class _Call:
         self._results: list[FetchItemResult] = []
         self._size = 0
         self._scheduled = False
+
+    @property
+    def items(self) -> list[FetchItem]:
+        return self._request.items
 
     @property
     def room(self) -> Room | None:

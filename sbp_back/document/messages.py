@@ -271,52 +271,61 @@ class FetchBatchResponse(DocumentResponse):
 
 
 @dataclass(slots=True)
-class ListRangesResponse(DocumentResponse):
+class ControlResponse(DocumentResponse):
+    """Base of the answers to what is asked about streams and ranges."""
+
+    @property
+    def elements(self) -> int:
+        return sum(1 + len(getattr(result, "ranges", ())) for result in getattr(self, "results", ()))
+
+
+@dataclass(slots=True)
+class ListRangesResponse(ControlResponse):
     results: list[ListItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class SealRangesResponse(DocumentResponse):
+class SealRangesResponse(ControlResponse):
     results: list[RangeItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class SyncRangesResponse(DocumentResponse):
+class SyncRangesResponse(ControlResponse):
     results: list[SyncItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class DescribeRangesResponse(DocumentResponse):
+class DescribeRangesResponse(ControlResponse):
     results: list[RangeItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class NextRangeResponse(DocumentResponse):
+class NextRangeResponse(ControlResponse):
     range: DocumentRange | None = None
 
 
 @dataclass(slots=True)
-class CreateStreamsResponse(DocumentResponse):
+class CreateStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class DeleteStreamsResponse(DocumentResponse):
+class DeleteStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class UpdateStreamsResponse(DocumentResponse):
+class UpdateStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class DescribeStreamsResponse(DocumentResponse):
+class DescribeStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class TrimStreamsResponse(DocumentResponse):
+class TrimStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 

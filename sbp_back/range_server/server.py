@@ -26,6 +26,7 @@ from sbp_back.model import (
     ListRangeResponse,
     PingRequest,
     PingResponse,
+    RangeInfo,
     RangeServerInfo,
     RangeServerMetrics,
     Request,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 logger = logging.getLogger(__name__)
+
+_LISTED_IN_A_TURN = 500
 
 
 @dataclass(slots=True)
@@ -138,7 +141,7 @@ class RangeServer:
             case DeleteStreamRequest():
                 self._controls.delete_stream(request, reply)
             case ListRangeRequest():
-                reply(ListRangeResponse(ranges=[state.info() for state in self._listed(request)]))
+                self._list(request, reply)
             case GoAway():
                 pass
             case _:
@@ -151,14 +154,24 @@ class RangeServer:
                     )
                 )
 
-    def _listed(self, request: ListRangeRequest) -> list[RangeState]:
-        if request.server_id not in (-1, self._options.server_id):
-            return []
-        if request.stream_id >= 0:
-            return self._table.of_stream(request.stream_id)
-        if request.server_id < 0:
-            return []
-        return [state for stream_id in self._table.stream_ids() for state in self._table.of_stream(stream_id)]
+    def _list(self, request: ListRangeRequest, reply: Reply) -> None:
+        stream_ids: list[int] = []
+        if request.server_id in (-1, self._options.server_id):
+            if request.stream_id >= 0:
+                stream_ids = [request.stream_id]
+            elif request.server_id >= 0:
+                stream_ids = self._table.stream_ids()
+        self._list_on(stream_ids, 0, [], reply)
+
+    def _list_on(self, stream_ids: list[int], first: int, found: list[RangeInfo], reply: Reply) -> None:
+        """A server may have a hundred thousand ranges: so many streams in a turn of the loop."""
+        after = first + _LISTED_IN_A_TURN
+        for stream_id in stream_ids[first:after]:
+            found += [state.info() for state in self._table.of_stream(stream_id)]
+        if after < len(stream_ids):
+            self._loop.call_soon(self._list_on, stream_ids, after, found, reply)
+        else:
+            reply(ListRangeResponse(ranges=found))
 
     def next_offset(self, stream_id: int, index: int) -> int:
         """The base of the only entry an open range lets in now; -1 when the range takes none or is not here."""

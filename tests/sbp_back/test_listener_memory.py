@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,12 @@ import pytest
 
 from sbp_back.budget import Kind, MemoryBudget
 from sbp_back.dialects import DIALECTS
+from sbp_back.dialects.v02 import MAX_APPEND_ENTRIES
+from sbp_back.document import controls
 from sbp_back.document import messages as m
+from sbp_back.document.batch import RECORDS_IN_A_TURN
 from sbp_back.entry import pack_entry
+from sbp_back.errors import ErrorCode
 from sbp_back.frame import FrameReader, encode_frame, receive_buffer
 from sbp_back.handler import Reply
 from sbp_back.listener import Listener, ListenerOptions
@@ -20,16 +25,23 @@ from sbp_back.model import (
     AppendRequest,
     AppendResponse,
     AppendResult,
+    CreateRangeRequest,
     FetchRequest,
     FetchResponse,
+    ListRangeRequest,
+    ListRangeResponse,
     PingRequest,
     PingResponse,
+    RangeInfo,
+    RangeServerInfo,
     Request,
     Response,
     Status,
+    SystemErrorResponse,
 )
 from sbp_back.range_server.store import Files, StoreOptions
-from tests.sbp_back.document_lab import appended, batch, carrier, created, running, write
+from sbp_back.range_server.store.reader import MAX_ENTRIES
+from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, running, write
 
 DIALECT = DIALECTS["sbp-0.2"]
 MIB = 1024 * 1024
@@ -488,3 +500,172 @@ async def test_catch_up_fetches_of_the_document_are_all_answered_and_bounded(
 async def test_batches_of_the_document_count_with_the_copy_that_gets_their_offset() -> None:
     request = m.AppendBatchRequest(0, [m.AppendItem(1, 0, batch(bytes(1000))), m.AppendItem(1, 1, batch(b"x"))])
     assert request.working_bytes == sum(len(item.batch) for item in request.items)
+
+
+# --- work by numbers ------------------------------------------------------------------------------------------------
+
+
+async def test_an_append_of_more_entries_than_a_turn_should_cost_is_refused_and_the_connection_goes_on() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        client = await connect(listener.address)
+        entries = [pack_entry(1, 0, 0, k, 1, 5, b"") for k in range(MAX_APPEND_ENTRIES + 1)]
+        client.send(AppendRequest(0, entries))
+        _, response = await client.response()
+        assert isinstance(response, SystemErrorResponse)
+        assert response.status.code == ErrorCode.PAYLOAD_TOO_LARGE
+        client.send(AppendRequest(0, entries[:-1]))
+        await until(lambda: len(handler.appends) == 1)
+        assert len(handler.appends[0][0].entries) == MAX_APPEND_ENTRIES
+        handler.answer()
+        _, response = await client.response()
+        assert isinstance(response, AppendResponse)
+        await client.close()
+
+
+async def test_a_read_returns_a_bounded_number_of_small_entries(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        total = MAX_ENTRIES + 1000
+        await asyncio.gather(*(write(writer, b"") for _ in range(total)))
+        first = await embedded.client.fetch_entries(stream, 0, 16 * MIB)
+        assert len(first) == MAX_ENTRIES
+        rest = await embedded.client.fetch_entries(stream, first[-1].end_offset, 16 * MIB)
+        assert [entry.base_offset for entry in first + rest] == list(range(total))
+
+
+async def test_a_long_listing_is_made_and_written_beside_the_loop() -> None:
+    """Others are answered meanwhile."""
+    ranges = [RangeInfo(k, 1, 0, 0, -1, [RangeServerInfo(1, "host:1")], 1, 1) for k in range(20_000)]
+    writing = threading.Event()
+    loop_thread = threading.get_ident()
+    threads = set()
+
+    class Recorded(type(DIALECT)):  # type: ignore[misc]
+        def encode_response(self, opcode, response):  # type: ignore[no-untyped-def]
+            if isinstance(response, ListRangeResponse):
+                threads.add(threading.get_ident())
+                assert writing.wait(30)
+            return super().encode_response(opcode, response)
+
+    class Listing(Stalled):
+        def handle(self, request: Request, reply: Reply) -> None:
+            if isinstance(request, ListRangeRequest):
+                reply(ListRangeResponse(ranges=ranges))
+            else:
+                super().handle(request, reply)
+
+    shared = budget(64 * MIB)
+    listener = Listener(Listing(), Recorded(), "127.0.0.1", 0, None, shared)
+    await listener.start()
+    client = await connect(listener.address)
+    client.send(ListRangeRequest(server_id=1))
+    client.send(PingRequest(b"", b"meanwhile"))
+    assert await client.response() == (2, PingResponse(b"", b"meanwhile"))
+    writing.set()
+    number, response = await client.response()
+    assert number == 1
+    assert isinstance(response, ListRangeResponse)
+    assert len(response.ranges) == 20_000
+    assert threads
+    assert loop_thread not in threads
+    await client.close()
+    await listener.close()
+    assert shared.held == 0
+
+
+async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        server = embedded.range_server
+        for k in range(1200):
+            await embedded.client.channel(server.info).carrier.call(CreateRangeRequest(RangeInfo(k, 1, 0, 0)))
+        got: list[Response] = []
+        server.handle(ListRangeRequest(server_id=server.info.server_id), got.append)
+        assert not got, "not in one go"
+        await until(lambda: bool(got))
+        assert isinstance(got[0], ListRangeResponse)
+        assert sorted(known.stream_id for known in got[0].ranges) == list(range(1200))
+
+
+async def test_the_documents_listings_share_what_a_frame_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "_MAX_LISTED", 20)
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        for _ in range(15):
+            await created(to)
+        server = RangeServerInfo(embedded.range_server.info.server_id)
+        request = m.ListRangesRequest(0, [m.RangeOwner(server) for _ in range(1000)])
+        response = await ask(to, request, m.ListRangesResponse)
+        assert [len(result.ranges) for result in response.results] == [15, *[0] * 999]
+        assert {result.status.code for result in response.results[1:]} == {ErrorCode.PAYLOAD_TOO_LARGE}
+
+
+async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        await appended(to, stream, b"body")
+        assert len(await embedded.client.fetch_entries(stream, 0, 1)) == 1, "its ranges are known"
+        server = embedded.document.server
+        got: list[Response] = []
+        items = [m.FetchItem(stream, k, 0, 1) for k in range(1000)]
+        server.handle(m.FetchBatchRequest(0, 0, items), got.append)
+        assert not got, "not in one go"
+        await until(lambda: isinstance(got[-1], m.FetchBatchResponse) and got[-1].last if got else False)
+        results = [one for part in got if isinstance(part, m.FetchBatchResponse) for one in part.results]
+        assert sorted(one.request_index for one in results) == list(range(1000))
+        assert server.waiting_fetches == 0
+
+
+def short_records(count: int) -> bytearray:
+    """A batch of records of one byte without a meta."""
+    one = batch(b"x")
+    head = 13 + int.from_bytes(one[9:13], "big")
+    return one[:head] + (bytes(7) + b"\1x") * count
+
+
+async def test_appends_of_many_batches_or_records_take_several_turns_and_keep_their_order(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        await appended(to, stream, b"first")
+        server = embedded.document.server
+        got: dict[str, list[m.AppendItemResult]] = {"records": [], "batches": [], "last": []}
+
+        def collect(name: str) -> Reply:
+            def reply(part: Response) -> None:
+                assert isinstance(part, m.AppendBatchResponse)
+                got[name] += part.results
+
+            return reply
+
+        records = 3 * RECORDS_IN_A_TURN
+        requests = {
+            "records": [m.AppendItem(stream, 0, short_records(records))],
+            "batches": [m.AppendItem(stream, k, batch(b"%d" % k)) for k in range(2000)],
+            "last": [m.AppendItem(stream, 0, batch(b"last"))],
+        }
+        for name, items in requests.items():
+            server.handle(m.AppendBatchRequest(0, items), collect(name))
+        await until(lambda: bool(got["last"]))
+        await until(lambda: len(got["batches"]) == 2000)
+        assert [one.base_offset for one in got["records"]] == [1]
+        in_order = sorted(got["batches"], key=lambda one: one.request_index)
+        assert [one.base_offset for one in in_order] == [1 + records + k for k in range(2000)]
+        assert [one.base_offset for one in got["last"]] == [1 + records + 2000]
+
+
+async def test_a_request_of_thousands_of_elements_is_read_beside_the_loop_and_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        client = await connect(embedded.addresses["sbp-v0.1"], "sbp-v0.1")
+        client.send(m.DescribeStreamsRequest(0, list(range(100_000))))
+        client.send(PingRequest(b"", b"behind it"))
+        answered = {}
+        for _ in range(2):
+            number, response = await client.response()
+            answered[number] = response
+        assert answered[2] == PingResponse(b"", b"behind it")
+        described = answered[1]
+        assert isinstance(described, m.DescribeStreamsResponse)
+        assert len(described.results) == 100_000
+        await client.close()

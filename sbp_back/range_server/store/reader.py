@@ -12,6 +12,9 @@ from sbp_back.range_server.store.files import Files
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.range_server.store.segment import Segment
 
+MAX_ENTRIES = 4096
+"""Entries one read returns at most: small ones cost by their number, not by their bytes."""
+
 Row = tuple[int, int, int, int]
 """Base offset, position, length, CRC-32."""
 
@@ -40,7 +43,7 @@ class Plan:
 def plan_read(stored: StoredRange, offset: int, limit: int, max_bytes: int, gap_bytes: int) -> Plan:
     """The entries from the one that contains ``offset``, as long as they begin before ``limit`` and are contiguous.
 
-    At least one entry, then as many as fit in ``max_bytes``.
+    At least one entry, then as many as fit in ``max_bytes``, up to ``MAX_ENTRIES``.
     """
     plan = Plan(stored.stream_id, stored.index, [], 0)
     found = stored.find(offset)
@@ -49,6 +52,7 @@ def plan_read(stored: StoredRange, offset: int, limit: int, max_bytes: int, gap_
         return plan
     number, row = found
     total = 0
+    left = MAX_ENTRIES
     span: Span | None = None
     runs = stored.runs
     while True:
@@ -58,8 +62,9 @@ def plan_read(stored: StoredRange, offset: int, limit: int, max_bytes: int, gap_
         meta = run.meta
         for at in range(row, len(bases)):
             base = bases[at]
-            if base >= limit:
+            if base >= limit or not left:
                 break
+            left -= 1
             position, length, crc = meta[at * META : at * META + META]
             total += length
             if total > max_bytes and span is not None:
