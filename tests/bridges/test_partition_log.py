@@ -150,7 +150,7 @@ async def test_a_snapshot_that_claims_more_than_is_durable_is_not_used() -> None
 
 
 async def test_reads_come_from_memory_or_the_backend_and_only_below_the_high_watermark() -> None:
-    world = World(tail_cache_bytes=200)
+    world = World(tail_cache_bytes=600)
     log = await world.boot()
     for _ in range(5):
         log.append(batch(2), world.done)

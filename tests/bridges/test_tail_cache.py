@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.records import StoredBatch
+from bridges.tail_cache import _OVERHEAD as OVERHEAD
 from bridges.tail_cache import Tail, TailCache
 
 
@@ -18,7 +22,7 @@ operations = st.lists(
 )
 
 
-@given(operations, st.integers(0, 2000))
+@given(operations, st.integers(0, 20_000))
 def test_it_never_exceeds_its_budget_and_never_answers_wrongly(ops, budget) -> None:  # type: ignore[no-untyped-def]
     cache = TailCache(budget)
     tails = [Tail(cache) for _ in range(3)]
@@ -42,13 +46,23 @@ def test_it_never_exceeds_its_budget_and_never_answers_wrongly(ops, budget) -> N
             start = next(i for i, b in enumerate(items) if b.base_offset <= offset < b.end_offset)
             assert found == items[start : start + len(found)]
             assert len(found) == 1 or sum(len(b.payload) for b in found) <= 150
+            assert tail.bytes_from(offset, 0) == len(found[0].payload)
+            assert tail.bytes_from(offset, 1 << 40) == sum(len(b.payload) for b in items[start:])
+            size = sum(len(b.payload) for b in found)
+            assert tail.measure(offset, 150, end) == (found[0].base_offset, found[-1].end_offset, size)
+            first = found[0]
+            assert tail.measure(offset, 150, first.base_offset + 1) == (
+                first.base_offset,
+                first.end_offset,
+                len(first.payload),
+            )
             following = items[start + len(found) :]
             if following:
                 assert sum(len(b.payload) for b in found) + len(following[0].payload) > 150
 
 
 def test_a_budget_that_fits_keeps_everything() -> None:
-    cache = TailCache(1000)
+    cache = TailCache(10 * (100 + OVERHEAD))
     tail = Tail(cache)
     for i in range(10):
         tail.append(batch(i, 1, 100))
@@ -59,12 +73,35 @@ def test_a_budget_that_fits_keeps_everything() -> None:
 
 
 def test_cleared_batches_give_their_room_back_in_turn() -> None:
-    cache = TailCache(300)
+    cache = TailCache(300 + 2 * OVERHEAD)
     first, second = Tail(cache), Tail(cache)
     first.append(batch(0, 1, 200))
     first.clear()
     second.append(batch(0, 1, 100))
-    assert cache.total == 300
+    assert cache.total == 300 + 2 * OVERHEAD
     second.append(batch(1, 1, 100))
-    assert cache.total == 200
+    assert cache.total == 200 + 2 * OVERHEAD
     assert second.read(0, 1000) == [batch(0, 1, 100), batch(1, 1, 100)]
+
+
+@pytest.mark.parametrize("size", [10, 1000, 40_000, 60_000, 99_999])
+def test_what_a_batch_keeps_alive_is_counted_or_let_go(size: int) -> None:
+    budget = 3_000_000
+    cache = TailCache(budget)
+    tail = Tail(cache)
+    frames: list[weakref.ref[Frame]] = []
+    for base in range(200):
+        frame = Frame(100_000)
+        frames.append(weakref.ref(frame))
+        tail.append(StoredBatch(base, base + 1, 1, memoryview(frame)[:size]))
+        del frame
+    assert cache.total <= budget
+    alive = sum(len(frame) for frame in (ref() for ref in frames) if frame is not None)
+    assert alive <= budget
+    found = tail.read(199, 10)
+    assert found is not None
+    assert len(found[0].payload) == size
+
+
+class Frame(bytearray):
+    """What batches are views of; weak references to it can be had."""
