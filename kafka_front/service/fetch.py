@@ -45,6 +45,8 @@ _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
 _AHEAD = 1024 * 1024
 """Bytes of a response that are read before it is sent."""
+_ENTRY_BYTES = 100
+"""More than a backend counts for a batch besides its payload."""
 
 
 class _Slot:
@@ -84,6 +86,7 @@ class _Operation:
         "_held",
         "_owner",
         "_position",
+        "_read_up_to",
         "_request",
         "_result",
         "_resumes",
@@ -121,6 +124,7 @@ class _Operation:
         self._ahead = _AHEAD
         self._granted = 0
         self._held = 0
+        self._read_up_to = 0
         self.response: FetchResponse | None = None
 
     # --- before reading -----------------------------------------------------------------------------------------
@@ -255,6 +259,7 @@ class _Operation:
                     continue
                 most = 1  # a batch must be read to be served
             self._answered = self._resumes = False
+            self._read_up_to = most
             log.read(slot.asked.fetch_offset, most, self._read_done)
             if not self._answered:
                 if not self._resumes:
@@ -361,7 +366,10 @@ class _Operation:
         end = batches[-1].end_offset
         self._owner.metrics.topic(log.topic).fetched(len(batches), end - batches[0].base_offset, size)
         if len(parts) == offered and wanted > size and end < log.last_stable_offset:
-            self._locate(slot, log, end, wanted - size, parts)
+            # A read that ended although the next batch had fitted met something that has to be told at its own offset.
+            following = log.locate(end, 1)
+            if following is not None and size + following.size + _ENTRY_BYTES * (offered + 1) > self._read_up_to:
+                self._locate(slot, log, end, wanted - size, parts)
         self._served.append(slot.key)
 
     def _finish(self) -> None:

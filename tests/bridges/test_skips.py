@@ -230,7 +230,7 @@ def test_a_kafka_client_reads_past_a_damaged_batch_once_an_operator_has_skipped_
     node_factory: Callable[..., NodeProcess],
 ) -> None:
     node = node_factory()
-    producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 1000})
     for number in range(6):
         for _ in range(2):
             producer.produce("t", f"batch number {number}!", partition=0)
