@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sbp_back.errors import StoreError, StoreLocked
+from sbp_back.range_server.store.files import Files, make_directories
 
 
 class DataDirectory:
@@ -20,7 +21,7 @@ class DataDirectory:
         self.database = path / "node.db"
         self.backend = path / "sbp"
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directories(Files(), path)
             # Never truncated before the lock is held: the file tells who holds it.
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

@@ -17,6 +17,7 @@ from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.range_server.store.files import Files, make_directories
 from sbp_back.serving import ListenAt, advertised, listen, run_all
 
 STATE_FILE = "pd.sqlite"
@@ -40,7 +41,7 @@ class StateLock:
     def __init__(self, data_dir: Path) -> None:
         path = data_dir / LOCK_FILE
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            make_directories(Files(), data_dir)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error

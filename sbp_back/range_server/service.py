@@ -49,7 +49,6 @@ async def open_store(data_dir: Path, options: StoreOptions) -> Store:
     """
 
     def opened() -> Store:
-        data_dir.mkdir(parents=True, exist_ok=True)
         return Store.open(data_dir, options)
 
     store = await asyncio.to_thread(opened)

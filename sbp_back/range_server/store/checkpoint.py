@@ -116,6 +116,12 @@ class Kept:
     path: Path
 
 
+def position_of(path: Path) -> int:
+    """The log position that the name of a checkpoint tells; 0 for a file that no store gave its name."""
+    digits = path.stem.partition("-")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
+
+
 def save(files: Files, directory: Path, checkpoint: Checkpoint, newest: Kept | None) -> Kept:
     """Make a checkpoint durable, then remove all others but ``newest``, from now on the second newest."""
     target = checkpoint_path(directory, checkpoint.lsn)

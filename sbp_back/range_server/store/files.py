@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sbp_back.model import Buffer
@@ -76,6 +77,10 @@ class Files:
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
+    def make_directory(self, path: Path) -> None:
+        """Raises ``FileExistsError`` when there is one."""
+        os.mkdir(path)
+
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and removals in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -115,6 +120,19 @@ def write_file_durably(files: Files, path: Path, parts: Sequence[Buffer]) -> Non
         files.close(fd)
     files.rename(temporary, path)
     files.sync_directory(path.parent)
+
+
+def make_directories(files: Files, path: Path) -> None:
+    """Make a directory, and those above it as far as they are missing, so that none of them vanishes in a crash."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with suppress(FileExistsError):
+            files.make_directory(directory)
+        with suppress(PermissionError):  # one may write into a directory without being allowed to open it
+            files.sync_directory(directory.parent)
 
 
 def read_range(files: Files, fd: int, offset: int, size: int) -> bytearray:

@@ -83,6 +83,11 @@ class GroupHeader:
     flags: int
 
     @property
+    def flushed(self) -> bool:
+        """Whether nothing behind this group was written before it was on the disk."""
+        return not self.flags & FLAG_NOT_FLUSHED
+
+    @property
     def body_at(self) -> int:
         """Offset of the first body from the start of the group."""
         return GROUP_HEADER_BYTES + RECORD_BYTES * self.count

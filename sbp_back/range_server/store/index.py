@@ -207,7 +207,7 @@ class StoredRange:
         if run is None or run.segment is not segment:
             run = self.tail = Run(self, segment, base, end, array("q"), array("I"), 0)
             self.runs.append(run)
-            segment.runs.add(run)
+            segment.runs[run] = None
         run.bases.append(base)  # type: ignore[union-attr]
         run.meta.extend((position, length, crc))  # type: ignore[union-attr]
         run.end = self.next_offset = end
@@ -228,7 +228,7 @@ class StoredRange:
         else:
             run = Run(self, segment, base, end, array("q", (base,)), array("I", (position, length, crc)), length)
             self.runs.insert(at, run)
-            segment.runs.add(run)
+            segment.runs[run] = None
         segment.live += length
         return True
 
@@ -239,7 +239,7 @@ class StoredRange:
             self.runs.insert(bisect_left(self.runs, run.first, key=_first), run)
         else:
             self.runs.append(run)
-        run.segment.runs.add(run)
+        run.segment.runs[run] = None
         run.segment.live += run.live
 
     def cut(self, begin: int, end: int) -> None:
@@ -315,13 +315,13 @@ class StoredRange:
         self._detach(run)
         self.runs[number : number + 1] = parts
         for part in parts:
-            part.segment.runs.add(part)
+            part.segment.runs[part] = None
             part.segment.live += part.live
         if was_tail and parts and parts[-1].end == self.next_offset:
             self.tail = parts[-1]
 
     def _detach(self, run: Run) -> None:
-        run.segment.runs.discard(run)
+        run.segment.runs.pop(run, None)
         run.segment.live -= run.live
         if self.tail is run:
             self.tail = None

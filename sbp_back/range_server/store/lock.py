@@ -28,7 +28,7 @@ class DirectoryLock:
         self._files = options.files
         self._directory = directory
         path = directory / "LOCK"
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = self._files.open(path, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,7 +36,7 @@ class DirectoryLock:
                 raise StoreLocked(f"{directory} is in use by another process") from error
             self._load(wal, options)
         except BaseException:
-            os.close(self._fd)
+            self.release()
             raise
 
     def _load(self, wal: Path, options: StoreOptions) -> None:
@@ -109,7 +109,7 @@ class DirectoryLock:
         self._files.sync_directory(self._directory)
 
     def release(self) -> None:
-        os.close(self._fd)
+        self._files.close(self._fd)
 
 
 def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:

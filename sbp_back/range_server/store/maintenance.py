@@ -26,15 +26,22 @@ from sbp_back.range_server.store.writer import Control, Copies, Item
 
 
 class Maintenance:
-    """``submit`` hands an item to the writer; ``on_space`` is told the free bytes of the disk when they are known."""
+    """``submit`` hands an item to the writer; ``on_space`` is told the free bytes of the disk when they are known, and
+    ``on_failing``, on another thread, that the log could not be flushed."""
 
     def __init__(
-        self, log: Log, background: Background, submit: Callable[[Item], None], on_space: Callable[[int], None]
+        self,
+        log: Log,
+        background: Background,
+        submit: Callable[[Item], None],
+        on_space: Callable[[int], None],
+        on_failing: Callable[[OSError], None],
     ) -> None:
         self._log = log
         self._background = background
         self._submit = submit
         self._on_space = on_space
+        self._on_failing = on_failing
         self._saving = False
         self._deleting = False
         self._doomed: list[Segment] = []
@@ -61,9 +68,11 @@ class Maintenance:
         work = [(segment, columns_of(segment)) for segment in sealed]
         checkpoint = take_checkpoint(log)
         previous = log.newest
+        loose = loose_segments(log)
 
         def save() -> tuple[list[tuple[Segment, SegmentIndex]], Kept]:
             indexes: list[tuple[Segment, SegmentIndex]] = []
+            self._flush(loose)
             for segment, columns in work:
                 indexes.append((segment, _seal_file(log, segment, columns)))
             return indexes, checkpoints.save(log.files, log.ckpt, checkpoint, previous)
@@ -84,6 +93,15 @@ class Maintenance:
 
         self._saving = True
         self._background(save, saved)
+
+    def _flush(self, loose: list[Segment]) -> None:
+        """On another thread. A flush that failed is the end, as it is for the writer."""
+        for segment in loose:
+            try:
+                flush_segment(self._log, segment)
+            except OSError as error:
+                self._on_failing(error)
+                raise
 
     # --- deciding
 
@@ -138,13 +156,14 @@ class Maintenance:
         if not self._doomed:
             return
         doomed = list(self._doomed)
+        loose = loose_segments(log)
 
         def delete() -> int:
+            self._flush(loose)  # the trims and copies that made them superfluous
             for segment in doomed:
                 for path in (segment.path, segment.index_path):
                     if path.exists():  # an attempt before may have got half way
                         log.files.unlink(path)
-            log.files.sync_directory(log.wal)
             return log.files.free_bytes(log.directory)
 
         def deleted(result: int | OSError) -> None:
@@ -288,13 +307,34 @@ def take_checkpoint(log: Log) -> Checkpoint:
 
 def save_everything(log: Log) -> None:
     """Indexes of all segments and a checkpoint, so that the next start has nothing to scan. Raises ``OSError``."""
+    for segment in loose_segments(log):
+        flush_segment(log, segment)
     for segment in log.segments[:-1]:
         if not segment.indexed:
             _seal_file(log, segment, columns_of(segment))
     save_index(log.files, log.active, columns_of(log.active))
     if log.fallback is None or log.checkpoint_lsn != log.lsn:
-        log.newest, log.fallback = checkpoints.save(log.files, log.ckpt, take_checkpoint(log), log.newest), log.newest
-        log.stats.checkpoints += 1
+        save_checkpoint(log)
+
+
+def save_checkpoint(log: Log) -> None:
+    """A checkpoint of the state as it is; all of the log must be on the disk. Raises ``OSError``."""
+    log.newest, log.fallback = checkpoints.save(log.files, log.ckpt, take_checkpoint(log), log.newest), log.newest
+    log.stats.checkpoints += 1
+
+
+def loose_segments(log: Log) -> list[Segment]:
+    """Segments that may hold what is not on the disk: with flushes there are none."""
+    return [] if log.options.durable else [s for s in log.segments if s is log.active or not s.indexed]
+
+
+def flush_segment(log: Log, segment: Segment) -> None:
+    """Have everything that was written to a segment on the disk. Raises ``OSError``."""
+    fd = log.files.open(segment.path, os.O_RDWR)
+    try:
+        log.files.sync(fd)
+    finally:
+        log.files.close(fd)
 
 
 def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:
@@ -303,7 +343,6 @@ def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> Segment
     fd = log.files.open(segment.path, os.O_RDWR)
     try:
         log.files.truncate(fd, max(segment.used, BLOCK))
-        log.files.sync(fd)
     finally:
         log.files.close(fd)
     return index

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class SegmentFactory:
             files.sync_directory(self.directory)
         except BaseException:
             files.close(fd)
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # after the rename it has another name; half made files are removed at start
+                files.unlink(temporary)
             raise
         return Segment(base, size, salt, path), fd
 
@@ -164,26 +166,28 @@ class Preparer:
 
     def _run(self) -> None:
         try:
-            self._prepare()
+            while True:
+                with self._changed:
+                    while not self._stopping and not self._has_work():
+                        self._changed.wait()
+                    if self._stopping:
+                        return
+                self.prepare()
         except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
             self._on_error(error)
 
-    def _prepare(self) -> None:
-        while True:
-            with self._changed:
-                while not self._stopping and not self._has_work():
-                    self._changed.wait()
-                if self._stopping:
-                    return
-                create = self._wants_next()
-                if create:
-                    assert self._segment is not None
-                    base = self._segment.end
-                    self._creating = True
+    def prepare(self) -> None:
+        """Do the next thing there is to be done, if any."""
+        with self._changed:
+            create = self._wants_next()
             if create:
-                self._create(base)
-            else:
-                self._zero_ahead()
+                assert self._segment is not None
+                base = self._segment.end
+                self._creating = True
+        if create:
+            self._create(base)
+        else:
+            self._zero_ahead()
 
     def _create(self, base: int) -> None:
         prepared: tuple[Segment, int] | None = None

@@ -3,6 +3,13 @@
 The end of the log is where no whole group follows. If an undamaged group with a later number lies anywhere behind
 that place, a group that was acknowledged is damaged, for group n+1 is written only after group n is durable: then the
 store is not opened. Otherwise the rest is the torn write of a crash, and is cut.
+
+Groups that were never flushed (durability ``os``) come and go in any order with a loss of power, so they are cut from
+the first one that is missing. What lies before any checkpoint was flushed whatever the groups say of themselves, and a
+store makes one before it writes anything behind groups that it replayed: those behind are all of one kind.
+
+What was read may be in the page cache only. Replayed groups that nobody knows to be on the disk are written once more:
+a flush alone would not do, for after one that failed the kernel takes its pages for clean.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from pathlib import Path
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
-from sbp_back.range_server.store.files import Files, read_range
+from sbp_back.range_server.store.files import Files, read_range, write_all
 from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
 from sbp_back.range_server.store.index import Run, StoredRange, StoreState
@@ -27,6 +34,8 @@ from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.replay import apply_records, apply_rows
 from sbp_back.range_server.store.scan import Group, SegmentScanner
 from sbp_back.range_server.store.segment import Segment
+
+_COPY_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -44,6 +53,8 @@ class Recovered:
     fallback: Kept | None = None
     """An older one that would have done as well."""
     scanned_bytes: int = 0
+    replayed: bool = False
+    """There were groups behind the checkpoint, or something was cut off there."""
     cut_bytes: int = 0
     """Bytes behind the end of the log that were not a whole group."""
     messages: list[str] = field(default_factory=list)
@@ -60,6 +71,10 @@ class Recovery:
         self._files: Files = options.files
         self._cluster_id = cluster_id
         self._result = Recovered()
+        self._floor = 0
+        """Everything before this log position was flushed."""
+        self._unsure: dict[int, tuple[Segment, int, int]] = {}
+        """Parts of segments with groups that may not have been flushed: base -> (segment, begin, end)."""
 
     def run(self) -> Recovered:
         result = self._result
@@ -76,6 +91,7 @@ class Recovery:
                 self._load_rows(segment, checkpoint.lsn)
         number = next((number for number, s in enumerate(segments) if s.end >= start), len(segments))
         self._replay(segments, number, start)
+        self._write_again()
         self._finish(segments, checkpoint)
         return result
 
@@ -116,6 +132,7 @@ class Recovery:
     def _choose_checkpoint(self, segments: list[Segment]) -> Checkpoint | None:
         result = self._result
         files = checkpoints.checkpoint_files(self._ckpt)
+        self._floor = max(map(checkpoints.position_of, files), default=0)
         rejected: list[str] = []
         chosen: Checkpoint | None = None
         for path in files:
@@ -226,16 +243,24 @@ class Recovery:
                     continue
                 if later is not None:
                     found = f"segment {later[0].path.name}, position {later[1]}"
+            lost = found is not None and self._never_flushed(segments[number:], position)
+            if lost:
+                found = None
+                result.messages.append(
+                    f"the log is cut in segment {segment.path.name} at {position}: what was written behind that place "
+                    "with durability os was not flushed, and a part of it is lost"
+                )
             if found is not None:
                 self._damage(
                     f"segment {segment.path.name}, position {position}: group {result.seq} is missing or damaged, "
                     f"but there is a later one in {found}"
                 )
-            if file_size > position and (found is not None or start != segment.base + position):
+            result.replayed = lost or found is not None or start < segment.base + position
+            if file_size > position and result.replayed:
                 self._cut(segment, position)
             unused = segments[number + 1 :]
             del segments[number + 1 :]
-            if unused and found is None and unused[0].base == segment.end:
+            if unused and found is None and not lost and unused[0].base == segment.end:
                 result.spare = unused.pop(0)
                 result.spare.used = BLOCK  # it has room but no groups: a checkpoint must not point behind it
             for other in unused:
@@ -243,6 +268,8 @@ class Recovery:
                     self._files.unlink(other.path)
                 else:
                     self._files.rename(other.path, other.path.with_suffix(".damaged"))
+            if unused:
+                self._files.sync_directory(self._wal)  # their groups must not turn up behind new ones
             return
 
     def _replay_segment(self, segment: Segment, position: int) -> tuple[int, int, str | None]:
@@ -259,6 +286,7 @@ class Recovery:
                 if not self._apply(segment, group):
                     break
                 result.seq += 1
+                self._note_unsure(segment, group)
                 position = group.end
                 result.scanned_bytes += group.header.size
             segment.used = position
@@ -266,6 +294,38 @@ class Recovery:
             if found is None and later is not None:
                 found = f"segment {segment.path.name}, position {later[0]}"
             return position, scanner.file_size, found
+
+    def _note_unsure(self, segment: Segment, group: Group) -> None:
+        if group.header.flushed:
+            # Written after everything before it was on the disk.
+            self._unsure = {segment.base: (segment, group.position, group.end)}
+        else:
+            begin = self._unsure[segment.base][1] if segment.base in self._unsure else group.position
+            self._unsure[segment.base] = (segment, begin, group.end)
+
+    def _write_again(self) -> None:
+        """What was read is on the disk afterwards, and what was cut is not."""
+        for segment, begin, end in self._unsure.values():
+            fd = self._files.open(segment.path, os.O_RDWR)
+            try:
+                for at in range(begin, end, _COPY_BYTES):
+                    data = read_range(self._files, fd, at, min(_COPY_BYTES, end - at))
+                    write_all(self._files, fd, data, at)
+                self._files.sync(fd)
+            finally:
+                self._files.close(fd)
+
+    def _never_flushed(self, segments: list[Segment], position: int) -> bool:
+        """Whether nothing from ``position`` of the first segment on has ever been flushed."""
+        if segments[0].base + position < self._floor:
+            return False
+        for number, segment in enumerate(segments):
+            with self._opened(segment.path) as fd:
+                scanner = SegmentScanner(self._files, fd, segment.base, segment.salt)
+                at = BLOCK if number else position
+                if scanner.find_group(at, self._result.seq, flushed=True) is not None:
+                    return False
+        return True
 
     def _apply(self, segment: Segment, group: Group) -> bool:
         try:
@@ -296,9 +356,9 @@ class Recovery:
                     f"segment {segment.path.name} is cut at {position}: the last write was torn"
                 )
             self._files.truncate(fd, position)
-            self._files.sync(fd)
         finally:
             self._files.close(fd)
+        self._unsure.setdefault(segment.base, (segment, position, position))
 
     # --- afterwards
 

@@ -77,20 +77,21 @@ class SegmentScanner:
             yield group
             position = group.end
 
-    def find_group(self, position: int, min_seq: int) -> tuple[int, int] | None:
-        """(position, seq) of a group with an undamaged header at or after ``position``, numbered from ``min_seq``."""
+    def find_group(self, position: int, min_seq: int, flushed: bool = False) -> tuple[int, int] | None:
+        """(position, seq) of a group with an undamaged header at or after ``position``, numbered from ``min_seq``; with
+        ``flushed`` only of one that was flushed."""
         at: int | None = position
         while at is not None and at < self.file_size:
             data_at = self._files.next_data(self._fd, at)
             if data_at is None:
                 return None
             at = max(at, data_at - data_at % BLOCK)
-            chunk = read_range(self._files, self._fd, at, _SEARCH_STEP)
+            chunk = read_range(self._files, self._fd, at, min(_SEARCH_STEP, self.file_size - at))
             hit = chunk.find(GROUP_MAGIC)
             while hit >= 0:
                 if hit % BLOCK == 0:
                     header = self._header_at(at + hit)
-                    if header is not None and header.seq >= min_seq:
+                    if header is not None and header.seq >= min_seq and (header.flushed or not flushed):
                         return at + hit, header.seq
                 hit = chunk.find(GROUP_MAGIC, hit + 1)
             at += _SEARCH_STEP
@@ -116,7 +117,8 @@ class SegmentScanner:
         """A view that has the bytes ``[position, position + size)``, as far as the file does, and where they begin."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
-            self._window = read_range(self._files, self._fd, position, max(size, _WINDOW))
+            window = max(size, min(_WINDOW, self.file_size - position))
+            self._window = read_range(self._files, self._fd, position, window)
             self._window_at = position
             at = 0
         return memoryview(self._window), at

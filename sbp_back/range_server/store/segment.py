@@ -45,7 +45,7 @@ class Segment:
         self.path = path
         self.used = BLOCK
         self.live = 0
-        self.runs: set[Run] = set()
+        self.runs: dict[Run, None] = {}
         self.sealed = False
         self.indexed = False
         self.damaged = False

@@ -18,14 +18,14 @@ from sbp_back.entry import PREFIX_BYTES, entry_crc
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.model import Entry
 from sbp_back.range_server.store import reader
-from sbp_back.range_server.store.files import read_range
+from sbp_back.range_server.store.files import is_disk_full, make_directories, read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.idxfile import host_is_supported
 from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
 from sbp_back.range_server.store.lock import DirectoryLock
 from sbp_back.range_server.store.log import Log
-from sbp_back.range_server.store.maintenance import Maintenance, save_everything
+from sbp_back.range_server.store.maintenance import Maintenance, save_checkpoint, save_everything
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.reader import Plan
@@ -70,7 +70,7 @@ class Store:
         self._writes_here = False
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
-        self._maintenance = Maintenance(log, self._background, self._submit, self._space_is)
+        self._maintenance = Maintenance(log, self._background, self._submit, self._space_is, self._disk_failing)
         self._timer: asyncio.TimerHandle | None = None
         self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
         self._closed = False
@@ -94,8 +94,7 @@ class Store:
         wal = path / "wal"
         ckpt = path / "ckpt"
         for directory in (wal, ckpt):
-            directory.mkdir(parents=True, exist_ok=True)
-        options.files.sync_directory(path)
+            make_directories(options.files, directory)
         lock = DirectoryLock(path, wal, options)
         try:
             recovered = Recovery(wal, ckpt, options, lock.cluster_id).run()
@@ -105,6 +104,8 @@ class Store:
             log.fallback = recovered.fallback
             store = cls(log, lock, recovered)
             store._load(recovered)
+            if recovered.replayed:
+                store._settle()
         except BaseException:
             lock.release()
             raise
@@ -127,6 +128,16 @@ class Store:
             log.segments.append(self._writer.segment)
         log.active.sealed = False
         self._space_is(log.files.free_bytes(log.directory))
+
+    def _settle(self) -> None:
+        """What was replayed is on the disk now; whatever comes next may be written with another durability."""
+        try:
+            save_checkpoint(self._log)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._log.stats.maintenance_errors += 1
+            self._log.stats.last_maintenance_error = str(error)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; from now on everything happens on ``loop``."""
@@ -368,7 +379,10 @@ class Store:
             self._guarded(self._freed)
 
     def _report(self, error: Exception) -> None:
-        self._require_loop().call_exception_handler({"message": "a callback of the store failed", "exception": error})
+        if self._loop is None:
+            logger.error("a callback of the store failed", exc_info=error)
+            return
+        self._loop.call_exception_handler({"message": "a callback of the store failed", "exception": error})
 
     def _apply(self, group: Group) -> bool:
         """Bring the state up to what is durable now; whether space may have become free."""

@@ -152,6 +152,7 @@ class FaultyFiles(Files):
         self.allocate_error: int | None = None
         self.open_error: int | None = None
         self.unlink_error: int | None = None
+        self.sync_error: int | None = None
         self.read_error: int | None = None
         self.free: int | None = None
         self.uncached = False
@@ -203,6 +204,11 @@ class FaultyFiles(Files):
         if self.uncached:
             raise BlockingIOError(errno.EAGAIN, "not cached")
         return super().read_cached(fd, buffer, offset)
+
+    def sync(self, fd: int) -> None:
+        if self.sync_error is not None:
+            raise OSError(self.sync_error, os.strerror(self.sync_error))
+        super().sync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
         self._stumble("rename")

@@ -73,6 +73,24 @@ async def test_a_failing_disk_in_the_background_fails_the_store(tmp_path: Path) 
     driver.close()
 
 
+async def test_a_flush_before_a_checkpoint_that_fails_is_final(tmp_path: Path) -> None:
+    """With durability os that is where data is flushed, and to try it again would prove nothing."""
+    files = FaultyFiles()
+    driver = Driver(tmp_path, small_options(files=files, durability="os", zero_ahead_bytes=0))
+    await driver.create(1)
+    await driver.append(make_entry(1, 0))
+    driver.store._maintenance.rolled()  # a checkpoint, as when a segment is full
+    await driver.until(lambda: driver.store.stats.checkpoints == 1)
+    files.sync_error = errno.EIO
+    driver.store._maintenance.rolled()
+    await driver.until(lambda: bool(driver.failures))
+    files.sync_error = None
+    assert driver.store.stats.checkpoints == 1
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        await driver.append(make_entry(1, 1))
+    driver.close()
+
+
 async def test_a_failure_to_create_a_segment_is_final(tmp_path: Path) -> None:
     files = FaultyFiles()
     driver = Driver(tmp_path, small_options(files=files))

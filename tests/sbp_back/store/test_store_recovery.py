@@ -257,6 +257,67 @@ async def test_idle_restarts_keep_a_checkpoint_to_fall_back_to(tmp_path: Path) -
     assert offsets_on_disk(full) == list(range(60))
 
 
+async def unflushed_store(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A copy of a store with durability os that was not closed, and where its groups of one entry begin."""
+    begins: list[int] = []
+    async with Driver(tmp_path / "os", small_options(durability="os")) as driver:
+        await driver.create(1)
+        for base in range(6):
+            begins.append(driver.store._log.active.used)
+            await driver.append(make_entry(1, base, size=3000))
+        return driver.crash_copy(tmp_path / "unflushed"), begins
+
+
+def lose(path: Path, position: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(bytes(BLOCK))
+
+
+async def test_what_was_never_flushed_is_cut_with_a_word_about_it(tmp_path: Path) -> None:
+    crashed, begins = await unflushed_store(tmp_path)
+    lose(next((crashed / "wal").glob("*.seg")), begins[3])
+    store = Store.open(crashed, small_options(durability="os"))
+    assert any(f"at {begins[3]}: what was written behind" in message for message in store.messages), store.messages
+    store.close()
+    async with Driver(crashed, small_options(durability="os")) as driver:
+        # As large as the lost one: nothing behind it may count again.
+        await driver.append(make_entry(1, 3, size=3000, fill=1))
+        again = driver.crash_copy(tmp_path / "again")
+    assert offsets_on_disk(again) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_flushed_groups_are_not_cut_for_unflushed_ones_beside_them(tmp_path: Path, before: bool) -> None:
+    crashed, begins = await unflushed_store(tmp_path)
+    async with Driver(crashed, small_options(durability="fsync" if before else "os")) as driver:
+        position = driver.store._log.active.used
+        for base in range(6, 9):
+            await driver.append(make_entry(1, base, size=3000))
+        mixed = driver.crash_copy(tmp_path / "mixed")
+    segment = next((mixed / "wal").glob("*.seg"))
+    # The start before these groups made all that was there durable, whatever it was written with.
+    lose(segment, position if before else begins[3])
+    with pytest.raises(StoreCorrupt, match=f"segment {segment.name}, position {position if before else begins[3]}"):
+        Store.open(mixed, small_options(durability="os"))
+
+
+async def test_no_segment_is_deleted_before_two_checkpoints_cover_it(tmp_path: Path) -> None:
+    async with Driver(tmp_path / "live", small_options(evacuate_below=0)) as driver:
+        await driver.create(1)
+        base = 0
+        while len(driver.store._log.segments) < 2:
+            await driver.append(make_entry(1, base, size=9000))
+            base += 1
+        await driver.trim(1, base)
+        await driver.until(lambda: driver.store.stats.segments_deleted > 0)
+        crashed = driver.crash_copy(tmp_path / "crashed")
+    assert len(checkpoint_files(crashed / "ckpt")) == 2
+    damage_newest_checkpoint(crashed)
+    async with Driver(crashed) as driver:
+        assert driver.store.ranges[1, 0].min_offset == base
+
+
 async def test_no_segment_is_deleted_that_the_older_checkpoint_needs(tmp_path: Path) -> None:
     async with Driver(tmp_path / "live") as driver:
         for stream in (1, 2, 3):
