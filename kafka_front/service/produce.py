@@ -7,6 +7,8 @@ are appended in its order, and requests of a connection in theirs, so a pipelini
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
@@ -22,17 +24,19 @@ from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 if TYPE_CHECKING:
     from bridges.metrics import TopicTraffic
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
+    from kafka_front.session import Connection, Context
 
 _TopicResponse = ProduceResponse.TopicProduceResponse
 _PartitionResponse = ProduceResponse.PartitionProduceResponse
 _OVERDUE_SCAN_S = 0.5
+_PER_TURN = 1000
+"""Partitions of one request that are handed to their logs in one turn of the event loop."""
 
 
 class _Operation:
     """One Produce request in flight."""
 
-    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "owner", "response")
+    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "owner", "response", "whole")
 
     def __init__(self, owner: Produce, ctx: Context, acks: int, deadline: float) -> None:
         self.owner = owner
@@ -41,6 +45,8 @@ class _Operation:
         self.deadline = deadline
         self.failed = False
         self.expired = False
+        self.whole = True
+        """Whether all partitions are handed out: there is no answer before."""
         self.response = ProduceResponse()
         # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
         self.left = 1
@@ -141,33 +147,77 @@ class Produce:
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
         self._glances = Glances(service.loop.call_soon)
         self._deferred = DeferredAppends(service.works, service.node.metrics.barrier)
+        # By connection: requests of many partitions, and what came behind them.
+        self._handing: dict[Connection, deque[tuple[_Operation, Iterator[None]]]] = {}
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
 
     def handle(self, ctx: Context, request: ProduceRequest) -> ProduceResponse | Outcome:
-        version = ctx.version
         operation = _Operation(self, ctx, request.acks, time.monotonic() + request.timeout_ms / 1000)
-        whole = self._refused_whole(version, request)
+        topics = request.topic_data
+        parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
+        if parts > _PER_TURN or self._handing:
+            queue = self._handing.get(ctx.connection)
+            if queue is None and parts > _PER_TURN:
+                queue = self._handing[ctx.connection] = deque()
+                self._service.loop.call_soon(self._turn, ctx.connection)
+            if queue is not None:
+                operation.whole = False
+                queue.append((operation, self._in_turns(operation, request)))
+                return self._deferred_answer(operation)
+        whole = self._refused_whole(ctx.version, request)
         now_ms = time.time_ns() // 1_000_000
-        topics = operation.response.responses
-        for topic in request.topic_data:
+        for topic in topics:
             answers: list[_PartitionResponse] = []
-            topics.append(_TopicResponse(name=topic.name, partition_responses=answers))
+            operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
             for data in topic.partition_data:
-                response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
-                answers.append(response)
-                if whole is not None:
-                    operation.refuse(response, *whole)
-                    continue
-                self._append(operation, topic.name, data.records, response, version, now_ms)
+                self._hand_out(operation, topic.name, data, answers, whole, now_ms)
         operation.left -= 1
         if operation.left == 0:
             return self._answer(operation)
+        return self._deferred_answer(operation)
+
+    def _deferred_answer(self, operation: _Operation) -> Outcome:
         self._outstanding[operation] = None
         if not self._scanning:
             self._scanning = True
             self._service.loop.call_later(_OVERDUE_SCAN_S, self._scan)
         return DEFERRED
+
+    def _in_turns(self, operation: _Operation, request: ProduceRequest) -> Iterator[None]:
+        """Hand out a request of many partitions; yields when a turn of the event loop has had its share."""
+        whole = self._refused_whole(operation.ctx.version, request)
+        handed = 0
+        for topic in request.topic_data:
+            answers: list[_PartitionResponse] = []
+            operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
+            for data in topic.partition_data:
+                if handed and not handed % _PER_TURN:
+                    yield
+                handed += 1
+                self._hand_out(operation, topic.name, data, answers, whole, time.time_ns() // 1_000_000)
+
+    def _turn(self, connection: Connection) -> None:
+        """Go on with what a connection sent since its request of many partitions, in order."""
+        queue = self._handing[connection]
+        operation, parts = queue[0]
+        ended = True
+        try:
+            for _ in parts:
+                ended = False
+                break
+            else:
+                operation.whole = True
+                operation.settle()
+        except Exception:  # noqa: BLE001  # what was sent behind it must go on, and this request be answered
+            self._outstanding.pop(operation, None)
+            operation.ctx.crashed()
+        if ended:
+            queue.popleft()
+        if queue:
+            self._service.loop.call_soon(self._turn, connection)
+        else:
+            del self._handing[connection]
 
     def _refused_whole(self, version: int, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
         if version < 3:
@@ -176,15 +226,20 @@ class Produce:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
         return None
 
-    def _append(
+    def _hand_out(
         self,
         operation: _Operation,
         topic: str,
-        records: memoryview | None,
-        response: _PartitionResponse,
-        version: int,
+        data: ProduceRequest.PartitionProduceData,
+        answers: list[_PartitionResponse],
+        whole: tuple[ErrorCode, str] | None,
         now_ms: int,
     ) -> None:
+        response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
+        answers.append(response)
+        if whole is not None:
+            operation.refuse(response, *whole)
+            return
         log = self._logs.get(topic, response.index)
         if log is None:
             message = f"there is no partition {topic}-{response.index}"
@@ -192,7 +247,7 @@ class Produce:
             return
         rules = self._rules.of(topic)
         try:
-            taken = accept(records, version, rules, now_ms, self._limits, self._glances)
+            taken = accept(data.records, operation.ctx.version, rules, now_ms, self._limits, self._glances)
         except Refusal as refusal:
             operation.refuse_batch(response, refusal)
             return
@@ -221,7 +276,7 @@ class Produce:
 
     def _scan(self) -> None:
         now = time.monotonic()
-        for operation in [operation for operation in self._outstanding if operation.deadline <= now]:
+        for operation in [one for one in self._outstanding if one.deadline <= now and one.whole]:
             try:
                 operation.expire()
             except Exception:  # noqa: BLE001  # the others' time has run out as well

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from bridges.records import Record
 from bridges.sliced import SLICE_RECORDS
 from bridges.time_search import TimeSearch
 from kafka_front.front import KafkaFront
+from kafka_front.service import produce as produce_service
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.test_session import Client
@@ -55,10 +57,10 @@ def one(value: bytes, **stamp: int) -> bytes:
     return bytes(encode([Record(b"k", value, timestamp=1000)], **stamp))
 
 
-def produce(topic: str, *batches: tuple[int, bytes], timeout_ms: int = 30_000) -> m.ProduceRequest:
+def produce(topic: str, *batches: tuple[int, bytes], timeout_ms: int = 30_000, acks: int = -1) -> m.ProduceRequest:
     partitions = [m.ProduceRequest.PartitionProduceData(index, memoryview(records)) for index, records in batches]
     return m.ProduceRequest(
-        acks=-1,
+        acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[m.ProduceRequest.TopicProduceData(name=topic, partition_data=partitions)],
     )
@@ -116,6 +118,67 @@ async def test_a_request_of_many_batches_is_looked_at_a_turn_at_a_time(node: Nod
     expected = [(0, number // 2 * 400) for number in range(50)]
     assert outcomes(response) == expected, "in order, although some were looked at in the request's turn"
     assert node.works.steps > 0
+    client.writer.close()
+
+
+async def test_a_request_of_countless_partitions_is_handed_out_a_share_at_a_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_service, "_PER_TURN", 10)
+    shares: list[int] = []
+    turns = 0
+    real = produce_service.accept
+
+    def accept(*args: Any) -> Any:
+        while len(shares) <= turns:
+            shares.append(0)
+        shares[turns] += 1
+        return real(*args)
+
+    monkeypatch.setattr(produce_service, "accept", accept)
+    client, other = await connect(node), await connect(node)
+    many = [(number % 3, one(b"%d" % number)) for number in range(95)]  # partition 2 does not exist
+    sent = [
+        client.send(9, produce("compacted", *many, timeout_ms=0)),
+        client.send(9, produce("compacted", (0, one(b"behind")))),
+        client.send(9, produce("compacted", *many[:1], acks=2)),
+        client.send(9, produce("compacted", (0, one(b"last")))),
+    ]
+    await client.writer.drain()
+    while not shares or sum(shares) < 66:
+        turns += 1
+        await asyncio.sleep(0)
+    assert max(shares) <= 20, "what one turn had, though the test may see two as one"
+    assert outcomes(await other.call(9, produce("compacted", (1, one(b"other")))))[0][0] == 0
+    answers = dict([await client.receive() for _ in sent])
+    first = outcomes(answers[sent[0]])
+    assert len(first) == 95
+    assert list(first[2::3]) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)] * 31
+    assert first[0::3] == [(0, number) for number in range(32)]
+    assert outcomes(answers[sent[1]]) == [(0, 32)]
+    assert outcomes(answers[sent[2]]) == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)]
+    assert outcomes(answers[sent[3]]) == [(0, 33)]
+    client.writer.close()
+    other.writer.close()
+
+
+async def test_a_defect_in_a_turn_costs_one_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_service, "_PER_TURN", 10)
+    real = produce_service.accept
+
+    def accept(records: Any, *args: Any) -> Any:
+        if b"defect" in bytes(records):
+            raise RuntimeError("a defect")
+        return real(records, *args)
+
+    monkeypatch.setattr(produce_service, "accept", accept)
+    client = await connect(node)
+    many = [(0, one(b"%d" % number)) for number in range(25)]
+    bad = client.send(9, produce("plain", *many, (0, one(b"defect"))))
+    good = client.send(9, produce("plain", (0, one(b"behind"))))
+    answers = dict([await client.receive() for _ in range(2)])
+    assert {code for code, _ in outcomes(answers[bad])} == {ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert outcomes(answers[good]) == [(0, 25)]
     client.writer.close()
 
 
