@@ -190,20 +190,22 @@ class FrontProgress:
         if not positions:
             return
         space, front = self.space, self.name
-        owned = [
-            (topic, partition, Committed(c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front))
-            for topic, partition, c in positions
-        ]
-        rows = [
-            (space, group, topic, partition, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
-            for topic, partition, c in owned
-        ]
-        await self._db.run(
-            lambda connection: connection.executemany(
-                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
+
+        # There may be any number of them, and the event loop need not turn them into rows.
+        def write(connection: sqlite3.Connection) -> list[tuple[str, int, Committed]]:
+            connection.executemany(
+                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
+                    for topic, index, c in positions
+                ),
             )
-        )
-        self._all._store((space, group), owned)
+            return [
+                (topic, index, Committed(c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front))
+                for topic, index, c in positions
+            ]
+
+        self._all._store((space, group), await self._db.run(write))
 
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
         """Forget a group's positions in ``places``, or all of them, whoever committed them.

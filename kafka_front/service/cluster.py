@@ -17,8 +17,9 @@ from bridges.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code
 from kafka_front.service.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from kafka_front.service.turns import Once, gathered, in_turns
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import ErrorCode
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -100,8 +101,8 @@ class Cluster:
         result = DescribeLogDirsResponse.DescribeLogDirsResult(
             log_dir=str(path), total_bytes=usage.total, usable_bytes=usage.free
         )
-        for name, partitions in wanted.items():
-            logs = await self._opened(self._logs.get(name, index) for index in partitions)
+        async for name, partitions in in_turns(wanted.items()):
+            logs = await self._opened(self._logs.get(name, index) for index in dict.fromkeys(partitions))
             rows = [
                 DescribeLogDirsResponse.DescribeLogDirsPartition(
                     partition_index=log.partition, partition_size=log.size_bytes
@@ -114,22 +115,26 @@ class Cluster:
 
     async def _opened(self, logs: Iterable[PartitionLog | None]) -> list[PartitionLog]:
         """Those of ``logs`` that exist and can be opened."""
-        found = [log for log in logs if log is not None]
-        outcomes = await asyncio.gather(*(log.ready() for log in found), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, LogError):
-                raise outcome
-        return [log for log, outcome in zip(found, outcomes, strict=True) if outcome is None]
+
+        async def opened(log: PartitionLog) -> bool:
+            try:
+                await log.ready()
+            except LogError:
+                return False
+            return True
+
+        found = [log async for log in in_turns(logs) if log is not None]
+        return [log for log, is_open in zip(found, await gathered(map(opened, found)), strict=True) if is_open]
 
     # --- leaders and replicas -----------------------------------------------------------------------------------------
 
-    def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
+    async def elect_leaders(self, ctx: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
         response = ElectLeadersResponse()
         # Asked about everything, a broker tells only of partitions whose leader changed: here none ever does.
-        for one in request.topic_partitions or []:
+        async for one in in_turns(request.topic_partitions or []):
             result = ElectLeadersResponse.ReplicaElectionResult(one.topic)
             response.replica_election_results.append(result)
-            for index in one.partitions:
+            async for index in in_turns(one.partitions):
                 if self._catalog.stream_of(one.topic, index) is None:
                     code, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
                 else:
@@ -142,14 +147,14 @@ class Cluster:
     ) -> ListPartitionReassignmentsResponse:
         return ListPartitionReassignmentsResponse()
 
-    def reassign(
+    async def reassign(
         self, ctx: Context, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
         response = AlterPartitionReassignmentsResponse()
-        for topic in request.topics:
+        async for topic in in_turns(request.topics):
             answer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
             response.responses.append(answer)
-            for partition in topic.partitions:
+            async for partition in in_turns(topic.partitions):
                 code, text = self._reassigned(topic.name, partition.partition_index, partition.replicas)
                 answer.partitions.append(
                     AlterPartitionReassignmentsResponse.ReassignablePartitionResponse(
@@ -169,7 +174,7 @@ class Cluster:
 
     # --- partitions and producers ------------------------------------------------------------------------------------
 
-    def topic_partitions(
+    async def topic_partitions(
         self, ctx: Context, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         """Partitions in the order of topic names, from the cursor on, as many as fit a page."""
@@ -177,7 +182,7 @@ class Cluster:
         names = {topic.name for topic in request.topics} or set(self._catalog.topics)
         cursor = request.cursor
         room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
-        for name in sorted(names):
+        async for name in in_turns(sorted(names)):
             if cursor is not None and name < cursor.topic_name:
                 continue
             topic = self._catalog.topics.get(name)
@@ -218,11 +223,21 @@ class Cluster:
 
     async def producers(self, ctx: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
         response = DescribeProducersResponse()
-        for topic in request.topics:
+        once = Once()
+        async for topic in in_turns(request.topics):
             answer = DescribeProducersResponse.TopicResponse(topic.name)
             response.topics.append(answer)
-            for index in topic.partition_indexes:
-                answer.partitions.append(await self._producers_of(topic.name, index))
+            async for index in in_turns(topic.partition_indexes):
+                try:
+                    once.name((topic.name, index))
+                except KafkaError as error:
+                    answer.partitions.append(
+                        DescribeProducersResponse.PartitionResponse(index, error.code, error.message)
+                    )
+                    continue
+                found = await self._producers_of(topic.name, index)
+                once.rows(len(found.active_producers))
+                answer.partitions.append(found)
         return response
 
     async def _producers_of(self, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:

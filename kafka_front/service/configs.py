@@ -15,6 +15,7 @@ from bridges.errors import LogError
 from bridges.names import check_topic_name
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
+from kafka_front.service.turns import Once, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -68,9 +69,10 @@ class Configs:
 
     # --- describing -------------------------------------------------------------------------------------------------
 
-    def describe(self, ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    async def describe(self, ctx: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
-        for resource in request.resources:
+        once = Once()
+        async for resource in in_turns(request.resources):
             result = _DescribeResult(
                 error_message="",  # not null, which this answer's readers need not expect
                 resource_type=resource.resource_type,
@@ -78,18 +80,20 @@ class Configs:
             )
             results.append(result)
             try:
+                once.name((resource.resource_type, resource.resource_name))
                 values = self._values(resource.resource_type, resource.resource_name)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
             except LogError as error:
                 result.error_code, result.error_message = int(admin_code(error)), str(error)
             else:
-                wanted = resource.configuration_keys
+                wanted = set(resource.configuration_keys or ())
                 result.configs = [
                     _row(value, request.include_synonyms, request.include_documentation)
                     for value in values
                     if not wanted or value.name in wanted
                 ]
+                once.rows(len(result.configs) * (4 if request.include_synonyms else 1))
         return DescribeConfigsResponse(results=results)
 
     def _values(self, kind: int, name: str) -> Iterable[ConfigValue]:
@@ -131,7 +135,7 @@ class Configs:
         if name != str(self._service.node_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {self._service.node_id}, not {name!r}")
 
-    def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    async def resources(self, ctx: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
         """ListConfigResources: what has a configuration to describe. Groups and client metrics have none of their own.
 
         Version 0 asks for client metrics alone (KIP-1142).
@@ -145,7 +149,8 @@ class Configs:
         node_id = str(self._service.node_id)
         found = [row(node_id, kind) for kind in (Resource.BROKER_LOGGER, Resource.BROKER) if kind in kinds]
         if Resource.TOPIC in kinds:
-            found += [row(name, Resource.TOPIC) for name in self._catalog.topics]
+            async for name in in_turns(list(self._catalog.topics)):
+                found.append(row(name, Resource.TOPIC))
         return ListConfigResourcesResponse(config_resources=found)
 
     # --- changing ---------------------------------------------------------------------------------------------------
@@ -154,7 +159,7 @@ class Configs:
         """Replace all of a resource's own values (the old way; kafkajs and librdkafka still use it)."""
         twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
         response = AlterConfigsResponse()
-        for one in request.resources:
+        async for one in in_turns(request.resources):
             result = AlterConfigsResponse.AlterConfigsResourceResponse(
                 resource_type=one.resource_type, resource_name=one.resource_name
             )
@@ -177,7 +182,7 @@ class Configs:
     ) -> IncrementalAlterConfigsResponse:
         twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
         response = IncrementalAlterConfigsResponse()
-        for one in request.resources:
+        async for one in in_turns(request.resources):
             result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
                 resource_type=one.resource_type, resource_name=one.resource_name
             )

@@ -9,6 +9,7 @@ from bridges.catalog import NameCollision, Topic, TopicExists
 from bridges.errors import LogError
 from bridges.names import InvalidTopicName
 from kafka_front.dispatch import Registry
+from kafka_front.service.turns import Turns, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import MetadataRequest, MetadataResponse
@@ -33,6 +34,8 @@ CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 _AUTO_CREATE_FLAG_SINCE = 4
 _EMPTY_MEANS_NONE_SINCE = 1
 _NO_ID = bytes(16)
+_SLICE = 200
+"""Partitions described before it is looked whether others should have their turn."""
 _TopicAnswer = MetadataResponse.MetadataResponseTopic
 
 
@@ -58,12 +61,15 @@ class Metadata:
         operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
         asked = request.topics
         if asked is None or (not asked and ctx.version < _EMPTY_MEANS_NONE_SINCE):
-            response.topics = [self._describe(topic, operations) for topic in self._catalog.topics.values()]
+            async for topic in in_turns(list(self._catalog.topics.values())):
+                response.topics.append(await self._describe(topic, operations))
             return response
         may_create = service.auto_create_topics and (
             ctx.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
         )
-        for wanted in asked:
+        # A broker takes the topics for a set, too.
+        once = {(wanted.name, wanted.topic_id): wanted for wanted in asked}
+        async for wanted in in_turns(once.values()):
             response.topics.append(await self._one(wanted, may_create, operations))
         return response
 
@@ -75,10 +81,10 @@ class Metadata:
             topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
             if topic is None:
                 return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
-            return self._describe(topic, operations)
+            return await self._describe(topic, operations)
         topic = self._catalog.topics.get(name)
         if topic is not None:
-            return self._describe(topic, operations)
+            return await self._describe(topic, operations)
         if not may_create:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
@@ -89,26 +95,29 @@ class Metadata:
                 pass  # whatever else would hinder its creation, the topic is simply unknown
             return _failed(name, code)
         try:
-            return self._describe(
-                await self._catalog.create_topic(name, self._service.default_partitions()), operations
-            )
+            created = await self._catalog.create_topic(name, self._service.default_partitions())
+            return await self._describe(created, operations)
         except TopicExists:
             # Somebody else is creating it at this moment, or just has.
             topic = self._catalog.topics.get(name)
-            return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE) if topic is None else self._describe(topic, operations)
+            if topic is None:
+                return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
+            return await self._describe(topic, operations)
         except (InvalidTopicName, NameCollision):
             return _failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         except LogError as error:
             self._service.log.warning("topic not created", topic=name, error=str(error))
             return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
-    def _describe(self, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
+    async def _describe(self, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
         node_id = self._service.node_id
         epoch = self._logs.leader_epoch
-        return _TopicAnswer(
-            name=topic.name,
-            topic_id=topic.topic_id.bytes,
-            partitions=[
+        answer = _TopicAnswer(
+            name=topic.name, topic_id=topic.topic_id.bytes, partitions=[], topic_authorized_operations=operations
+        )
+        turns = Turns()
+        for start in range(0, len(topic.partitions), _SLICE):
+            answer.partitions += [
                 MetadataResponse.MetadataResponsePartition(
                     partition_index=partition.index,
                     leader_id=node_id,
@@ -116,10 +125,10 @@ class Metadata:
                     replica_nodes=[node_id],
                     isr_nodes=[node_id],
                 )
-                for partition in topic.partitions
-            ],
-            topic_authorized_operations=operations,
-        )
+                for partition in topic.partitions[start : start + _SLICE]
+            ]
+            await turns.rest()
+        return answer
 
 
 def _failed(name: str | None, code: ErrorCode, topic_id: bytes = _NO_ID) -> MetadataResponse.MetadataResponseTopic:

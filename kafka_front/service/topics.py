@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bridges import topic_config
@@ -12,6 +11,7 @@ from bridges.catalog import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
+from kafka_front.service.turns import gathered, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kafka_front.session import Context
 
 _USE_DEFAULT = -1
+_PARTITIONS_AT_ONCE = 10_000
+"""Of all topics that one request creates, as at a broker; as many as one topic may have, if that is more."""
 _HIGH_WATERMARK = -1
 _NO_ID = bytes(16)
 
@@ -46,19 +48,32 @@ class Topics:
         self._service = service
         self._catalog = service.catalog
         self._logs = service.logs
+        self._at_once = max(_PARTITIONS_AT_ONCE, service.catalog.options.max_partitions_per_topic)
 
     # --- creating ---------------------------------------------------------------------------------------------------
 
     async def create(self, ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
         twice = repeated(topic.name for topic in request.topics)
         first = {topic.name: topic for topic in request.topics}
-        results = await asyncio.gather(
-            *(self._create_one(topic, topic.name in twice, request.validate_only) for topic in first.values())
+        too_many = self._too_many(first.values())
+        results = await gathered(
+            self._create_one(topic, topic.name in twice, request.validate_only, too_many) for topic in first.values()
         )
         return CreateTopicsResponse(topics=results)
 
-    async def _create_one(self, wanted: _NewTopic, twice: bool, validate_only: bool) -> _CreateResult:
+    def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
+        """Whether the request asks for more partitions than a broker makes at once."""
+        default = self._service.default_partitions()
+        total = 0
+        for topic in wanted:
+            asked = len(topic.assignments) or topic.num_partitions
+            total += default if asked == _USE_DEFAULT else max(asked, 1)
+        return total > self._at_once
+
+    async def _create_one(self, wanted: _NewTopic, twice: bool, validate_only: bool, too_many: bool) -> _CreateResult:
         try:
+            if too_many:
+                raise KafkaError(ErrorCode.POLICY_VIOLATION, f"a request may ask for {self._at_once} partitions in all")
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
             partitions = self._partitions_of(wanted)
@@ -123,8 +138,8 @@ class Topics:
     async def create_partitions(self, ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         twice = repeated(topic.name for topic in request.topics)
         first = {topic.name: topic for topic in request.topics}
-        results = await asyncio.gather(
-            *(self._add_partitions(topic, topic.name in twice, request.validate_only) for topic in first.values())
+        results = await gathered(
+            self._add_partitions(topic, topic.name in twice, request.validate_only) for topic in first.values()
         )
         return CreatePartitionsResponse(results=results)
 
@@ -157,7 +172,7 @@ class Topics:
         state = DeleteTopicsRequest.DeleteTopicState
         wanted = request.topics if ctx.version >= 6 else [state(name=name) for name in request.topic_names]
         twice = repeated(self._identity(one) for one in wanted)
-        results = await asyncio.gather(*(self._delete_one(one, self._identity(one) in twice) for one in wanted))
+        results = await gathered(self._delete_one(one, self._identity(one) in twice) for one in wanted)
         return DeleteTopicsResponse(responses=results)
 
     def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
@@ -195,14 +210,14 @@ class Topics:
     async def delete_records(self, ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         response = DeleteRecordsResponse()
         work = []
-        for topic in request.topics:
+        async for topic in in_turns(request.topics):
             answer = DeleteRecordsResponse.DeleteRecordsTopicResult(topic.name)
             response.topics.append(answer)
-            for partition in topic.partitions:
+            async for partition in in_turns(topic.partitions):
                 result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
                 answer.partitions.append(result)
-                work.append(self._trim(topic.name, partition.offset, result))
-        await asyncio.gather(*work)
+                work.append((topic.name, partition.offset, result))
+        await gathered(self._trim(*one) for one in work)
         return response
 
     async def _trim(self, topic: str, offset: int, result: DeleteRecordsResponse.DeleteRecordsPartitionResult) -> None:

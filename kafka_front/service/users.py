@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import repeated
+from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
@@ -52,12 +53,14 @@ def _wrong(components: list[DescribeClientQuotasRequest.ComponentData]) -> tuple
     return ErrorCode.NONE, ""
 
 
-def credentials(ctx: Context, request: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+async def credentials(
+    ctx: Context, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
     """DescribeUserScramCredentials."""
     names = [user.name for user in request.users or ()]
     twice = repeated(names)
     results = []
-    for name in dict.fromkeys(names):
+    async for name in in_turns(dict.fromkeys(names)):
         code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name[:100]!r}"
         if name in twice:
             code, text = ErrorCode.DUPLICATE_RESOURCE, f"{name[:100]!r} occurs twice in the request"

@@ -193,6 +193,13 @@ async def test_create_topic_refusals(place: Place) -> None:
             assert result.configs == []
 
 
+async def test_one_request_cannot_create_any_number_of_partitions(place: Place) -> None:
+    response = await place.call(7, create(new(fresh(), 6_000, 1), new(fresh(), 4_001, 1), validate_only=True))
+    assert {topic.error_code for topic in response.topics} == {E.POLICY_VIOLATION}
+    response = await place.call(7, create(new(fresh(), 2**31 - 1, 1), validate_only=True))
+    assert {topic.error_code for topic in response.topics} == {E.POLICY_VIOLATION}
+
+
 async def test_create_topics_of_colliding_and_repeated_names(place: Place) -> None:
     name = fresh()
     dotted, underlined = f"{name}.x", f"{name}_x"

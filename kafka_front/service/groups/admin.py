@@ -8,6 +8,7 @@ import structlog
 
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
+from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,
@@ -53,7 +54,7 @@ class GroupAdmin:
     def __init__(self, service: GroupService) -> None:
         self._service = service
 
-    def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    async def find_coordinator(self, ctx: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         """FindCoordinator: this node coordinates all groups, and transactions nobody."""
         host, port = ctx.connection.advertised
         node_id = self._service.node_id
@@ -67,22 +68,19 @@ class GroupAdmin:
         if error:
             node_id, host, port = -1, "", -1
         if ctx.version >= _BATCHED_FIND_SINCE:
-            return FindCoordinatorResponse(
-                coordinators=[
-                    _Coordinator(key, node_id, host, port, error, message) for key in request.coordinator_keys
-                ]
-            )
+            response = FindCoordinatorResponse()
+            async for key in in_turns(request.coordinator_keys):
+                response.coordinators.append(_Coordinator(key, node_id, host, port, error, message))
+            return response
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
-    def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """DescribeGroups."""
+    async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """DescribeGroups: each group once, however often it is named."""
         operations = _GROUP_OPERATIONS if request.include_authorized_operations else _OPERATIONS_NOT_ASKED
-        return DescribeGroupsResponse(
-            groups=[
-                self._described(ctx.version, group_id, self._service.find(group_id), operations)
-                for group_id in request.groups
-            ]
-        )
+        response = DescribeGroupsResponse()
+        async for group_id in in_turns(dict.fromkeys(request.groups)):
+            response.groups.append(self._described(ctx.version, group_id, self._service.find(group_id), operations))
+        return response
 
     def _described(self, version: int, group_id: str, group: Group | None, operations: int) -> _Described:
         if group is None:
@@ -116,24 +114,25 @@ class GroupAdmin:
             authorized_operations=operations,
         )
 
-    def list(self, ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def list(self, ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         if types and _CLASSIC not in types:
             return ListGroupsResponse()
-        return ListGroupsResponse(
-            groups=[
-                ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, _CLASSIC)
-                for group in self._service.summaries()
-                if not states or group.state.lower() in states
-            ]
-        )
+        response = ListGroupsResponse()
+        async for group_id in in_turns(self._service.group_ids()):
+            group = self._service.summary(group_id)
+            if not states or group.state.lower() in states:
+                response.groups.append(
+                    ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, _CLASSIC)
+                )
+        return response
 
     async def delete(self, ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         """DeleteGroups: answered once nothing of the groups is left on disk."""
         results = []
-        for group_id in dict.fromkeys(request.groups_names):
+        async for group_id in in_turns(dict.fromkeys(request.groups_names)):
             try:
                 error = await self._service.forget(group_id)
             except LogError as failure:

@@ -181,6 +181,8 @@ class Coordinator:
         group = self.groups.get(group_id)
         if not group_id:
             self._outbox.append(partial(reply, codes.INVALID_GROUP_ID, []))
+        elif len(leavers) > self._settings.max_size:
+            self._outbox.append(partial(reply, codes.INVALID_REQUEST, []))
         elif group is None:
             self._outbox.append(partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers)))
         else:
@@ -305,6 +307,9 @@ class Coordinator:
             return
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             self._refuse(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
+            return
+        if len(request.protocols) > settings.max_protocols:
+            self._refuse(reply, request.member_id, codes.INVALID_REQUEST)
             return
         request = replace(request, rebalance_timeout_ms=self._rebalance_timeout(request.rebalance_timeout_ms))
         protocols = dict(request.protocols)
@@ -568,6 +573,9 @@ class Coordinator:
     def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         if not request.group_id:
             self._post(reply, SyncReply(codes.INVALID_GROUP_ID))
+            return
+        if len(request.assignments) > self._settings.max_size:
+            self._post(reply, SyncReply(codes.INVALID_REQUEST))
             return
         group = self.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -10,7 +11,9 @@ import structlog
 from bridges.errors import LogError
 from bridges.progress import Committed, GroupHeld, Place
 from kafka_front.dispatch import Registry
+from kafka_front.service.turns import Once, in_turns
 from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -32,9 +35,11 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 _UNKNOWN_GROUP_SINCE = 9
 _BATCHED_FETCH_SINCE = 8
 _LATEST_MS = 2**63 - 1
+_SORTED_AT_ONCE = 5_000
 
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition = OffsetCommitResponse.OffsetCommitResponsePartition
+_FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopic = OffsetFetchResponse.OffsetFetchResponseTopics
 _GroupPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 _OldTopic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -58,12 +63,12 @@ class Offsets:
         # As long as anybody asks for, but no longer than a stored number of milliseconds can say.
         expire_ms = min(now_ms + request.retention_time_ms, _LATEST_MS) if request.retention_time_ms >= 0 else -1
         response = OffsetCommitResponse()
-        accepted: list[tuple[str, int, Committed]] = []
+        accepted: dict[Place, Committed] = {}  # of a partition that is named twice, the last one
         answers: list[_CommitPartition] = []
         known = False
-        for topic in request.topics:
+        async for topic in in_turns(request.topics):
             partitions = []
-            for partition in topic.partitions:
+            async for partition in in_turns(topic.partitions):
                 answer = _CommitPartition(partition.partition_index)
                 partitions.append(answer)
                 metadata = partition.committed_metadata or ""
@@ -78,13 +83,13 @@ class Offsets:
                 committed = Committed(
                     partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms, expire_ms
                 )
-                accepted.append((topic.name, partition.partition_index, committed))
+                accepted[topic.name, partition.partition_index] = committed
             response.topics.append(_CommitTopic(name=topic.name, partitions=partitions))
         if request.topics and not known:
             return response  # nothing of it can be committed: a broker does not even look at the group then
         error = self._check_member(ctx.version, request)
         if not error:
-            error = await self._store(request.group_id, accepted)
+            error = await self._store(request.group_id, [(*place, committed) for place, committed in accepted.items()])
             if not error:
                 return response
         for answer in answers:
@@ -126,58 +131,57 @@ class Offsets:
 
     # --- OffsetFetch ---------------------------------------------------------------------------------------------
 
-    def fetch(self, ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, ctx: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """OffsetFetch: never an error for an unknown group or partition, only "nothing committed" (rule 58)."""
         if ctx.version >= _BATCHED_FETCH_SINCE:
-            groups = []
-            for group in request.groups:
+            groups: list[_FetchedGroup] = []
+            once = Once()
+            async for group in in_turns(request.groups):
+                answer = _FetchedGroup(group.group_id, [])
+                groups.append(answer)
+                try:
+                    once.name(group.group_id)
+                except KafkaError as error:
+                    answer.error_code = error.code
+                    continue
                 asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
-                topics = [
-                    _GroupTopic(
-                        name=name,
-                        partitions=[
-                            _GroupPartition(index, c.offset, c.leader_epoch, c.metadata, error)
-                            for index, c, error in partitions
-                        ],
-                    )
-                    for name, partitions in self._positions(group.group_id, asked, request.require_stable)
-                ]
-                groups.append(OffsetFetchResponse.OffsetFetchResponseGroup(group.group_id, topics))
+                async for name, partitions in self._positions(group.group_id, asked, request.require_stable):
+                    rows = [
+                        _GroupPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions
+                    ]
+                    answer.topics.append(_GroupTopic(name=name, partitions=rows))
+                    once.rows(len(rows))
             return OffsetFetchResponse(groups=groups)
         asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
-        return OffsetFetchResponse(
-            topics=[
-                _OldTopic(
-                    name=name,
-                    partitions=[
-                        _OldPartition(index, c.offset, c.leader_epoch, c.metadata, error)
-                        for index, c, error in partitions
-                    ],
-                )
-                for name, partitions in self._positions(request.group_id, asked, request.require_stable)
-            ]
-        )
+        response = OffsetFetchResponse()
+        async for name, partitions in self._positions(request.group_id, asked, request.require_stable):
+            old = [_OldPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions]
+            response.topics.append(_OldTopic(name=name, partitions=old))
+        return response
 
-    def _positions(
+    async def _positions(
         self, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool
-    ) -> list[tuple[str, list[tuple[int, Committed, int]]]]:
+    ) -> AsyncIterator[tuple[str, list[tuple[int, Committed, int]]]]:
         """(topic, [(partition, position, error)]) for what is asked, or for all there is."""
         if asked is None:
+            places = list(self._progress.of_group(group_id))
+            if len(places) > _SORTED_AT_ONCE:
+                await asyncio.to_thread(places.sort)
+            else:
+                places.sort()
             all_of_group: dict[str, list[int]] = {}
-            for topic, partition in sorted(self._progress.of_group(group_id)):
+            async for topic, partition in in_turns(places):
                 all_of_group.setdefault(topic, []).append(partition)
             asked = all_of_group.items()
-        result = []
-        for topic, partitions in asked:
+        async for topic, partitions in in_turns(asked):
             rows = []
-            for partition in partitions:
+            async for partition in in_turns(partitions):
                 if require_stable and self._service.unstable(group_id, topic, partition):
                     rows.append((partition, _NOTHING, codes.UNSTABLE_OFFSET_COMMIT))
                     continue
                 committed = self._progress.committed(group_id, topic, partition)
                 rows.append((partition, committed or _NOTHING, codes.NONE))
-            result.append((topic, rows))
-        return result
+            yield topic, rows
 
     # --- OffsetDelete --------------------------------------------------------------------------------------------
 
@@ -193,9 +197,9 @@ class Offsets:
         group = service.coordinator.groups[request.group_id]
         response = OffsetDeleteResponse()
         gone: list[Place] = []
-        for topic in request.topics:
+        async for topic in in_turns(request.topics):
             partitions = []
-            for partition in topic.partitions:
+            async for partition in in_turns(topic.partitions):
                 answer = _DeletePartition(partition.partition_index)
                 partitions.append(answer)
                 if not self._exists(topic.name, partition.partition_index):

@@ -156,7 +156,11 @@ class GroupService:
 
     def summaries(self) -> list[GroupSummary]:
         """All groups as ListGroups shows them, by name: also those that only have committed positions."""
-        return [summary_of(group_id, self.coordinator.groups.get(group_id)) for group_id in self.group_ids()]
+        return [self.summary(group_id) for group_id in self.group_ids()]
+
+    def summary(self, group_id: str) -> GroupSummary:
+        """One line of :meth:`summaries`."""
+        return summary_of(group_id, self.coordinator.groups.get(group_id))
 
     # --- expiry --------------------------------------------------------------------------------------------------
 
