@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TypeVarTuple
 
@@ -52,12 +52,15 @@ Locator = Callable[[int, int, int, int, int], tuple[int, int, int] | None]
 @dataclass(slots=True)
 class ClientOptions:
     """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data; ``open_timeout``: seconds
-    until the opening of a stream is given up."""
+    until the opening of a stream is given up. ``poll_seconds``: longest wait for data before the ranges are looked at
+    again; ``look_again_seconds``: at least, between two such looks at one stream."""
 
     control: ControlOptions = field(default_factory=ControlOptions)
     writer: WriterOptions = field(default_factory=WriterOptions)
     fetch_timeout: float = 20.0
     open_timeout: float = 60.0
+    poll_seconds: float = 10.0
+    look_again_seconds: float = 1.0
 
 
 class Client:
@@ -76,6 +79,7 @@ class Client:
         self._channels: dict[tuple[int, str], Channel] = {}
         self._ranges: dict[int, list[RangeInfo]] = {}
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
+        self._looked: dict[int, float] = {}  # when the ranges of a stream were last asked for because nothing came
         self._writers: dict[int, StreamWriter] = {}
         self.locator: Locator | None = None
         """Looks into the index of a range server in this process; see :meth:`locate`."""
@@ -112,6 +116,7 @@ class Client:
         request = DeleteStreamRequest(stream_id)
         await ask_repeatedly(self._pd, request, StreamResponse, self._options.control)
         self._ranges.pop(stream_id, None)
+        self._looked.pop(stream_id, None)
         writer = self._writers.pop(stream_id, None)
         if writer is not None:
             writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted"))
@@ -219,6 +224,8 @@ class Client:
                     raise
                 continue
             if response.range is not None and response.range.end >= 0:
+                # The placement driver tells the server, too, and does not forget it; this is sooner.
+                self.channel(last.servers[0]).carrier.submit(request, _ignore, self._options.control.timeout)
                 return [*ranges[:-1], response.range]
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
@@ -348,8 +355,14 @@ class Client:
             except ValueError as error:
                 raise ConnectionLost(f"range server {server.server_id}: {error}") from error
             timeout = self._options.writer.retry.append_timeout
-            channel = self._channels[key] = Channel(carrier, asyncio.get_running_loop(), timeout)
+            tell = replace(self._options.writer.tell, tells=self.tells)
+            channel = self._channels[key] = Channel(carrier, asyncio.get_running_loop(), timeout, tell)
         return channel
+
+    @property
+    def tells(self) -> bool:
+        """Whether range servers are told what is confirmed."""
+        return self._options.writer.tell.tells
 
     def ranges_changed(self, writer: StreamWriter) -> None:
         if self._writers.get(writer.stream_id) is writer:
@@ -380,6 +393,27 @@ class Client:
 
         self._pd.submit(ListRangeRequest(stream_id=stream_id), answered, self._options.control.timeout)
 
+    def look_again(self, stream_id: int) -> None:
+        """Nothing new was found at the end of a stream: perhaps it goes on elsewhere by now. Asks for the ranges in the
+        background, not too often."""
+        writer = self._writers.get(stream_id)
+        if writer is not None and writer.failed is None:
+            return  # nobody knows better
+        now = asyncio.get_running_loop().time()
+        if now >= self._looked.get(stream_id, 0.0) + self._options.look_again_seconds:
+            self._looked[stream_id] = now
+            self.refresh(stream_id, _ignore)
+
+    def tell(self, stream_id: int) -> None:
+        """Before something is read from the open range of a stream: what its writer here knows to be confirmed."""
+        writer = self._writers.get(stream_id)
+        if writer is not None and writer.failed is None:
+            writer.tell()
+
+    @property
+    def poll_seconds(self) -> float:
+        return self._options.poll_seconds
+
     def _learn(self, stream_id: int, ranges: list[RangeInfo]) -> None:
         writer = self._writers.get(stream_id)
         if writer is not None and writer.failed is None and writer.ranges:
@@ -397,6 +431,8 @@ class Client:
     async def close(self) -> None:
         """Ends all writers without waiting for their batches, and closes the ways to all servers."""
         writers, self._writers = list(self._writers.values()), {}
+        # Nobody else can say of the last batches that they may be shown.
+        await asyncio.gather(*(channel.told() for channel in self._channels.values()), return_exceptions=True)
         for writer in writers:
             if writer.failed is None:
                 writer.fail(ConnectionLost("the client was closed"))
@@ -405,6 +441,10 @@ class Client:
         for channel in channels:
             await channel.carrier.close()
         await self._pd.close()
+
+
+def _ignore(answer: object) -> None:
+    pass
 
 
 def _stream(response: StreamResponse) -> StreamInfo:
@@ -440,6 +480,7 @@ class Fetch:
         "_max_wait_ms",
         "_min_bytes",
         "_offset",
+        "_polled",
         "_range",
         "_ranges_read",
         "_server",
@@ -472,6 +513,7 @@ class Fetch:
         self._ranges_read = 0
         self._server = 0
         self._deadline = 0.0
+        self._polled = 0.0  # until when the server was asked to wait; 0: it was not
         self.room: Room | None = None
 
     def route(self) -> None:
@@ -535,6 +577,10 @@ class Fetch:
 
     def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
         wait = self._wait_ms()
+        if limit < 0:
+            self._client.tell(self._stream_id)
+            wait = min(wait, int(self._client.poll_seconds * 1000))
+        self._polled = 0.0 if not wait else asyncio.get_running_loop().time() + wait / 1000
         request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left, self.room)
         timeout = None if self.room is not None else self._client.fetch_timeout + wait / 1000
         carrier.submit(request, self._answered, timeout)
@@ -558,7 +604,7 @@ class Fetch:
         if code == OK and isinstance(answer, FetchResponse):
             self._received(answer.entries)
         elif code == ErrorCode.NO_NEW_RECORD:
-            self._finish([])
+            self._nothing_new()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and self._fresh:
             self._look_at_server(answer.status.message)
         elif code == ErrorCode.RANGE_NOT_FOUND and self._fresh and self._not_there_yet():
@@ -572,7 +618,7 @@ class Fetch:
         wanted = self._range
         assert wanted is not None
         if not entries:
-            self._finish(entries)
+            self._nothing_new()
             return
         if not entries[0].base_offset <= self._offset < entries[0].end_offset:
             self._fail(ErrorCode.RS_DATA_CORRUPTED, f"{entries[0]} is not what contains offset {self._offset}")
@@ -590,6 +636,20 @@ class Fetch:
                 self.route()
                 return
         self._finish(entries)
+
+    def _nothing_new(self) -> None:
+        """Nothing came to a range that was open when we last heard of it: it may be a dead one."""
+        wanted = self._range
+        if wanted is None or wanted.end >= 0 or self._limit >= 0:
+            self._finish([])
+            return
+        # A server that answers before its time means it: it may be about to stop.
+        late = self._polled and asyncio.get_running_loop().time() >= self._polled - 0.02
+        if late and self._entries is None and self._wait_ms() > 20:
+            self._refresh()
+            return
+        self._client.look_again(self._stream_id)
+        self._finish([])
 
     def _look_at_server(self, message: str) -> None:
         """The offset is outside, though not by the placement driver's list. Below, because the server keeps less; or at

@@ -1,8 +1,9 @@
 """Entries: record batches as they lie on the wire, on the disk and in memory (reference/sbp.md, section 1.5).
 
 ``0x22 | u32 meta length | RecordBatchMeta | u32 payload length | payload``, lengths big-endian, the meta a FlatBuffer.
-Ours always have the same 73-byte prefix layout, so they are packed and parsed with one ``struct`` call; any other
-layout a foreign client may choose goes through the table reader.
+Ours have one of two prefix layouts, so they are packed and parsed with one ``struct`` call; any other layout a foreign
+client may choose goes through the table reader. The longer one has a field more than the schema knows, which readers
+of the schema pass over: how far the writer knew its range to be durable.
 """
 
 from __future__ import annotations
@@ -19,13 +20,21 @@ ENTRY_MAGIC = 0x22
 PREFIX_BYTES = 73
 """Bytes before the payload in an entry that :func:`pack_entry` made."""
 
+TELLING_PREFIX_BYTES = 89
+"""The same where the entry tells what is confirmed."""
+
 _META_BYTES = 64
+_TELLING_META_BYTES = 80
 
 # Everything before the first value: magic, meta length, root offset, padding, vtable, vtable offset.
 _FIXED = Struct(">BI").pack(ENTRY_MAGIC, _META_BYTES) + Struct("<IIHHHHHHHHi").pack(
     24, 0, 16, 40, 16, 8, 6, 24, 12, 32, 16
 )
 _PREFIX = Struct(f"<{len(_FIXED)}s2xhiiqqq4s")
+_TELLING_FIXED = Struct(">BI").pack(ENTRY_MAGIC, _TELLING_META_BYTES) + Struct("<III10Hi").pack(
+    32, 0, 0, 20, 48, 16, 8, 6, 24, 12, 32, 0, 40, 20
+)
+_TELLING_PREFIX = Struct(f"<{len(_TELLING_FIXED)}s2xhiiqqqq4s")
 _META_HEAD = Struct(">BI")
 _LENGTH = Struct(">I")
 
@@ -33,10 +42,17 @@ _LENGTH = Struct(">I")
 class _Meta:
     """What the generic path reads of a RecordBatchMeta; ``count`` is what the schema calls last_offset_delta."""
 
-    __slots__ = ("base_offset", "count", "flags", "range_index", "stream_id", "timestamp")
+    __slots__ = ("base_offset", "confirmed", "count", "flags", "range_index", "stream_id", "timestamp")
 
     def __init__(
-        self, stream_id: int, range_index: int, flags: int, base_offset: int, count: int, timestamp: int
+        self,
+        stream_id: int,
+        range_index: int,
+        flags: int,
+        base_offset: int,
+        count: int,
+        timestamp: int,
+        confirmed: int = -1,
     ) -> None:
         self.stream_id = stream_id
         self.range_index = range_index
@@ -44,6 +60,7 @@ class _Meta:
         self.base_offset = base_offset
         self.count = count
         self.timestamp = timestamp
+        self.confirmed = confirmed
 
 
 META = Table(
@@ -55,21 +72,33 @@ META = Table(
     i32("count"),
     i64("timestamp"),
     Unused("properties"),  # stays in the prefix, verbatim
+    i64("confirmed", -1),  # ours
 )
 
 
 def pack_entry(
-    stream_id: int, range_index: int, flags: int, base_offset: int, count: int, timestamp: int, payload: Buffer
+    stream_id: int,
+    range_index: int,
+    flags: int,
+    base_offset: int,
+    count: int,
+    timestamp: int,
+    payload: Buffer,
+    confirmed: int = -1,
 ) -> Entry:
     """An entry of ``count`` records around ``payload`` (bytes-like with one-byte items, not copied).
 
-    ``timestamp`` is in milliseconds. Raises ``struct.error`` when a number does not fit its field: ``flags`` int16,
-    ``range_index`` and ``count`` int32, the others int64.
+    ``timestamp`` is in milliseconds; ``confirmed`` below 0 tells nothing and takes no room. Raises ``struct.error``
+    when a number does not fit its field: ``flags`` int16, ``range_index`` and ``count`` int32, the others int64.
     """
-    prefix = _PREFIX.pack(
-        _FIXED, flags, range_index, count, stream_id, base_offset, timestamp, len(payload).to_bytes(4, "big")
-    )
-    return Entry(stream_id, range_index, flags, base_offset, count, timestamp, payload, prefix)
+    length = len(payload).to_bytes(4, "big")
+    if confirmed < 0:
+        prefix = _PREFIX.pack(_FIXED, flags, range_index, count, stream_id, base_offset, timestamp, length)
+    else:
+        prefix = _TELLING_PREFIX.pack(
+            _TELLING_FIXED, flags, range_index, count, stream_id, base_offset, timestamp, confirmed, length
+        )
+    return Entry(stream_id, range_index, flags, base_offset, count, timestamp, payload, prefix, -1, confirmed)
 
 
 def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
@@ -83,9 +112,25 @@ def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
     at = 0
     entries: list[Entry] = []
     unpack = _PREFIX.unpack_from
+    unpack_telling = _TELLING_PREFIX.unpack_from
     while at < size:
         if len(entries) == most:
             raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"there are more than {most} entries")
+        body = at + TELLING_PREFIX_BYTES
+        if body <= size:
+            fixed, flags, range_index, count, stream_id, base, timestamp, confirmed, length = unpack_telling(view, at)
+            if fixed == _TELLING_FIXED:
+                end = body + int.from_bytes(length, "big")
+                if end > size:
+                    raise DecodeError("entry payload is longer than the buffer")
+                if count < 1:
+                    raise DecodeError(f"entry of {count} records")
+                payload, prefix = view[body:end], view[at:body]
+                entries.append(
+                    Entry(stream_id, range_index, flags, base, count, timestamp, payload, prefix, -1, confirmed)
+                )
+                at = end
+                continue
         body = at + PREFIX_BYTES
         if body <= size:
             fixed, flags, range_index, count, stream_id, base, timestamp, length = unpack(view, at)
@@ -134,6 +179,8 @@ def _parse_one(view: memoryview, at: int) -> Entry:
         meta.timestamp,
         view[body:end],
         view[at:body],
+        -1,
+        meta.confirmed,
     )
 
 

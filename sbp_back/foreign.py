@@ -92,6 +92,11 @@ class ForeignClient(Client):
         self._long_batches: dict[int, list[int]] = {}
         self._doubts: dict[int, _Doubt] = {}
 
+    @property
+    def tells(self) -> bool:
+        """Elastic-stream's range servers have no use for it: their readers say themselves how far they may be shown."""
+        return False
+
     # --- placement driver -------------------------------------------------------------------------------------------
 
     async def delete_stream(self, stream_id: int) -> None:

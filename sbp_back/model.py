@@ -7,6 +7,7 @@ since the Unix epoch unless a name says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -52,9 +53,13 @@ class Opcode(IntEnum):
 
 
 class SealKind(IntEnum):
+    """``PLACEMENT_DRIVER``, put to a range server with an end: what the placement driver has decided. ``AT_LEAST`` is
+    ours: a range server asks the placement driver to let a range end nowhere below its ``end``, and seals nothing."""
+
     UNSPECIFIED = 0
     RANGE_SERVER = 1
     PLACEMENT_DRIVER = 2
+    AT_LEAST = 3
 
 
 class ClientRole(IntEnum):
@@ -118,10 +123,22 @@ class Entry:
     ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
     payload length, payload. ``count`` is the number of records (the wire calls it last_offset_delta). ``flags`` are
     opaque to SBP (the layer above puts the payload's format there). ``crc`` is the CRC-32 of ``prefix + payload``, -1
-    when nobody computed it yet.
+    when nobody computed it yet. ``confirmed``: below it the writer knew everything to be durable when it made the
+    entry; -1 when it does not tell.
     """
 
-    __slots__ = ("base_offset", "count", "crc", "flags", "payload", "prefix", "range_index", "stream_id", "timestamp")
+    __slots__ = (
+        "base_offset",
+        "confirmed",
+        "count",
+        "crc",
+        "flags",
+        "payload",
+        "prefix",
+        "range_index",
+        "stream_id",
+        "timestamp",
+    )
 
     def __init__(
         self,
@@ -134,6 +151,7 @@ class Entry:
         payload: Buffer,
         prefix: Buffer,
         crc: int = -1,
+        confirmed: int = -1,
     ) -> None:
         self.stream_id = stream_id
         self.range_index = range_index
@@ -144,6 +162,7 @@ class Entry:
         self.payload = payload
         self.prefix = prefix
         self.crc = crc
+        self.confirmed = confirmed
 
     @property
     def size(self) -> int:
@@ -193,13 +212,18 @@ class AllocateIdRequest:
 
 @dataclass(slots=True)
 class AppendRequest:
+    """``confirmed``: for ranges that the sender writes, as (stream, index, offset): it knows all below the offset to be
+    durable, beyond what its entries say."""
+
     timeout_ms: int = 0
     entries: list[Entry] = field(default_factory=list)
+    confirmed: Sequence[tuple[int, int, int]] = ()
 
 
 @dataclass(slots=True)
 class FetchRequest:
-    """``limit`` is the exclusive offset up to which may be read (-1: the range's own confirm offset)."""
+    """``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1: as far as
+    the range server knows that."""
 
     range: RangeInfo
     offset: int

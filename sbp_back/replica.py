@@ -9,13 +9,14 @@ reference/sbp.md, sections 2.2 and 2.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Protocol
 
 from sbp_back.barrier import guarded
-from sbp_back.carrier import Answer, Carrier
+from sbp_back.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
 from sbp_back.frame import MAX_FRAME_LENGTH
 from sbp_back.model import OK, AppendRequest, AppendResponse, CreateRangeRequest, Entry, RangeInfo, Status
@@ -28,6 +29,9 @@ _MAX_REQUEST_BYTES = 2 * 1024 * 1024
 way the server stores the next while this side deals with the answers to the last, which made writers that wait for
 each other's group three times as fast as with frames as long as the protocol allows."""
 _MAX_REQUEST_ENTRIES = 4096
+
+_MAX_TOLD = 2000
+"""Ranges in one request that tells what is confirmed: 40 KB."""
 
 _COMMITTED: int = ErrorCode.APPEND_TO_COMMITTED_OFFSET
 _STORED = frozenset({OK, _COMMITTED})
@@ -91,17 +95,50 @@ class ReplicaOwner(Protocol):
         """The replica was given up (it sends nothing more), or the range was fenced, or the server will not have it."""
 
 
+@dataclass(slots=True)
+class TellOptions:
+    """When a range server is told what is confirmed, beyond what travels with the entries. Seconds. ``delay``: after
+    the answer to an append that no other has followed; ``again``: after a telling that was not answered. ``tells``:
+    whether any of it is done (servers of elastic-stream know nothing of it)."""
+
+    tells: bool = True
+    delay: float = 0.005
+    again: float = 0.5
+
+
 class Channel:
-    """All appends of this client to one range server."""
+    """All appends of this client to one range server, and what it tells the server of their fate: readers are shown
+    only what their writer knows to be durable (docs/sbp.md, "What readers see")."""
 
-    __slots__ = ("_bytes", "_loop", "_queue", "_scheduled", "carrier", "timeout")
+    __slots__ = (
+        "_loop",
+        "_queue",
+        "_reminder",
+        "_replicas",
+        "_scheduled",
+        "_tell_options",
+        "_tell_timer",
+        "_untold",
+        "carrier",
+        "timeout",
+    )
 
-    def __init__(self, carrier: Carrier, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+        tell: TellOptions | None = None,
+    ) -> None:
         self.carrier = carrier
         self.timeout = timeout
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
+        self._tell_options = tell if tell is not None else TellOptions()
+        # With the ``confirm`` it had when last looked at: who still moves is told of by its own entries.
+        self._untold: dict[Replica, int] = {}
+        self._tell_timer: asyncio.TimerHandle | None = None
 
     def push(self, replica: Replica, entry: Entry) -> None:
         """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
@@ -127,6 +164,75 @@ class Channel:
     def _submit(self, items: list[tuple[Replica, Entry]]) -> None:
         request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items])
         self.carrier.submit(request, lambda answer: _answered(items, answer), self.timeout)
+
+    # --- what is confirmed ------------------------------------------------------------------------------------------
+
+    def closed(self, replica: Replica) -> None:
+        """What the replica has confirmed since its writer last heard of it is nobody's business any more."""
+        self._untold.pop(replica, None)
+
+    def confirmed(self, replicas: Iterable[Replica]) -> None:
+        """Their ``confirm`` may have grown, and their writers are about to hear of it."""
+        options = self._tell_options
+        if not options.tells:
+            return
+        if isinstance(self.carrier, InProcessCarrier):
+            self.tell(replicas)
+            return
+        for replica in replicas:
+            if replica.confirm > replica.told and not replica._closed:
+                self._untold.setdefault(replica, replica.confirm)
+        self._wait_to_tell(options.delay)
+
+    def tell(self, replicas: Iterable[Replica]) -> None:
+        """Tells the server now, ahead of whatever is sent after this."""
+        if self._tell_options.tells:
+            self._tell([replica for replica in replicas if replica.confirm > replica.told and not replica._closed])
+
+    async def told(self) -> None:
+        """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
+        replicas = [replica for replica in self._untold if not replica._closed]
+        for first in range(0, len(replicas), _MAX_TOLD):
+            part = replicas[first : first + _MAX_TOLD]
+            await self.carrier.call(_telling(part), self.timeout)
+
+    def _tell(self, replicas: list[Replica]) -> None:
+        for first in range(0, len(replicas), _MAX_TOLD):
+            part = replicas[first : first + _MAX_TOLD]
+            before = [replica.told for replica in part]
+            for replica in part:
+                replica.told = replica.confirm
+            self.carrier.submit(_telling(part), partial(self._tell_answered, part, before), self.timeout)
+
+    def _tell_answered(self, replicas: list[Replica], before: list[int], answer: Answer) -> None:
+        if not isinstance(answer, ConnectionLost):
+            return  # a server that refuses would do so again
+        for replica, told in zip(replicas, before, strict=True):
+            if not replica._closed:
+                replica.told = min(replica.told, told)
+                self._untold.setdefault(replica, replica.confirm)
+        self._wait_to_tell(self._tell_options.again)
+
+    def _wait_to_tell(self, delay: float) -> None:
+        if self._untold and self._tell_timer is None:
+            self._tell_timer = self._loop.call_later(delay, self._tell_the_quiet)
+
+    def _tell_the_quiet(self) -> None:
+        """Who still moves is told of by its own entries."""
+        self._tell_timer = None
+        looked_at, self._untold = self._untold, {}
+        quiet: list[Replica] = []
+        for replica, confirm in looked_at.items():
+            if replica.confirm == confirm and confirm > replica.told:
+                quiet.append(replica)
+            elif replica.confirm > replica.told:
+                self._untold[replica] = replica.confirm
+        self._tell(quiet)
+        self._wait_to_tell(self._tell_options.delay)
+
+
+def _telling(replicas: list[Replica]) -> AppendRequest:
+    return AppendRequest(0, [], [(replica.info.stream_id, replica.info.index, replica.confirm) for replica in replicas])
 
 
 def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
@@ -156,6 +262,9 @@ def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
             replica.refused(entry.base_offset, status)
             replica.uncertain = replica.uncertain or unknown
             touched[replica] = None
+    if touched:
+        # First, so that whoever hears from a writer that its batch is stored finds it there.
+        items[0][0].channel.confirmed(touched)
     for replica in touched:
         # Other streams' entries are in the same answer: what goes wrong in one of them is not theirs.
         guarded("settling an append", replica.settle)
@@ -166,6 +275,7 @@ class Replica:
 
     Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
     some were never answered, so they may still become durable behind our back; only sealing the range settles that.
+    ``told``: how far the server knows, or is about to, what is confirmed.
     """
 
     __slots__ = (
@@ -184,6 +294,7 @@ class Replica:
         "confirm",
         "info",
         "outstanding",
+        "told",
         "uncertain",
     )
 
@@ -195,6 +306,7 @@ class Replica:
         self.confirm = info.start
         self.outstanding = 0
         self.uncertain = False
+        self.told = info.start
         self._known = info.start  # ``confirm`` when the owner last heard of it
         self._moved_at = monotonic()  # when there was progress, or nothing to wait for
         self._failure: Status | None = None
@@ -216,11 +328,12 @@ class Replica:
             if not self.outstanding:
                 self._moved_at = monotonic()
             self.outstanding += 1
-            self.channel.push(self, entry)
+            self._push(entry)
 
     def close(self) -> None:
-        """Reports nothing more."""
+        """Reports nothing more. Idempotent."""
         self._closed = True
+        self.channel.closed(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,4 +412,9 @@ class Replica:
         self._failure = None
         for entry in self._owner.unsent(self):
             self.outstanding += 1
-            self.channel.push(self, entry)
+            self._push(entry)
+
+    def _push(self, entry: Entry) -> None:
+        if entry.confirmed > self.told:
+            self.told = entry.confirmed
+        self.channel.push(self, entry)

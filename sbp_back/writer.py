@@ -31,7 +31,15 @@ from sbp_back.model import (
     SealRangeRequest,
     Status,
 )
-from sbp_back.replica import FENCED_CODES, HOPELESS_CODES, MAX_ENTRY_PAYLOAD, Channel, Replica, RetryOptions
+from sbp_back.replica import (
+    FENCED_CODES,
+    HOPELESS_CODES,
+    MAX_ENTRY_PAYLOAD,
+    Channel,
+    Replica,
+    RetryOptions,
+    TellOptions,
+)
 
 AppendDone = Callable[[SbpError | None], None]
 
@@ -39,12 +47,16 @@ AppendDone = Callable[[SbpError | None], None]
 @dataclass(slots=True)
 class WriterOptions:
     """``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress, after which pending
-    batches are refused. The writer lives on if it can make sure that none of them is stored."""
+    batches are refused. The writer lives on if it can make sure that none of them is part of the stream.
+    ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range that is
+    given up may say where it ends, before that is decided without it."""
 
     range_tries: int = 8
     patience: float = 30.0
+    seal_timeout: float = 2.0
     retry: RetryOptions = field(default_factory=RetryOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
+    tell: TellOptions = field(default_factory=TellOptions)
 
 
 class WriterHome(Protocol):
@@ -55,6 +67,10 @@ class WriterHome(Protocol):
 
     def channel(self, server: RangeServerInfo) -> Channel:
         """Raises ``ConnectionLost`` when the server's address is of no use."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether range servers are told what is confirmed."""
 
     def ranges_changed(self, writer: StreamWriter) -> None:
         """``writer.ranges`` is news for readers."""
@@ -82,6 +98,7 @@ class StreamWriter:
         self.failed: SbpError | None = None
         self._home = home
         self._options = options
+        self._tells = home.tells
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[Entry, AppendDone]] = deque()
         self._index = ranges[-1].index + 1 if ranges else 0  # of the range that is open, or of the next one
@@ -112,7 +129,8 @@ class StreamWriter:
         if len(payload) > MAX_ENTRY_PAYLOAD:
             raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"a batch of {len(payload)} bytes exceeds {MAX_ENTRY_PAYLOAD}")
         base = self.next_offset
-        entry = pack_entry(self.stream_id, self._index, flags, base, count, timestamp, payload)
+        confirmed = self.confirm_offset if self._tells else -1
+        entry = pack_entry(self.stream_id, self._index, flags, base, count, timestamp, payload, confirmed)
         if not self._pending:
             self._since = monotonic()
         self._pending.append((entry, done))
@@ -136,12 +154,23 @@ class StreamWriter:
             idle: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(idle)
             await idle
+        replica = self._replica
+        if replica is not None:
+            # The last batch may not have been shown yet, and nobody else can say that it may be.
+            with contextlib.suppress(ConnectionLost):
+                await replica.channel.told()
         if self.failed is None:
             self.fail(SbpError(ErrorCode.PRECONDITION_FAILED, "the writer is closed"))
         task = self._task
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+    def tell(self) -> None:
+        """Have the range server know what is confirmed before it gets what is sent after this."""
+        replica = self._replica
+        if replica is not None:
+            replica.channel.tell((replica,))
 
     # --- from replicas ----------------------------------------------------------------------------------------------
 
@@ -240,6 +269,8 @@ class StreamWriter:
             try:
                 if self._unsealed is not None:
                     await self._seal(self._unsealed)
+                    if not self._pending or self.failed is not None:
+                        return  # all of it was stored
                 if self._trouble is not None and self._is_enough():
                     self._give_up(self._trouble)
                     return
@@ -308,28 +339,67 @@ class StreamWriter:
         return replace(info, start=wanted.start)
 
     async def _seal(self, info: RangeInfo) -> None:
-        """Ends our own range at what is confirmed: at the placement driver first, which makes it the truth."""
-        end = self.confirm_offset
+        """Ends our own range: where its server says that it ends, which then takes nothing more; at what is confirmed
+        if it says nothing. The placement driver makes that the truth. What the server has beyond it was never shown to
+        anybody: it shows only what we told it is confirmed, or what the placement driver has promised to keep."""
+        end = max(await self._end_on_server(info), self.confirm_offset)
         sealed = replace(info, epoch=self.epoch, end=end)
         request = SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER)
         try:
-            await ask_repeatedly(self._home.pd, request, RangeResponse, self._options.control)
+            response = await ask_repeatedly(self._home.pd, request, RangeResponse, self._options.control)
+            if response.range is not None and response.range.end > end:
+                # The server had shown more, which the placement driver has promised to keep.
+                sealed = replace(sealed, end=response.range.end)
         except SbpError as error:
             if error.code != ErrorCode.RANGE_ALREADY_SEALED:
                 raise
+            # By an earlier try of ours, perhaps with another end: then that one is the truth.
             last = await self._last_range()
-            if last is None or (last.epoch, last.index, last.end) != (self.epoch, info.index, end):
+            ours = last is not None and (last.epoch, last.index) == (self.epoch, info.index)
+            if last is None or not ours or last.end < self.confirm_offset:
                 raise FencedError(error.code, f"range {info.index} of stream {self.stream_id} was sealed") from error
+            sealed = replace(sealed, end=last.end)
         self._unsealed = None
         self._index = info.index + 1
         self.ranges = [*(known for known in self.ranges if known.index < info.index), sealed]
         self._home.ranges_changed(self)
-        # The server learns it for tidiness, in its own time: readers go by what the placement driver says.
-        try:
+        # The placement driver tells the server, too, and does not forget it; this is sooner.
+        with contextlib.suppress(ConnectionLost):
             carrier = self._home.channel(info.servers[0]).carrier
-        except ConnectionLost:
+            decided = SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER)
+            carrier.submit(decided, _ignore, self._options.control.timeout)
+        self._stored_up_to(sealed.end)
+
+    async def _end_on_server(self, info: RangeInfo) -> int:
+        """Where the range's server has ended it; -1 when it does not answer, or cannot."""
+        asked = SealRangeRequest(RangeInfo(info.stream_id, self.epoch, info.index, info.start))
+        options = self._options
+        limits = replace(options.control, timeout=min(options.seal_timeout, options.control.timeout / 2))
+        try:
+            response = await ask(self._home.channel(info.servers[0]).carrier, asked, RangeResponse, limits)
+        except FencedError:
+            raise
+        except SbpError:
+            return -1
+        return -1 if response.range is None else response.range.end
+
+    def _stored_up_to(self, end: int) -> None:
+        """The range ended at ``end``: what is pending below it is stored after all."""
+        if end <= self.confirm_offset:
             return
-        carrier.submit(SealRangeRequest(sealed, SealKind.RANGE_SERVER), _ignore, self._options.control.timeout)
+        self.confirm_offset = end
+        self.next_offset = max(self.next_offset, end)
+        self._rounds = 0
+        self._trouble = None
+        self._since = monotonic()
+        pending = self._pending
+        while pending and pending[0][0].end_offset <= end:
+            guarded("an append's callback", pending.popleft()[1], None)
+        if pending and pending[0][0].base_offset < end:
+            message = f"range {self._index - 1} of stream {self.stream_id} ends at {end}, within a batch"
+            self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
+        if not pending and self._idle:
+            self._wake()
 
     async def _last_range(self) -> RangeInfo | None:
         ranges = await list_ranges(self._home.pd, self.stream_id, self._options.control)
@@ -338,7 +408,14 @@ class StreamWriter:
 
 def _moved(entry: Entry, range_index: int) -> Entry:
     return pack_entry(
-        entry.stream_id, range_index, entry.flags, entry.base_offset, entry.count, entry.timestamp, entry.payload
+        entry.stream_id,
+        range_index,
+        entry.flags,
+        entry.base_offset,
+        entry.count,
+        entry.timestamp,
+        entry.payload,
+        entry.confirmed,
     )
 
 

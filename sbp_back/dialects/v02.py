@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
@@ -62,7 +63,8 @@ from sbp_back.model import (
 )
 
 MAX_REQUEST_HEADER = 64 * 1024
-"""Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header."""
+"""Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header,
+but an APPEND that says of many ranges how far they are confirmed (``replica.py`` keeps it shorter)."""
 
 MAX_APPEND_ENTRIES = 4096
 """Entries an APPEND may carry. A frame has room for two hundred thousand empty ones, and the work is one for each."""
@@ -107,6 +109,17 @@ METRICS = Table(
 )
 APPEND_RESULT = Table(AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
+
+@dataclass(slots=True)
+class AppendHeader:
+    """``confirmed`` is ours: what :class:`~sbp_back.model.AppendRequest` has, 20 bytes each, little-endian."""
+
+    timeout_ms: int = 0
+    confirmed: bytes = b""
+
+
+_CONFIRMED = Struct("<qiq")
+
 _TIMEOUT = i32("timeout_ms")
 _THROTTLE = i32("throttle_ms")
 _STATUS = Sub("status", STATUS, required=True)
@@ -114,7 +127,7 @@ _STATUS = Sub("status", STATUS, required=True)
 REQUESTS: dict[int, Table] = {
     Opcode.HEARTBEAT: Table(HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
     Opcode.ALLOCATE_ID: Table(AllocateIdRequest, _TIMEOUT, Text("host", required=True)),
-    Opcode.APPEND: Table(AppendRequest, _TIMEOUT),
+    Opcode.APPEND: Table(AppendHeader, _TIMEOUT, Blob("confirmed")),
     Opcode.FETCH: Table(
         FetchRequest,
         i32("max_wait_ms"),
@@ -208,7 +221,8 @@ class DialectV02:
 
     def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
         if type(request) is AppendRequest:
-            return Opcode.APPEND, pack_append_request(request.timeout_ms), _entry_parts(request.entries)
+            header = pack_append_request(request.timeout_ms, request.confirmed)
+            return Opcode.APPEND, header, _entry_parts(request.entries)
         if type(request) is FetchRequest:
             return Opcode.FETCH, pack_fetch_request(request), ()
         opcode = OPCODES.get(type(request))
@@ -223,7 +237,8 @@ class DialectV02:
     def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
         if opcode == Opcode.APPEND:
             entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
-            return AppendRequest(unpack_append_request(header), entries)
+            timeout_ms, confirmed = unpack_append_request(header)
+            return AppendRequest(timeout_ms, entries, confirmed)
         if opcode == Opcode.FETCH:
             return unpack_fetch_request(header)
         if opcode == Opcode.PING:
@@ -309,19 +324,24 @@ _FETCH_RANGE_FIXED = Struct("<10Hi").pack(20, 44, 4, 12, 36, 20, 28, 0, 40, 41, 
 _FETCH_REQUEST = Struct("<24sqqiIii24sqqqqibb2x")
 
 
-def pack_append_request(timeout_ms: int) -> bytes:
+def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int]] = ()) -> bytes:
     """Header of an APPEND request."""
+    if confirmed:
+        told = b"".join([_CONFIRMED.pack(*one) for one in confirmed])
+        return REQUESTS[Opcode.APPEND].write(AppendHeader(timeout_ms, told))
     return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, timeout_ms)
 
 
-def unpack_append_request(header: Buffer) -> int:
-    """``timeout_ms`` of an APPEND request's header. Raises ``DecodeError``."""
+def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
+    """``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
     if len(header) == _APPEND_REQUEST.size:
         fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
         if fixed == _APPEND_REQUEST_FIXED:
-            return int(timeout_ms)
-    request: AppendRequest = REQUESTS[Opcode.APPEND].read(_request_header(header))
-    return request.timeout_ms
+            return int(timeout_ms), ()
+    read: AppendHeader = REQUESTS[Opcode.APPEND].read(_request_header(header))
+    if len(read.confirmed) % _CONFIRMED.size:
+        raise DecodeError(f"{len(read.confirmed)} bytes of what is confirmed are no whole number of ranges")
+    return read.timeout_ms, list(_CONFIRMED.iter_unpack(read.confirmed)) if read.confirmed else ()
 
 
 def pack_fetch_request(request: FetchRequest) -> bytes:

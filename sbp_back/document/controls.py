@@ -19,6 +19,7 @@ from sbp_back.model import (
     RangeInfo,
     RangeResponse,
     RangeServerInfo,
+    SealKind,
     SealRangeRequest,
     Status,
     StreamInfo,
@@ -240,7 +241,9 @@ class Controls:
         opened = RangeInfo(info.stream_id, info.epoch, info.index, info.start)
         await ask_repeatedly(self._carrier, CreateRangeRequest(opened), RangeResponse, _OPTIONS)
         if info.end >= 0:
-            await ask_repeatedly(self._carrier, SealRangeRequest(info), RangeResponse, _OPTIONS)
+            await ask_repeatedly(
+                self._carrier, SealRangeRequest(info, SealKind.PLACEMENT_DRIVER), RangeResponse, _OPTIONS
+            )
 
     async def _ranges(self, stream_id: int) -> list[m.DocumentRange]:
         return [self._told(known) for known in await self._client.list_ranges(stream_id)]

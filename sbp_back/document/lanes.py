@@ -227,6 +227,7 @@ class Lanes:
                 else:
                     made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
                 if isinstance(made, RangeRow):
+                    self._pd.tell_servers()
                     await self._adopt(made)
                     return made.index
                 if made.code not in (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.CREATE_RANGE_BEFORE_SEAL):

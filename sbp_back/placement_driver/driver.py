@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -38,12 +38,14 @@ from sbp_back.model import (
     PingRequest,
     PingResponse,
     RangeInfo,
+    RangeResponse,
     RangeServerInfo,
     RangeServerMetrics,
     ReportMetricsRequest,
     ReportMetricsResponse,
     Request,
     Response,
+    SealKind,
     SealRangeRequest,
     Status,
     StreamResponse,
@@ -60,6 +62,19 @@ if TYPE_CHECKING:
     from sbp_back.carrier import Carrier
 
 logger = logging.getLogger(__name__)
+
+_MOST_NEWS = 1000
+"""Of what a server is told in one pass, beyond deletions."""
+
+_SETTLED = frozenset(
+    {
+        int(ErrorCode.BAD_REQUEST),
+        int(ErrorCode.NOT_FOUND),
+        int(ErrorCode.RANGE_NOT_FOUND),
+        int(ErrorCode.UNSUPPORTED_OPERATION),
+    }
+)
+"""Refusals of a server that is told something which it would repeat."""
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -81,8 +96,9 @@ class PlacementDriver:
     """Serves every request that is a placement driver's; others answer SystemError 1498.
 
     ``connect`` gives a carrier to a range server; whoever passes it keeps and closes the carriers. With it the driver
-    itself deletes the data of deleted streams, on each server as soon as that server is heard; without it servers
-    find out when they start.
+    itself tells each server which streams were deleted or trimmed and where its ranges end, at once and then whenever
+    that server is heard, until it has confirmed; without it servers find out when they start, and open ranges cannot
+    be trimmed.
     """
 
     def __init__(
@@ -98,8 +114,8 @@ class PlacementDriver:
         self._options = options or PlacementDriverOptions()
         self._connect = connect
         self._servers = Servers(self._options.alive_seconds, clock, rng or random.Random())
-        # Servers whose queue of deletions is being worked off right now.
-        self._deleting: set[int] = set()
+        # Servers whose queue is being worked off right now, and whether there may be more by now.
+        self._telling: dict[int, bool] = {}
         self._closed = False
 
     @property
@@ -145,7 +161,7 @@ class PlacementDriver:
                 chosen = self._candidates()
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply)
             case SealRangeRequest():
-                self._transact(lambda tx: rules.seal_range(tx, request), reply)
+                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, request, reply))
             case CreateStreamRequest():
                 self._transact(lambda tx: rules.create_stream(tx, request.stream), reply)
             case DescribeStreamRequest():
@@ -211,6 +227,7 @@ class PlacementDriver:
         def trimmed(result: rules.Trimmed) -> None:
             if result.ask is None:
                 reply(result.response)
+                self.tell_servers()
             else:
                 self._ask_how_far(request, result.ask, reply)
 
@@ -242,9 +259,14 @@ class PlacementDriver:
                 reply(StreamResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
                 return
             how_far = rules.Reached(opened.index, reached)
+
+            def trimmed(result: rules.Trimmed) -> None:
+                reply(result.response)
+                self.tell_servers()
+
             self._state.submit(
                 lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, how_far),
-                lambda result: reply(result.response),
+                trimmed,
                 partial(_fail, reply),
             )
 
@@ -294,66 +316,135 @@ class PlacementDriver:
             self._transact(remember, reply)
         else:
             reply(response)
-        self._push_deletions(server.server_id)
+        self._tell_server(server.server_id)
 
-    # --- deletion of data -------------------------------------------------------------------------------------------
+    # --- what range servers have to know ----------------------------------------------------------------------------
 
     def _deleted(self, reply: Reply, response: StreamResponse | SystemErrorResponse) -> None:
         reply(response)
         if response.status.ok:
-            for server_id in self._servers.alive():
-                self._push_deletions(server_id)
+            self.tell_servers()
 
-    def _push_deletions(self, server_id: int) -> None:
-        """Work off the server's queue, one pass at a time; what fails stays queued for its next sign of life."""
-        if self._connect is None or self._closed or server_id in self._deleting:
+    def _sealed(self, request: SealRangeRequest, reply: Reply, response: RangeResponse | SystemErrorResponse) -> None:
+        reply(response)
+        if isinstance(response, RangeResponse) and response.status.ok and request.kind != SealKind.AT_LEAST:
+            self.tell_servers(server.server_id for server in (response.range.servers if response.range else ()))
+
+    def tell_servers(self, server_ids: Iterable[int] | None = None) -> None:
+        """Has the range servers that live (or those named) told of what they have not confirmed to know: which streams
+        are gone, where ranges end, how far streams are trimmed. What fails stays queued for their next sign of life."""
+        for server_id in list(self._servers.alive() if server_ids is None else server_ids):
+            self._tell_server(server_id)
+
+    def _tell_server(self, server_id: int) -> None:
+        """Work off the server's queue, one pass at a time."""
+        if self._connect is None or self._closed:
             return
-        self._deleting.add(server_id)
+        if server_id in self._telling:
+            self._telling[server_id] = True
+            return
+        self._telling[server_id] = False
+
+        def queued(tx: Transaction) -> list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest]:
+            deletions = [DeleteStreamRequest(stream_id) for stream_id in tx.deletions_of_server(server_id)]
+            return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
+
         self._state.submit(
-            lambda tx: tx.deletions_of_server(server_id),
-            partial(self._send_deletions, server_id),
-            lambda _error: self._deleting.discard(server_id),
+            queued, partial(self._send_news, server_id), lambda _error: self._told(server_id, complete=False)
         )
 
-    def _send_deletions(self, server_id: int, stream_ids: list[int]) -> None:
+    def _told(self, server_id: int, *, complete: bool) -> None:
+        """A pass is over; if it went well, another one if there is more."""
+        again = self._telling.pop(server_id)
+        if again and complete:
+            self._tell_server(server_id)
+
+    def _send_news(
+        self, server_id: int, requests: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest]
+    ) -> None:
         server = self._servers.info(server_id)
-        if not stream_ids or server is None or self._connect is None or self._closed:
-            self._deleting.discard(server_id)
+        if not requests or server is None or self._connect is None or self._closed:
+            self._told(server_id, complete=True)
             return
         try:
             carrier = self._connect(server)
         except ValueError as error:
-            self._deleting.discard(server_id)
-            logger.warning("range server %d cannot be told of deleted streams: %s", server_id, error)
+            logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
+            self._told(server_id, complete=False)
             return
-        open_calls = len(stream_ids)
+        waiting = len(requests)
+        known: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest] = []
+        if waiting >= _MOST_NEWS:
+            self._telling[server_id] = True
 
-        def answered(stream_id: int, response: Response | ConnectionLost) -> None:
-            nonlocal open_calls
-            open_calls -= 1
-            if open_calls == 0:
-                self._deleting.discard(server_id)
-            if isinstance(response, ConnectionLost):
-                return
-            status = response.status
-            if status.ok or status.code in (ErrorCode.NOT_FOUND, ErrorCode.UNSUPPORTED_OPERATION):
-                # 1498: a foreign server that cannot delete reclaims by size alone; asking again would not help.
-                self._state.submit(lambda tx: tx.drop_deletion(server_id, stream_id), _nothing, _log_state_error)
-            else:
-                logger.warning(
-                    "range server %d did not delete stream %d, asked again later: %s", server_id, stream_id, status
-                )
+        def answered(
+            request: DeleteStreamRequest | SealRangeRequest | TrimStreamRequest, response: Response | ConnectionLost
+        ) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if _is_known(server_id, request, response):
+                known.append(request)
+            if waiting == 0:
+                self._known(server_id, known, complete=len(known) == len(requests))
 
-        for stream_id in stream_ids:
-            carrier.submit(DeleteStreamRequest(stream_id), partial(answered, stream_id))
+        for request in requests:
+            carrier.submit(request, partial(answered, request), self._options.server_timeout)
+
+    def _known(
+        self,
+        server_id: int,
+        requests: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest],
+        *,
+        complete: bool,
+    ) -> None:
+        def forget(tx: Transaction) -> None:
+            for request in requests:
+                match request:
+                    case DeleteStreamRequest():
+                        tx.drop_deletion(server_id, request.stream_id)
+                    case SealRangeRequest():
+                        tx.drop_news(server_id, request.range.stream_id, request.range.index)
+                    case TrimStreamRequest():
+                        stream = tx.get_stream(request.stream_id)
+                        if stream is None or stream.trim_offset <= request.min_offset:
+                            tx.drop_news(server_id, request.stream_id, -1)
+
+        def failed(error: StateError) -> None:
+            _log_state_error(error)
+            self._told(server_id, complete=False)
+
+        self._state.submit(forget, lambda _: self._told(server_id, complete=complete), failed)
+
+
+def _is_known(
+    server_id: int,
+    request: DeleteStreamRequest | SealRangeRequest | TrimStreamRequest,
+    response: Response | ConnectionLost,
+) -> bool:
+    """Whether the server knows now what it was told, or telling it again would not help."""
+    if isinstance(response, ConnectionLost):
+        return False
+    status = response.status
+    if isinstance(request, SealRangeRequest) and isinstance(response, RangeResponse) and response.range is not None:
+        told = request.range
+        if status.ok and 0 <= response.range.end < told.end:
+            logger.error(
+                "range server %d has range %d of stream %d up to %d, it was sealed at %d",
+                server_id,
+                told.index,
+                told.stream_id,
+                response.range.end,
+                told.end,
+            )
+    # 1498: a foreign server that cannot delete or trim reclaims by size alone; asking again would not help.
+    if status.ok or status.code in _SETTLED:
+        return True
+    logger.warning("range server %d does not take %s, asked again later: %s", server_id, request, status)
+    return False
 
 
 def _fail(reply: Callable[[SystemErrorResponse], None], error: StateError) -> None:
     reply(SystemErrorResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))))
-
-
-def _nothing(_result: None) -> None:
-    pass
 
 
 def _log_state_error(error: StateError) -> None:

@@ -23,6 +23,7 @@ from sbp_back.model import (
     Status,
     StreamInfo,
     StreamResponse,
+    TrimStreamRequest,
 )
 from sbp_back.placement_driver.servers import addressed
 from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
@@ -188,6 +189,9 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
     if min_offset > row.trim_offset:
         row.trim_offset = min_offset
         tx.put_stream(row)
+        concerned = {one for kept in ranges if kept.start < min_offset for one in kept.server_ids}
+        for server_id in concerned.difference(last.server_ids if reached is not None else ()):  # those did it already
+            tx.add_news(server_id, stream_id, -1)
     return Trimmed(StreamResponse(stream=_stream_info(row), range=_range_info(first, row.trim_offset, servers)), ask)
 
 
@@ -241,8 +245,13 @@ def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[
 
 
 def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
-    """Gives the last range its end and raises its epoch to the sealer's: older writers are fenced from here on."""
+    """Gives the last range its end and raises its epoch to the sealer's: older writers are fenced from here on.
+
+    A range that was promised to go further (``SealKind.AT_LEAST``) ends there. Its servers are to be told.
+    """
     wanted = request.range
+    if request.kind == SealKind.AT_LEAST:
+        return _keep(tx, wanted)
     if request.kind != SealKind.PLACEMENT_DRIVER:
         return RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
     last = tx.last_range(wanted.stream_id)
@@ -268,13 +277,54 @@ def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
         return RangeResponse(
             Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the range's {last.epoch}")
         )
-    last.end = wanted.end
+    last.end = max(wanted.end, last.floor)
     last.epoch = wanted.epoch
     tx.put_range(last)
+    for server_id in last.server_ids:
+        tx.add_news(server_id, last.stream_id, last.index)
     if stream is not None and trim_offset > last.end:
         stream.trim_offset = trim_offset = last.end
         tx.put_stream(stream)
     return RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
+
+
+def _keep(tx: Transaction, wanted: RangeInfo) -> RangeResponse:
+    """Promises that an open range will not end below ``wanted.end``, where its server has durable data."""
+    last = tx.last_range(wanted.stream_id)
+    row = last if last is None or last.index == wanted.index else tx.get_range(wanted.stream_id, wanted.index)
+    if last is None or row is None:
+        message = f"stream {wanted.stream_id} has no range {wanted.index}"
+        return RangeResponse(Status(ErrorCode.RANGE_NOT_FOUND, message))
+    stream = tx.get_stream(wanted.stream_id)
+    trim_offset = 0 if stream is None else stream.trim_offset
+    if not row.is_open:
+        message = f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
+        status = Status(ErrorCode.RANGE_ALREADY_SEALED, message)
+        return RangeResponse(status, _range_info(row, trim_offset, tx.get_servers()))
+    if not row.start <= wanted.end <= _MAX_INT64:
+        return RangeResponse(bad_request(f"range {row.index} starts at {row.start}, it cannot end at {wanted.end}"))
+    if wanted.end > row.floor:
+        row.floor = wanted.end
+        tx.put_range(row)
+    return RangeResponse(range=_range_info(row, trim_offset, tx.get_servers()))
+
+
+def news(tx: Transaction, server_id: int, limit: int) -> list[SealRangeRequest | TrimStreamRequest]:
+    """What a range server has not confirmed to know yet, as requests that tell it. What concerns it no more is
+    forgotten: a deletion tells it all."""
+    requests: list[SealRangeRequest | TrimStreamRequest] = []
+    for stream_id, index in tx.news_of_server(server_id, limit):
+        stream = tx.get_stream(stream_id)
+        row = None if index < 0 else tx.get_range(stream_id, index)
+        if stream is None or stream.deleted or (index >= 0 and (row is None or row.is_open)):
+            tx.drop_news(server_id, stream_id, index)
+        elif row is None:
+            requests.append(TrimStreamRequest(stream_id, stream.trim_offset))
+        else:
+            # From where the range began: a trim, which is told separately, may have gone beyond what a server has.
+            decided = RangeInfo(stream_id, row.epoch, row.index, row.start, row.end)
+            requests.append(SealRangeRequest(decided, SealKind.PLACEMENT_DRIVER))
+    return requests
 
 
 def list_ranges(tx: Transaction, request: ListRangeRequest) -> ListRangeResponse:

@@ -24,10 +24,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # Format 1 knew no ranges of the document's dialect.
 _UPGRADE_1 = "ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"
+# Format 3 had no floors of ranges, and remembered of what servers are to be told only the deletions.
+_UPGRADE_3 = (
+    "ALTER TABLE ranges ADD COLUMN floor INTEGER NOT NULL DEFAULT 0",
+    "CREATE TABLE news (server_id INTEGER NOT NULL, stream_id INTEGER NOT NULL, range_index INTEGER NOT NULL,"
+    " PRIMARY KEY (server_id, stream_id, range_index)) WITHOUT ROWID",
+)
 # Format 2 had no identity.
 _IDENTITY = "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
 
@@ -53,6 +59,7 @@ CREATE TABLE ranges (
     replica_count INTEGER NOT NULL,
     ack_count INTEGER NOT NULL,
     document INTEGER NOT NULL DEFAULT 0,
+    floor INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (stream_id, range_index)
 ) WITHOUT ROWID;
 CREATE TABLE replicas (
@@ -69,10 +76,17 @@ CREATE TABLE deletions (
     stream_id INTEGER NOT NULL,
     PRIMARY KEY (server_id, stream_id)
 ) WITHOUT ROWID;
+CREATE TABLE news (
+    server_id INTEGER NOT NULL,
+    stream_id INTEGER NOT NULL,
+    range_index INTEGER NOT NULL,
+    PRIMARY KEY (server_id, stream_id, range_index)
+) WITHOUT ROWID;
 """
 
 _RANGE_COLUMNS = (
-    "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document"
+    "r.stream_id, r.range_index, r.epoch, r.start_offset, r.end_offset, r.replica_count, r.ack_count, r.document,"
+    " r.floor"
 )
 
 
@@ -131,9 +145,11 @@ class _SqliteTransaction(Transaction):
             servers = self._db.execute(
                 "SELECT server_id FROM replicas WHERE stream_id = ? AND range_index = ? ORDER BY position", row[:2]
             )
-            stream_id, index, epoch, start, end, replica_count, ack_count, document = row
+            stream_id, index, epoch, start, end, replica_count, ack_count, document, floor = row
             ids = [server_id for (server_id,) in servers]
-            ranges.append(RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids, bool(document)))
+            ranges.append(
+                RangeRow(stream_id, index, epoch, start, end, replica_count, ack_count, ids, bool(document), floor)
+            )
         return ranges
 
     def last_range(self, stream_id: int) -> RangeRow | None:
@@ -153,8 +169,19 @@ class _SqliteTransaction(Transaction):
             "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
         ).fetchone()
         self._db.execute(
-            "INSERT OR REPLACE INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (row.stream_id, row.index, row.epoch, row.start, row.end, row.replica_count, row.ack_count, row.document),
+            "INSERT OR REPLACE INTO ranges (stream_id, range_index, epoch, start_offset, end_offset, replica_count,"
+            " ack_count, document, floor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row.stream_id,
+                row.index,
+                row.epoch,
+                row.start,
+                row.end,
+                row.replica_count,
+                row.ack_count,
+                row.document,
+                row.floor,
+            ),
         )
         if known is None:
             self._db.executemany(
@@ -200,6 +227,20 @@ class _SqliteTransaction(Transaction):
 
     def drop_deletion(self, server_id: int, stream_id: int) -> None:
         self._db.execute("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
+
+    def add_news(self, server_id: int, stream_id: int, index: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO news VALUES (?, ?, ?)", (server_id, stream_id, index))
+
+    def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
+        return self._db.execute(
+            "SELECT stream_id, range_index FROM news WHERE server_id = ? ORDER BY stream_id, range_index LIMIT ?",
+            (server_id, limit),
+        ).fetchall()
+
+    def drop_news(self, server_id: int, stream_id: int, index: int) -> None:
+        self._db.execute(
+            "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
+        )
 
 
 class _Job:
@@ -255,6 +296,8 @@ class SqliteState:
             self._db.execute("BEGIN IMMEDIATE")
             if version == 1:
                 self._db.execute(_UPGRADE_1)
+            for statement in _UPGRADE_3:
+                self._db.execute(statement)
             self._identify()
         elif version != FORMAT_VERSION:
             raise StateVersionError(

@@ -40,7 +40,8 @@ class StreamRow:
 @dataclass(slots=True)
 class RangeRow:
     """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open. ``document``: it is written
-    by the server itself for clients of sbp-v0.1, and no writer of another dialect may take it for its own."""
+    by the server itself for clients of sbp-v0.1, and no writer of another dialect may take it for its own. ``floor``:
+    everything below it was promised to readers, so the range cannot end before."""
 
     stream_id: int
     index: int
@@ -51,6 +52,7 @@ class RangeRow:
     ack_count: int
     server_ids: list[int] = field(default_factory=list)
     document: bool = False
+    floor: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -109,6 +111,17 @@ class Transaction(Protocol):
     def deletions_of_server(self, server_id: int) -> list[int]: ...
 
     def drop_deletion(self, server_id: int, stream_id: int) -> None: ...
+
+    def add_news(self, server_id: int, stream_id: int, index: int) -> None:
+        """Remember that ``server_id`` still has to be told where range ``index`` of the stream ends; -1: how far the
+        stream is trimmed."""
+        ...
+
+    def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
+        """(stream, index) of at most ``limit`` of them."""
+        ...
+
+    def drop_news(self, server_id: int, stream_id: int, index: int) -> None: ...
 
 
 class PdState(Protocol):

@@ -6,7 +6,7 @@ The hot path of the backend. Its work is done per request and per entry without 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sbp_back.barrier import guarded
@@ -71,6 +71,8 @@ class Appends:
         """All entries pass their windows, in order, before the first is stored (reference/sbp.md, section 2.2)."""
         entries = request.entries
         ranges = self._ranges
+        if request.confirmed:
+            self._told(request.confirmed)
         states: list[RangeState] = []
         refused: dict[int, AppendResult] | None = None
         for position, entry in enumerate(entries):
@@ -81,6 +83,9 @@ class Appends:
                 and len(entry.payload) <= MAX_ENTRY_BYTES
                 and state.window.admit(entry.base_offset, entry.count) == OK
             ):
+                # Before anything is stored, or an entry could be shown before it is known that its writer tells.
+                if entry.confirmed > state.told:
+                    state.told = entry.confirmed
                 states.append(state)
                 continue
             if refused is None:
@@ -99,6 +104,16 @@ class Appends:
             self._store.append(accepted, call.stored)
         else:
             call.answer()
+
+    def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
+        """A writer says how far it knows its ranges to be durable: that much may be shown to anybody."""
+        for stream_id, index, offset in confirmed:
+            state = self._ranges.get((stream_id, index))
+            if state is not None and offset > state.told:
+                state.told = offset
+                if state.waiters:
+                    state.arrived += UNKNOWN_BYTES
+                    self.wake(state)
 
     def _refuse(self, state: RangeState | None, entry: Entry) -> AppendResult:
         if entry.count <= 0 or entry.base_offset < 0:
@@ -169,7 +184,8 @@ class AppendCall:
             code = window.commit(entry.base_offset, entry.count)
             if code == OK:
                 if state.waiters:
-                    state.arrived += entry.size
+                    # What may be shown now was stored before, unless the writer tells nothing.
+                    state.arrived += entry.size if entry.confirmed < 0 else UNKNOWN_BYTES
                     if waited is None:
                         waited = []
                     waited.append(state)

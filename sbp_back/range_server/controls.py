@@ -18,6 +18,7 @@ from sbp_back.model import (
     CreateRangeRequest,
     DeleteStreamRequest,
     RangeResponse,
+    SealKind,
     SealRangeRequest,
     Status,
     StreamInfo,
@@ -227,6 +228,10 @@ class Controls:
     def _seal_state(self, state: RangeState, request: SealRangeRequest, answer: _Turn[RangeResponse]) -> None:
         epoch, wanted_end = request.range.epoch, request.range.end
         stored_range = state.stored
+        # With an end and of this kind it is the placement driver's decision, which no epoch overrules.
+        decision = request.kind == SealKind.PLACEMENT_DRIVER and wanted_end >= 0
+        if decision:
+            epoch = max(epoch, stored_range.epoch)
         if epoch < stored_range.epoch:
             answer(
                 RangeResponse(
@@ -237,12 +242,18 @@ class Controls:
                 )
             )
             return
+        if state.decided and state.sealed:
+            self._answer_range(state, answer)
+            return
         if 0 <= wanted_end < stored_range.start:
             answer(_bad_range(f"the range starts at {stored_range.start}, it cannot end at {wanted_end}"))
             return
         confirmed = state.confirm_offset
         end = confirmed if wanted_end < 0 else min(wanted_end, confirmed)
         if end == stored_range.end:
+            if decision:
+                state.decided = True
+                self._fetches.wake_all(state)
             self._answer_range(state, answer)
             return
         was_sealed = state.sealed
@@ -257,6 +268,7 @@ class Controls:
                 return
             if not was_sealed:
                 release(state.window.close(end))
+            state.decided = decision
             self._fetches.wake_all(state)
             self._answer_range(state, answer)
 

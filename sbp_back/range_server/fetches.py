@@ -6,7 +6,7 @@ timer of its own. Whatever happens to the range, it is then evaluated from the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,8 @@ from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
 from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import Entry, FetchRequest, FetchResponse, Status
 from sbp_back.range_server.longpoll import Deadlines
-from sbp_back.range_server.ranges import RangeState
+from sbp_back.range_server.ranges import NOT_LOOKED_UP, RangeState
+from sbp_back.range_server.window import OFFSET_LIMIT
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,20 +27,31 @@ MAX_FETCH_BYTES = 16 * 1024 * 1024 - 4096
 """Leaves room for the header of the response in a frame (reference/sbp.md, section 1.1)."""
 
 
+Settle = Callable[[RangeState, Callable[[], None]], None]
+"""Has the placement driver decide that what a range has here is part of its stream; calls back when it has answered, or
+does not."""
+
+
 @dataclass(slots=True)
 class FetchLimits:
     """``default_bytes`` serves a request that names no ``max_bytes``; ``max_wait_ms`` caps what a request may ask
-    for; past ``max_waiting`` waiting requests a further one is answered at once."""
+    for; past ``max_waiting`` waiting requests a further one is answered at once. ``settle_seconds``: in which a writer
+    has to say that it knows of what is durable while somebody waits to be shown it, before the placement driver is
+    asked. ``hold_seconds``: for which a fetch that does not wait for data is held at most, until it may be shown what
+    was durable when it came."""
 
     default_bytes: int = 1024 * 1024
     max_wait_ms: int = 5 * 60 * 1000
     max_waiting: int = 100_000
+    settle_seconds: float = 1.0
+    hold_seconds: float = 3.0
 
 
 class Fetches:
-    """Takes FETCH requests; owned by the range server, which shares its ranges with it."""
+    """Takes FETCH requests; owned by the range server, which shares its ranges with it. ``settle``: None as long as
+    there is no placement driver to ask."""
 
-    __slots__ = ("_deadlines", "_limits", "_loop", "_ranges", "_stopping", "_store", "failed", "requests")
+    __slots__ = ("_deadlines", "_limits", "_loop", "_ranges", "_stopping", "_store", "failed", "requests", "settle")
 
     def __init__(
         self,
@@ -54,6 +66,7 @@ class Fetches:
         self._loop = loop
         self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire)
         self._stopping = False
+        self.settle: Settle | None = None
         self.requests = 0
         self.failed = 0
 
@@ -88,6 +101,23 @@ class Fetches:
             self._deadlines.remove(fetch)
             fetch.evaluate()
 
+    def hidden(self, state: RangeState) -> None:
+        """Somebody waits for what is durable but may not be shown yet. Its writer is about to say that it may; if it
+        does not, it may never do so, and the placement driver is asked."""
+        if self.settle is None or state.checking:
+            return
+        state.checking = True
+        self._loop.call_later(self._limits.settle_seconds, self._check, state, state.told)
+
+    def _check(self, state: RangeState, told: int) -> None:
+        state.checking = False
+        if self._stopping or self.settle is None or state.stored.dropped or state.shown_offset >= state.confirm_offset:
+            return
+        if state.told == told:
+            self.settle(state, lambda: None)
+        elif state.waiters:
+            self.hidden(state)
+
     def stop_waiting(self) -> None:
         """Answer every waiting fetch with what there is, and let none wait any more: the server shuts down."""
         self._stopping = True
@@ -108,6 +138,7 @@ class Fetch:
     __slots__ = (
         "_deadline",
         "_fetches",
+        "_held",
         "_limit",
         "_reply",
         "_request",
@@ -127,8 +158,9 @@ class Fetch:
         self._reply = reply
         self._state: RangeState | None = None
         self._limit = 0
-        self._wait_ms = min(request.max_wait_ms, fetches._limits.max_wait_ms)
+        self._wait_ms = max(0, min(request.max_wait_ms, fetches._limits.max_wait_ms))  # below 0: time is up
         self._deadline = 0.0
+        self._held = -1  # for a fetch that does not wait: what it is held for nevertheless, an offset
         self._reserved = 0  # for what the store is reading
         self._watched = False
         self.missing = 0
@@ -175,7 +207,6 @@ class Fetch:
             self._refuse(ErrorCode.RANGE_NOT_FOUND, f"no range {wanted.index} of stream {wanted.stream_id} here")
             return
         offset = request.offset
-        confirmed = state.confirm_offset
         stored = state.stored
         if offset < stored.min_offset:
             self._refuse(
@@ -188,15 +219,21 @@ class Fetch:
         elif offset > state.window.next and stored.end < 0:
             self._refuse(ErrorCode.OFFSET_OVERFLOW, f"offset {offset} is beyond the next one, {state.window.next}")
         else:
-            limit = confirmed if request.limit < 0 else min(request.limit, confirmed)
+            if state.told == NOT_LOOKED_UP and offset < state.confirm_offset and self._bound(state) < 0:
+                self._look_up(state)
+                return
+            limit = self._bound(state)
             if offset < limit:
                 self._limit = limit
                 self._read_from(state, offset)
-            elif 0 <= request.limit <= offset:
+            elif self._knows_limit and request.limit <= offset:
                 # More data would not be below the limit either.
                 self.answer(Status(ErrorCode.NO_NEW_RECORD))
             else:
-                if not self._wait(state, max(1, request.min_bytes)):
+                hidden = limit < state.confirm_offset
+                if hidden:
+                    self._fetches.hidden(state)
+                if not self._wait(state, max(1, request.min_bytes), hold=hidden):
                     self.answer(Status(ErrorCode.NO_NEW_RECORD))
 
     def _read_from(self, state: RangeState, offset: int) -> None:
@@ -217,6 +254,50 @@ class Fetch:
         reserved, self._reserved = self._reserved, 0
         if self._request.room is not None:
             self._request.room.settle(reserved, used)
+
+    @property
+    def _knows_limit(self) -> bool:
+        # Who has no limit to give but must give one gives the largest number there is.
+        return 0 <= self._request.limit < OFFSET_LIMIT
+
+    def _bound(self, state: RangeState) -> int:
+        """Up to where this request may be shown the range; below 0 when that has to be looked up."""
+        if self._knows_limit:
+            return min(self._request.limit, state.confirm_offset)
+        return state.shown_offset
+
+    def _confirmed(self, state: RangeState) -> int:
+        """Up to where it would be shown, were all that is durable known to the writer."""
+        return min(self._request.limit, state.confirm_offset) if self._knows_limit else state.confirm_offset
+
+    def _look_up(self, state: RangeState) -> None:
+        """What the writer has said is confirmed is in its last entry, for a range that is older than this process."""
+        stored = state.stored
+        end = state.confirm_offset
+        offset = max(end - 1, stored.min_offset)
+
+        def found(entries: list[Entry] | StoreError) -> None:
+            if not guarded("a fetch", learned, entries):
+                self._defect()
+
+        def learned(entries: list[Entry] | StoreError) -> None:
+            if isinstance(entries, StoreError):
+                self._read_failed(entries)
+                return
+            if state.told == NOT_LOOKED_UP:
+                # Without an entry all there was is trimmed away, which nobody can be shown.
+                state.told = entries[-1].confirmed if entries else end
+            settle = self._fetches.settle
+            if settle is not None and state.shown_offset < state.confirm_offset:
+                # Its writer may be long gone.
+                settle(state, self.evaluate)
+            else:
+                self.evaluate()
+
+        if offset >= end:
+            found([])
+        else:
+            self._fetches._store.read(state.stream_id, state.index, offset, end, 1, found)
 
     def _max_bytes(self) -> int:
         wanted = self._request.max_bytes
@@ -239,14 +320,21 @@ class Fetch:
             # Sealed to a lower end while the store was reading.
             self.answer(Status(ErrorCode.NO_NEW_RECORD))
             return
+        if self._wait_ms == 0 and state is not None and self._bound(state) < self._confirmed(state):
+            size = sum(entry.size for entry in result)
+            last = result[-1].end_offset >= self._limit
+            if last and size < self._max_bytes() and self._wait(state, 1, hold=True):
+                self._settle(-size)
+                return
         if self._wait_ms > 0 and request.min_bytes > 1 and state is not None and not state.sealed:
             size = 0
             for entry in result:
                 size += entry.size
             # Had max_bytes cut the answer short, there would be more below the limit: then it is full enough.
             whole = bool(result) and result[-1].end_offset >= self._limit
-            if whole and size < min(request.min_bytes, self._max_bytes()) and not 0 <= request.limit <= self._limit:
-                if state.confirm_offset > self._limit:
+            final = self._knows_limit and request.limit <= self._limit
+            if whole and size < min(request.min_bytes, self._max_bytes()) and not final:
+                if self._bound(state) > self._limit:
                     self._settle(-size)
                     self.evaluate()  # more was committed while the store was reading
                     return
@@ -263,11 +351,19 @@ class Fetch:
         corrupt = isinstance(error, StoreCorrupt)
         self._refuse(ErrorCode.RS_DATA_CORRUPTED if corrupt else ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))
 
-    def _wait(self, state: RangeState, missing: int) -> bool:
-        """Wait for ``missing`` bytes, if the request has time left and there are not too many waiting already."""
+    def _wait(self, state: RangeState, missing: int, *, hold: bool = False) -> bool:
+        """Wait for ``missing`` bytes, if the request has time left and there are not too many waiting already.
+        ``hold``: if it has none, until its writer is known to know of what is durable now."""
         fetches = self._fetches
-        if self._wait_ms <= 0 or fetches._stopping or fetches.waiting >= fetches._limits.max_waiting:
+        if fetches._stopping or self._wait_ms < 0 or fetches.waiting >= fetches._limits.max_waiting:
             return False
+        if self._wait_ms == 0:
+            if not hold or fetches.settle is None or 0 <= self._held <= state.shown_offset:
+                return False
+            if self._held < 0:
+                self._held = state.confirm_offset
+                self._deadline = fetches._loop.time() + fetches._limits.hold_seconds
+            fetches.hidden(state)
         if self._deadline == 0.0:
             self._deadline = fetches._loop.time() + self._wait_ms / 1000
         if self._request.room is not None and not self._watched:
@@ -285,5 +381,5 @@ class Fetch:
         """The deadline passed: answer with what there is."""
         if self._state is not None:
             self._state.waiters.pop(self, None)
-        self._wait_ms = 0
+        self._wait_ms = -1
         self.evaluate()

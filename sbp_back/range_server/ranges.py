@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import ErrorCode
@@ -14,14 +15,34 @@ if TYPE_CHECKING:
     from sbp_back.range_server.store.index import StoredRange
 
 
+TELLS_NOTHING = -1
+NOT_LOOKED_UP = -2
+
+
 class RangeState:
     """A range that exists here: OPEN, or SEALED once ``end`` is not negative (reference/sbp.md, section 2.7).
 
     ``stored`` is what is durable of it; the store keeps it up to date, also when it trims to save space. ``waiters``
     are fetches that wait for data; ``arrived`` counts the bytes committed since they were last looked at.
+
+    ``told``: the writer has said that it knows everything below this to be durable; -1 when it is one that says
+    nothing of the kind, -2 when that has to be read from the last entry first. ``decided``: the end is the placement
+    driver's word. ``asking``: those who wait for the placement driver to promise that the range goes as far as it does
+    here; ``checking``: whether it is being watched if that is needed.
     """
 
-    __slots__ = ("arrived", "index", "stored", "stream_id", "waiters", "window")
+    __slots__ = (
+        "arrived",
+        "asking",
+        "checking",
+        "decided",
+        "index",
+        "stored",
+        "stream_id",
+        "told",
+        "waiters",
+        "window",
+    )
 
     def __init__(self, stored: StoredRange) -> None:
         self.stream_id = stored.stream_id
@@ -33,6 +54,10 @@ class RangeState:
             self.window.close(stored.end)
         self.waiters: dict[Fetch, None] = {}  # a dict as an ordered set
         self.arrived = 0
+        self.told = NOT_LOOKED_UP if stored.next_offset > stored.start else TELLS_NOTHING
+        self.decided = False
+        self.asking: list[Callable[[], None]] | None = None
+        self.checking = False
 
     @property
     def sealed(self) -> bool:
@@ -40,9 +65,18 @@ class RangeState:
 
     @property
     def confirm_offset(self) -> int:
-        """All below it is durable here and may be read."""
+        """All below it is durable here."""
         end = self.stored.end
         return end if end >= 0 else self.window.committed
+
+    @property
+    def shown_offset(self) -> int:
+        """All below it may be shown to anybody: whatever becomes of the range, it stays. A writer may yet give up what
+        is durable here but was not confirmed to it; the placement driver's word settles that, too."""
+        confirmed = self.confirm_offset
+        if self.told == TELLS_NOTHING or (self.decided and self.stored.end >= 0):
+            return confirmed
+        return min(self.told, confirmed)
 
     @property
     def writable(self) -> bool:

@@ -23,6 +23,7 @@ from sbp_back.model import (
     RangeInfo,
     Request,
     Response,
+    SealKind,
     SealRangeRequest,
     TrimStreamRequest,
 )
@@ -100,11 +101,14 @@ async def _apply(
 ) -> None:
     for known in ranges:
         state = table.by_key.get((stream_id, known.index))
-        if state is None or known.end < 0 or known.epoch < state.stored.epoch:
+        if state is None or known.end < 0:
             continue
-        if not state.sealed or state.stored.end > known.end:
-            _checked(await call(SealRangeRequest(known)))
+        if not state.sealed or state.stored.end > known.end or state.waiters:
+            # The epoch does not matter: an end that the placement driver has given is never another.
+            _checked(await call(SealRangeRequest(known, SealKind.PLACEMENT_DRIVER)))
             done.sealed += 1
+        else:
+            state.decided = True
     smallest = ranges[0].start
     states = table.of_stream(stream_id)
     if states and states[0].stored.min_offset < min(smallest, states[-1].confirm_offset):

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sbp_back.errors import ErrorCode, SbpError, StoreError
+from sbp_back.barrier import guarded
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
 from sbp_back.handler import Reply
 from sbp_back.model import (
     AppendRequest,
@@ -27,10 +28,12 @@ from sbp_back.model import (
     PingRequest,
     PingResponse,
     RangeInfo,
+    RangeResponse,
     RangeServerInfo,
     RangeServerMetrics,
     Request,
     Response,
+    SealKind,
     SealRangeRequest,
     Status,
     SystemErrorResponse,
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LISTED_IN_A_TURN = 500
+
+_SETTLE_SECONDS = 5.0
+"""For the placement driver to promise that a range will not end below what is shown of it."""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class RangeServer:
         self._loop = loop
         self._on_failed = on_failed
         self._refusal: Status | None = None
+        self._pd: Carrier | None = None
         self._reporter: Reporter | None = None
         self._reconciling: asyncio.Task[None] | None = None
         self._load = LoadMeter()
@@ -200,10 +207,44 @@ class RangeServer:
 
         A placement driver that cannot be reached delays nothing: catching up is then tried again in the background.
         """
+        self._pd = pd
+        self._fetches.settle = self._settle
         self._reporter = Reporter(pd, self.info, self.metrics, self._options.heartbeat_seconds, self._loop)
         await self._reporter.announce()
         if not await self._reconcile(pd):
             self._reconciling = self._loop.create_task(self._reconcile_later(pd))
+
+    def _settle(self, state: RangeState, then: Callable[[], None]) -> None:
+        """See :data:`~sbp_back.range_server.fetches.Settle`: asks that the range may not end below what is durable of
+        it here, so that it may be shown to anybody."""
+        if state.asking is not None:
+            state.asking.append(then)
+            return
+        pd = self._pd
+        if pd is None or self._refusal is not None:
+            then()
+            return
+        state.asking = [then]
+        end = state.confirm_offset
+
+        def answered(answer: Response | ConnectionLost) -> None:
+            if isinstance(answer, RangeResponse):
+                if answer.status.ok:
+                    state.told = max(state.told, end)
+                    self._fetches.wake_all(state)
+                elif answer.status.code == ErrorCode.RANGE_ALREADY_SEALED and answer.range is not None:
+                    decided = SealRangeRequest(answer.range, SealKind.PLACEMENT_DRIVER)
+                    self._controls.seal_range(decided, lambda _: settled())
+                    return
+            settled()
+
+        def settled() -> None:
+            asking, state.asking = state.asking, None
+            for one in asking or ():
+                guarded("a fetch that waited for the placement driver", one)
+
+        at_least = RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
+        pd.submit(SealRangeRequest(at_least, SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
 
     async def _reconcile(self, pd: Carrier) -> bool:
         try:

@@ -351,6 +351,8 @@ async def test_a_placement_driver_of_an_older_format_is_upgraded(tmp_path: Path)
         await write(await client.open(stream_id, 1), b"old")
     with sqlite3.connect(tmp_path / "pd.sqlite") as db:
         db.execute("ALTER TABLE ranges DROP COLUMN document")
+        db.execute("ALTER TABLE ranges DROP COLUMN floor")
+        db.execute("DROP TABLE news")
         db.execute("PRAGMA user_version = 1")
     async with running(tmp_path) as embedded:
         to = carrier(embedded, "in-process")

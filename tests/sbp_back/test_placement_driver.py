@@ -32,6 +32,7 @@ from sbp_back.model import (
     ListRangeRequest,
     PingRequest,
     RangeInfo,
+    RangeResponse,
     RangeServerInfo,
     RangeServerMetrics,
     ReportMetricsRequest,
@@ -474,6 +475,103 @@ async def test_deletions_reach_servers_even_if_they_are_down_at_first(tmp_path: 
     await settle(bench)
     assert carrier.asked == [stream_id] * 3, "done is done"
     await bench.pd.close()
+
+
+class Told:
+    """A range server that is told what was decided."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+        self.answer: Response | ConnectionLost | None = None
+
+    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+        self.asked.append(request)
+        good: Response = RangeResponse() if isinstance(request, SealRangeRequest) else StreamResponse()
+        reply(good if self.answer is None else self.answer)
+
+    async def call(self, request: Request, timeout: float | None = None) -> Response:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+    def take(self) -> list[Request]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+async def test_trims_and_seals_reach_servers_even_if_they_are_down_at_first(tmp_path: Path) -> None:
+    server = Told()
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    server.answer = ConnectionLost("down")
+    await bench.seal(stream_id, 1, 0, 10)
+    await settle(bench)
+    decided = SealRangeRequest(RangeInfo(stream_id, 1, 0, 0, 10), SealKind.PLACEMENT_DRIVER)
+    assert server.take() == [decided], "at once"
+    server.answer = RangeResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "not now"))
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert server.take() == [decided]
+    await bench.call(TrimStreamRequest(stream_id, 4))
+    await settle(bench)
+    trimmed = TrimStreamRequest(stream_id, 4)
+    assert server.take() == [trimmed, decided]
+    await bench.restart()
+    server.answer = None
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert server.take() == [trimmed, decided], "the queue survives a restart"
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert server.take() == [], "done is done"
+    await bench.call(TrimStreamRequest(stream_id, 4))
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert server.take() == [], "and what changes nothing is no news"
+    await bench.pd.close()
+
+
+async def test_what_concerns_a_deleted_stream_is_told_no_more(tmp_path: Path) -> None:
+    server = Told()
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    server.answer = ConnectionLost("down")
+    await bench.seal(stream_id, 1, 0, 10)
+    await bench.call(DeleteStreamRequest(stream_id))
+    await settle(bench)
+    server.take()
+    server.answer = None
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert server.take() == [DeleteStreamRequest(stream_id)]
+    assert await bench.pd.run(lambda tx: tx.news_of_server(0, 10)) == []
+    await bench.pd.close()
+
+
+async def test_no_range_ends_below_what_was_promised_to_readers(bench: Bench) -> None:
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    missing = await bench.seal(stream_id, 1, 0, 7, SealKind.AT_LEAST)
+    assert missing.status.code == ErrorCode.RANGE_NOT_FOUND
+    await bench.create(stream_id, 3, 0, 0)
+    for wanted in (7, 5):
+        promised = await bench.seal(stream_id, 1, 0, wanted, SealKind.AT_LEAST)
+        assert promised.status.ok, "whatever the epoch: it changes no writer"
+        assert promised.range.end == -1
+    assert (await bench.seal(stream_id, 3, 0, -2, SealKind.AT_LEAST)).status.code == ErrorCode.BAD_REQUEST
+    await bench.restart()
+    sealed = await bench.seal(stream_id, 3, 0, 4)
+    assert sealed.range.end == 7, "and the sealer is told"
+    late = await bench.seal(stream_id, 3, 0, 9, SealKind.AT_LEAST)
+    assert late.status.code == ErrorCode.RANGE_ALREADY_SEALED
+    assert late.range.end == 7
+    await bench.servers(1)
+    assert (await bench.create(stream_id, 3, 1, 7)).status.ok
 
 
 def test_a_better_score_for_a_less_busy_server() -> None:

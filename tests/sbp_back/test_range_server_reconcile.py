@@ -124,11 +124,17 @@ async def test_a_stream_trimmed_to_where_this_server_has_nothing(pd: InProcessCa
     assert local.asked == [TrimStreamRequest(stream_id, 15)]
 
 
-async def test_a_stream_whose_epoch_went_on_here_is_not_sealed_by_old_news(pd: InProcessCarrier) -> None:
+async def test_an_end_that_the_placement_driver_has_given_holds_whatever_epoch_went_on_here(
+    pd: InProcessCarrier,
+) -> None:
+    """A later writer sealed the range here and never got to the placement driver, where an earlier one was first."""
     local = Local()
     stream_id = await new_stream(pd, 10)
-    local.add(stream_id, 0, 0, 10).epoch = 5
-    assert (await reconcile(local.table, pd, local.call)).sealed == 0
+    local.add(stream_id, 0, 0, 12, 12).epoch = 5
+    assert (await reconcile(local.table, pd, local.call)).sealed == 1
+    (asked,) = local.asked
+    assert isinstance(asked, SealRangeRequest)
+    assert (asked.kind, asked.range.end) == (SealKind.PLACEMENT_DRIVER, 10), "which no epoch overrules"
 
 
 async def test_many_streams_and_a_placement_driver_that_goes_away(pd: InProcessCarrier) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any
 
 import flatbuffers
@@ -24,13 +25,14 @@ from sbp_back.dialects.v02 import (
     RESPONSES,
     SYSTEM_ERROR,
     UNSERVED,
+    AppendHeader,
     pack_append_request,
     pack_append_response,
     pack_fetch_request,
     unpack_append_response,
     unpack_fetch_request,
 )
-from sbp_back.entry import META, PREFIX_BYTES, entry_crc, pack_entry, parse_entries
+from sbp_back.entry import META, PREFIX_BYTES, TELLING_PREFIX_BYTES, entry_crc, pack_entry, parse_entries
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.flat import Table
 from sbp_back.frame import SYSTEM_ERROR_FLAGS, crc32
@@ -89,13 +91,14 @@ SCHEMA: dict[str, list[Slot]] = {
         "range_missing_replica_cnt:i16 range_active_cnt:i16",
         "Result": "status:Status! timestamp_ms:i64",
         "SystemError": "status:Status!",
-        "Meta": "stream_id:i64 range_index:i32 flags:i16 base_offset:i64=-1 count:i32 timestamp:i64 properties:[Pair]",
+        "Meta": "stream_id:i64 range_index:i32 flags:i16 base_offset:i64=-1 count:i32 timestamp:i64 properties:[Pair] "
+        "confirmed:i64=-1",
         "Pair": "key:str! value:str!",
         "HEARTBEAT?": "client_id:str role:i8 range_server:Server",
         "HEARTBEAT": "client_id:str role:i8 range_server:Server status:Status!",
         "ALLOCATE_ID?": "timeout_ms:i32 host:str!",
         "ALLOCATE_ID": "status:Status! id:i32",
-        "APPEND?": "timeout_ms:i32",
+        "APPEND?": "timeout_ms:i32 confirmed:bytes",
         "APPEND": "status:Status! results:[Result] throttle_ms:i32",
         "FETCH?": "max_wait_ms:i32 range:Range! offset:i64 limit:i64 min_bytes:i32=-1 max_bytes:i32=-1",
         "FETCH": "status:Status! throttle_ms:i32",
@@ -135,7 +138,7 @@ CLASSES: dict[str, Any] = {
     "HEARTBEAT": m.HeartbeatResponse,
     "ALLOCATE_ID?": m.AllocateIdRequest,
     "ALLOCATE_ID": m.AllocateIdResponse,
-    "APPEND?": m.AppendRequest,
+    "APPEND?": AppendHeader,
     "APPEND": m.AppendResponse,
     "FETCH?": m.FetchRequest,
     "FETCH": m.FetchResponse,
@@ -161,6 +164,8 @@ CLASSES: dict[str, Any] = {
     "DESCRIBE_PD": m.DescribePdResponse,
 }
 
+CONFIRMED = Struct("<qiq")
+
 # Tables whose fields our messages carry flat.
 FLATTENED = {"Criteria", "Cluster"}
 
@@ -185,6 +190,8 @@ def trees(name: str, *, full: bool = False) -> st.SearchStrategy[Tree]:
             value = st.booleans() if slot.kind == "bool" else st.integers(low, high)
         elif slot.kind == "str":
             value = st.text(max_size=12)
+        elif slot.name == "confirmed":
+            value = st.lists(st.binary(min_size=20, max_size=20), max_size=3).map(b"".join)
         elif slot.kind == "bytes":
             value = st.binary(max_size=12)
         elif slot.kind.startswith("["):
@@ -313,6 +320,8 @@ def encode(name: str, value: Any) -> bytes:
         flags, header, _ = DIALECT.encode_response(Opcode.PING, value)
         assert flags == SYSTEM_ERROR_FLAGS
         return header
+    if name == "APPEND?":
+        value = m.AppendRequest(value.timeout_ms, [], list(CONFIRMED.iter_unpack(value.confirmed)))
     if name.endswith("?"):
         opcode, header, _ = DIALECT.encode_request(value)
         assert opcode == Opcode[name.rstrip("?")]
@@ -323,6 +332,10 @@ def encode(name: str, value: Any) -> bytes:
 def decode(name: str, header: bytes) -> Any:
     if name == "SystemError":
         return DIALECT.decode_response(Opcode.PING, SYSTEM_ERROR_FLAGS, header, b"")
+    if name == "APPEND?":
+        request = DIALECT.decode_request(Opcode.APPEND, header, b"")
+        assert isinstance(request, m.AppendRequest)
+        return AppendHeader(request.timeout_ms, b"".join(CONFIRMED.pack(*one) for one in request.confirmed))
     if name.endswith("?"):
         return DIALECT.decode_request(Opcode[name.rstrip("?")], header, b"")
     return DIALECT.decode_response(Opcode[name], 3, header, b"")
@@ -415,6 +428,27 @@ def test_entry_prefix_known_answer() -> None:
     )
 
 
+def test_known_answer_of_an_entry_that_tells_what_is_confirmed() -> None:
+    entry = pack_entry(1, 2, 3, 4, 5, 6, b"abcdef", 7)
+    assert len(entry.prefix) == TELLING_PREFIX_BYTES == 89
+    assert bytes(entry.prefix) == bytes.fromhex(
+        "22 00000050"
+        "20000000 00000000 00000000 1400 3000 1000 0800 0600 1800 0c00 2000 0000 2800 14000000 0000"
+        "0300 02000000 05000000 0100000000000000 0400000000000000 0600000000000000 0700000000000000"
+        "00000006"
+    )
+    assert pack_entry(1, 2, 3, 4, 5, 6, b"abcdef", -1).prefix == pack_entry(1, 2, 3, 4, 5, 6, b"abcdef").prefix
+
+
+def test_what_is_confirmed_travels_in_the_header_of_an_append() -> None:
+    request = m.AppendRequest(5, [], [(1, 2, 3), (1 << 40, 1 << 20, 1 << 50)])
+    opcode, header, parts = DIALECT.encode_request(request)
+    assert not parts
+    assert DIALECT.decode_request(opcode, header, b"") == request
+    with pytest.raises(DecodeError):
+        DIALECT.decode_request(opcode, OURS["APPEND?"].write(AppendHeader(5, bytes(19))), b"")
+
+
 def test_entry_meta_equals_the_builder() -> None:
     """Byte for byte, when the fields are added widest first as flatc's encoders do."""
     builder = flatbuffers.Builder(64)
@@ -439,6 +473,7 @@ metas = st.fixed_dictionaries(
         "base_offset": st.integers(-(2**63), 2**63 - 1),
         "count": st.integers(1, 2**31 - 1),
         "timestamp": st.integers(-(2**63), 2**63 - 1),
+        "confirmed": st.one_of(st.just(-1), st.integers(0, 2**63 - 1)),
     }
 )
 
@@ -446,7 +481,7 @@ metas = st.fixed_dictionaries(
 def fields(entry: Entry) -> Tree:
     return {
         name: getattr(entry, name)
-        for name in ("stream_id", "range_index", "flags", "base_offset", "count", "timestamp")
+        for name in ("stream_id", "range_index", "flags", "base_offset", "count", "timestamp", "confirmed")
     }
 
 
@@ -464,7 +499,7 @@ def test_entries_of_any_layout(items: list[tuple[Tree, bytes, str]]) -> None:
     for tree, payload, how in items:
         if how == "ours":
             entry = pack_entry(**tree, payload=payload)
-            assert oracle_read("Meta", bytes(entry.prefix)[5:69]) == filled("Meta", tree)
+            assert oracle_read("Meta", bytes(entry.prefix)[5:-4]) == filled("Meta", tree)
             encoded.append(bytes(entry.prefix) + payload)
         else:
             pairs = {"properties": [{"key": "k", "value": "v"}]} if how == "properties" else {}
@@ -488,8 +523,8 @@ def test_entry_payloads_are_slices() -> None:
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
 def test_entry_without_records_is_refused(count: int) -> None:
     tree = {"stream_id": 1, "range_index": 1, "flags": 0, "base_offset": 0, "count": count, "timestamp": 0}
-    ours = bytes(pack_entry(1, 1, 0, 0, count, 0, b"").prefix)
-    for wire in (ours, foreign_entry(tree, b"")):
+    ours = [bytes(pack_entry(1, 1, 0, 0, count, 0, b"", confirmed).prefix) for confirmed in (-1, 0)]
+    for wire in (*ours, foreign_entry(tree, b"")):
         with pytest.raises(DecodeError):
             parse_entries(wire)
 
@@ -558,13 +593,13 @@ def test_damaged_fetch_request_is_read_as_its_table(data: st.DataObject) -> None
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_damaged_entry_meta_is_read_as_its_table(data: st.DataObject) -> None:
-    bad = bytearray(pack_entry(1, 2, 3, 4, 5, 6, b"").prefix)
-    bad[data.draw(st.integers(5, 68))] ^= data.draw(st.integers(1, 255))
+@given(st.data(), st.sampled_from([-1, 7]))
+def test_damaged_entry_meta_is_read_as_its_table(data: st.DataObject, confirmed: int) -> None:
+    bad = bytearray(pack_entry(1, 2, 3, 4, 5, 6, b"", confirmed).prefix)
+    bad[data.draw(st.integers(5, len(bad) - 5))] ^= data.draw(st.integers(1, 255))
 
     def by_table() -> Tree:
-        meta = META.read(bytes(bad[5:69]))
+        meta = META.read(bytes(bad[5:-4]))
         if meta.count < 1:
             raise DecodeError("no records")
         return {name: getattr(meta, name) for name in meta.__slots__}
