@@ -93,7 +93,7 @@ class Logs:
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
-        self.search = TimeSearch(works or SlicedWorks(), self.options.inflated_bytes)
+        self.search = TimeSearch(works or SlicedWorks(), self.barrier, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._shared: set[int] = set()
@@ -429,6 +429,7 @@ class Logs:
     async def close(self) -> None:
         """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
         self._closing = True
+        await self.search.close()
         while self._tasks or self._searches:
             await asyncio.wait([*self._tasks, *self._searches.values()])
         await self._snapshotter.drain()  # what is under way may be older than the last append

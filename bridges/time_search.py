@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.errors import BatchInvalid, OffsetOutOfRange
@@ -24,6 +25,7 @@ from bridges.records import StoredBatch
 from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 
 if TYPE_CHECKING:
+    from bridges.barrier import Barrier
     from bridges.partition_log import PartitionLog
 
 CLOCK_SKEW_MS = 3_600_000
@@ -36,14 +38,18 @@ _READ_BYTES = 256 * 1024
 _BATCHES_PER_TURN = 64
 _AT_ONCE = 8
 _ROWS_PER_CHECK = 64
+_PATIENCE_S = 5.0
+"""How long one partition's doubtful claims may keep retention from the other partitions."""
 
 
 class TimeSearch:
     """The searches of one node's partitions."""
 
-    __slots__ = ("_gate", "inflated_bytes", "works")
+    __slots__ = ("_barrier", "_gate", "_settling", "inflated_bytes", "works")
 
-    def __init__(self, works: SlicedWorks, inflated_bytes: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, works: SlicedWorks, barrier: Barrier, inflated_bytes: int = DEFAULT_LIMIT) -> None:
+        self._barrier = barrier
+        self._settling: dict[PartitionLog, asyncio.Task[None]] = {}
         self.works = works
         self.inflated_bytes = inflated_bytes
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -68,14 +74,42 @@ class TimeSearch:
         return None
 
     async def settle_ages(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
-        """Look into claims that keep records older than ``oldest`` from being trimmed, a bounded number at a time."""
+        """Look into claims that keep records older than ``oldest`` from being trimmed, a bounded number at a time.
+
+        Returns when that is done or takes long: it then goes on by itself, and the next call waits for it.
+        """
+        task = self._settling.get(log)
+        if task is None:
+            if self._doubtful(log, oldest, now_ms) is None:
+                return
+            task = self._settling[log] = asyncio.create_task(self._settle(log, oldest, now_ms))
+            task.add_done_callback(partial(self._settled, log))
+        await asyncio.wait({task}, timeout=_PATIENCE_S)
+
+    def _doubtful(self, log: PartitionLog, oldest: int, now_ms: int) -> Row | None:
         index = log.state.index
+        row = index.blocking(oldest)
+        return None if row is None or row.highest <= now_ms + CLOCK_SKEW_MS or index.is_confirmed(row) else row
+
+    async def _settle(self, log: PartitionLog, oldest: int, now_ms: int) -> None:
         for _ in range(_ROWS_PER_CHECK):
-            row = index.blocking(oldest)
-            if row is None or row.highest <= now_ms + CLOCK_SKEW_MS or index.is_confirmed(row):
+            row = self._doubtful(log, oldest, now_ms)
+            if row is None:
                 return
             if await self._look(log, row, row.highest) is not None:
-                index.confirm(row)
+                log.state.index.confirm(row)
+
+    def _settled(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
+        del self._settling[log]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._barrier.caught("looking into timestamps", error, topic=log.topic, partition=log.partition)
+
+    async def close(self) -> None:
+        """Give up what retention has looked into."""
+        tasks = list(self._settling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- one row ------------------------------------------------------------------------------------------------
 

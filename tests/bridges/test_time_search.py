@@ -163,6 +163,26 @@ async def test_more_claims_than_one_check_looks_into_are_a_matter_of_time(monkey
     assert starts == [2, 4, 5]
 
 
+async def test_one_partition_s_claims_keep_no_other_from_being_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_search, "_PATIENCE_S", 0)
+    world = World()
+    log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
+    assert await retained(world, log) == 0, "nobody waited"
+    while world.logs.search._settling:
+        await asyncio.sleep(0)
+    assert await retained(world, log) == 1, "it went on by itself"
+
+
+async def test_a_defect_of_looking_into_claims_is_seen_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
+    with monkeypatch.context() as patch:
+        patch.setattr(time_search, "_walking", lambda *_: 1 / 0)
+        assert await retained(world, log) == 0
+    assert world.logs.barrier.failures == {"looking into timestamps": 1}
+    assert await retained(world, log) == 1
+
+
 async def test_records_that_really_lie_ahead_are_kept_and_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     log = await written(world, batch(NOW + 30 * DAY, size=LARGE), batch(NOW - 2 * DAY, size=LARGE))
