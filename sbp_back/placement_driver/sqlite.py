@@ -343,7 +343,13 @@ class SqliteState:
                 if not self._queue:
                     break
                 group = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
-            self._commit_group(transaction, group)
+            try:
+                self._commit_group(transaction, group)
+            except Exception as error:
+                # Others wait behind these: the thread goes on, and the next transaction tells what the file is worth.
+                logger.exception("placement driver: a transaction failed unexpectedly")
+                for job in group:
+                    job.error = StateError(f"unexpected {type(error).__name__}: {error}")
             self._loop.call_soon_threadsafe(self._deliver, group)
         self._db.close()
         self._loop.call_soon_threadsafe(self._closed.set)

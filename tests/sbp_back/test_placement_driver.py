@@ -634,6 +634,39 @@ async def test_a_failing_request_does_not_undo_its_neighbours(tmp_path: Path) ->
     await state.close()
 
 
+async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_only(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop())
+
+    class Failing:
+        """A connection whose next end of a transaction fails, in whatever way."""
+
+        def __init__(self, db: sqlite3.Connection) -> None:
+            self._db = db
+            self._left = {"COMMIT", "ROLLBACK"}
+
+        def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+            if statement in self._left:
+                self._left.discard(statement)
+                raise sqlite3.OperationalError("disk I/O error")
+            return self._db.execute(statement, *arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._db, name)
+
+    state._db = Failing(state._db)  # type: ignore[assignment]
+
+    async def next_stream() -> object:
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        state.submit(lambda tx: tx.next_stream_id(), result.set_result, result.set_result)
+        return await result
+
+    assert isinstance(await next_stream(), StateError)
+    # The next finds the transaction open that could not be undone, and undoes it.
+    assert isinstance(await next_stream(), StateError)
+    assert await next_stream() == 0
+    await state.close()
+
+
 async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "pd.sqlite"
     with sqlite3.connect(path) as db:
