@@ -38,6 +38,8 @@ _LAST_SEQUENCE_BACK = 12
 _LAST_MS = struct.Struct(">q")
 _LAST_MS_AT = 10
 _COUNT_AT = 18
+_STALE = 0x80
+"""In the number of batches: this producer may have written others since, of which nothing is known any more."""
 
 
 class ProducerStamp(NamedTuple):
@@ -119,7 +121,7 @@ class Ledger:
         if stamped != epoch:
             if stamped < epoch:
                 raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
-            if base_sequence != 0:
+            if base_sequence != 0 and not count & _STALE:
                 raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
             return None
         if not count:
@@ -131,6 +133,8 @@ class Ledger:
         for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD.size :]):
             if first == base_sequence and last == last_sequence:
                 return int(base_offset)
+        if count & _STALE:
+            return None
         raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
 
     def record(self, stamp: ProducerStamp, base_offset: int, now_ms: int) -> None:
@@ -144,8 +148,7 @@ class Ledger:
         count = 0
         if row is not None:
             _, known, _, count = _HEAD.unpack_from(row)
-            if known != epoch:
-                count = 0
+            count = count & ~_STALE if known == epoch else 0
         if row is None or not count:
             rows[producer_id] = _FIRST.pack(producer_id, epoch, now_ms, 1, first, last, base_offset)
         elif count < BATCHES_KEPT:
@@ -187,9 +190,9 @@ class Ledger:
     def forget(self, stamp: ProducerStamp, base_offset: int) -> None:
         """Take back :meth:`record` for a batch that could not be stored; the latest one first."""
         row = self._find(stamp.producer_id)
-        if row is None or not row[_COUNT_AT] or _BATCH.unpack_from(row, len(row) - _BATCH.size)[2] != base_offset:
+        if row is None or len(row) == _HEAD_SIZE or _BATCH.unpack_from(row, len(row) - _BATCH.size)[2] != base_offset:
             return
-        self._rows[stamp.producer_id] = _cut(row, row[_COUNT_AT] - 1)
+        self._rows[stamp.producer_id] = _cut(row, _batches(row) - 1)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -214,10 +217,11 @@ class Ledger:
             self._rows[producer_id] = row
         self.shrink(self.max_producers)
 
-    def restoring(self, data: bytes | memoryview) -> Iterator[None]:
+    def restoring(self, data: bytes | memoryview, *, stale: bool = False) -> Iterator[None]:
         """Replace all state by a capture's pieces, :data:`SLICE` producers at each step.
 
-        Raises DecodeError; then the state is empty.
+        ``stale``: what was written since is lost, and producers may be further than is known here. Their repetitions
+        are recognised, and what is none is taken for their next batch. Raises DecodeError; then the state is empty.
         """
         self._rows = {}
         rows: dict[int, bytes] = {}
@@ -225,11 +229,13 @@ class Ledger:
         while position < end:
             if end - position < _HEAD.size:
                 raise DecodeError("producer snapshot is cut short")
-            count = data[position + _COUNT_AT]
+            count = data[position + _COUNT_AT] & ~_STALE
             size = _HEAD.size + count * _BATCH.size
             if count > BATCHES_KEPT or end - position < size:
                 raise DecodeError("producer snapshot is cut short")
             row = bytes(data[position : position + size])
+            if stale:
+                row = b"%b%c%b" % (row[:_COUNT_AT], count | _STALE, row[_HEAD_SIZE:])
             rows[_LAST_MS.unpack_from(row)[0]] = row
             position += size
             if len(rows) % SLICE == 0:
@@ -254,7 +260,7 @@ class LedgerCapture:
         while rows := list(islice(self._rows, SLICE)):
             told = [durable.get(producer_id, row) for producer_id, row in rows] if durable else [row for _, row in rows]
             # A row may have no batch left: its producer's only one could not be stored.
-            yield b"".join([row for row in told if row and row[_COUNT_AT]])
+            yield b"".join([row for row in told if len(row) > _HEAD_SIZE])
 
     def close(self) -> None:
         """Let the ledger go on alone. Idempotent."""
@@ -268,9 +274,15 @@ def _state(row: bytes) -> ProducerState:
     return ProducerState(producer_id, epoch, last_ms, [*map(WrittenBatch._make, _BATCH.iter_unpack(row[_HEAD.size :]))])
 
 
+def _batches(row: bytes) -> int:
+    return (len(row) - _HEAD_SIZE) // _BATCH.size
+
+
 def _cut(row: bytes, count: int) -> bytes:
     """The row with its first ``count`` batches only."""
-    return row[:_COUNT_AT] + bytes((count,)) + row[_HEAD.size : _HEAD.size + count * _BATCH.size]
+    return (
+        row[:_COUNT_AT] + bytes((count | row[_COUNT_AT] & _STALE,)) + row[_HEAD.size : _HEAD.size + count * _BATCH.size]
+    )
 
 
 def _below(row: bytes, below: int) -> bytes:

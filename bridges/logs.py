@@ -324,7 +324,7 @@ class Logs:
         try:
             if offset > writer.next_offset:
                 raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
-            for _ in state.restoring(data):
+            for _ in state.restoring(data, stale=offset < writer.start_offset):
                 await asyncio.sleep(0)
             if not await self._is_of(log, writer, offset, state):
                 raise DecodeError("it is of another history of the log")

@@ -85,9 +85,10 @@ class PartitionState:
         """
         return StateCapture(self, offset, in_flight)
 
-    def restoring(self, data: bytes) -> Iterator[None]:
+    def restoring(self, data: bytes, *, stale: bool = False) -> Iterator[None]:
         """Replace all state by a capture's, a bounded number of producers at each step.
 
+        ``stale``: some of what was appended since is lost (see :meth:`bridges.ledger.Ledger.restoring`).
         Raises DecodeError; the state is then unusable.
         """
         try:
@@ -100,7 +101,7 @@ class PartitionState:
         self.last = (last[0], last[1], last[2])
         self.index.restore(data[at : at + index])
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
-        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :])
+        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :], stale=stale)
 
 
 class StateCapture:

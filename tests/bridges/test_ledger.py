@@ -280,3 +280,30 @@ def test_a_producer_costs_little_memory() -> None:
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert taken / producers < 320
+
+
+def test_a_stale_producer_may_go_on_anywhere_and_its_known_batches_are_still_recognised() -> None:
+    ledger = Ledger()
+    write(ledger, (1, 3, 0, 2), (1, 3, 2, 2))
+    capture = ledger.capture(100)
+    data = b"".join(capture.pieces())
+    capture.close()
+    for _ in range(2):  # also after another snapshot
+        ledger = Ledger()
+        for _ in ledger.restoring(data, stale=True):
+            pass
+        capture = ledger.capture(100)
+        data = b"".join(capture.pieces())
+        capture.close()
+        assert ledger.check(ProducerStamp(1, 3, 2, 2)) == 2
+        assert ledger.check(ProducerStamp(1, 3, 9, 1)) is None
+        assert ledger.check(ProducerStamp(1, 4, 9, 1)) is None
+        with pytest.raises(ProducerFenced):
+            ledger.check(ProducerStamp(1, 2, 9, 1))
+    stamp = ProducerStamp(1, 3, 9, 1)
+    ledger.record(stamp, 50, 1)
+    assert [batch.base_offset for batch in known(ledger, 1)] == [0, 2, 50]
+    with pytest.raises(OutOfOrderSequence):
+        ledger.check(ProducerStamp(1, 3, 11, 1))
+    ledger.forget(stamp, 50)
+    assert [batch.base_offset for batch in known(ledger, 1)] == [0, 2]
