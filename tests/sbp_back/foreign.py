@@ -196,6 +196,10 @@ class ForeignRangeServer:
         self.requests: list[Request] = []
         self.dropped = 0
         """Answers that were too long."""
+        self.swallows = 0
+        """So many of the next appends are stored and not answered."""
+        self.broken = False
+        """Whether appends are refused."""
         self.silent = 0
         """So many of the next fetches get no answer."""
         self.reclaimed = 0
@@ -226,6 +230,9 @@ class ForeignRangeServer:
             return
         self.requests.append(request)
         answer = self.serve(request)
+        if self.swallows and isinstance(answer, AppendResponse):
+            self.swallows -= 1
+            return
         if self.silent and isinstance(answer, FetchResponse):
             self.silent -= 1
             return
@@ -258,6 +265,8 @@ class ForeignRangeServer:
 
     def append(self, entry: Entry) -> AppendResult:
         known = self.ranges.get((entry.stream_id, entry.range_index))
+        if self.broken:
+            return AppendResult(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR))
         if known is None:
             return AppendResult(Status(ErrorCode.RANGE_NOT_FOUND))
         if known.sealed_at >= 0:

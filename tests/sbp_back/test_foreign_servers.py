@@ -30,7 +30,9 @@ from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.service import RangeServerSetup, open_store, start_range_server
 from sbp_back.range_server.store import StoreOptions
+from sbp_back.replica import RetryOptions
 from sbp_back.serving import ListenAt
+from sbp_back.writer import WriterOptions
 from tests.sbp_back.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 
@@ -41,7 +43,9 @@ class World(ForeignCluster):
         def connect(info: RangeServerInfo) -> InProcessCarrier:
             return InProcessCarrier(self.servers[info.server_id])
 
-        options = ClientOptions(ControlOptions(delay_first=0.001), fetch_timeout=0.05)
+        control = ControlOptions(delay_first=0.001)
+        retry = RetryOptions(delay_first=0.001, delay_limit=0.001, append_timeout=0.05)
+        options = ClientOptions(control, WriterOptions(retry=retry, control=control), fetch_timeout=0.05)
         kind = ForeignClient if foreign else Client
         return kind(InProcessCarrier(self.handler), connect, options)
 
@@ -300,6 +304,35 @@ async def test_a_server_that_stays_silent_is_given_up(world: World) -> None:
     with pytest.raises(ConnectionLost):
         await world.client().fetch_entries(stream_id, 0, MIB)
     assert [request.max_bytes for request in world.fetches] == [MIB, 1]
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_range_that_is_given_up_loses_and_doubles_nothing(world: World, forgets: bool, swallows: bool) -> None:
+    """Its server says that it ends where it begins, once it has forgotten what is committed there."""
+    client = world.client()
+    stream_id = (await client.create_stream()).stream_id
+    writer = await client.open(stream_id, 0)
+    for n in range(3):
+        await append(writer, b"%d" % n, 1)
+    server = next(server for server in world.servers if server.ranges)
+    last = asyncio.ensure_future(append(writer, b"3", 1))
+    if swallows:
+        server.swallows = 1
+        while server.swallows:
+            await asyncio.sleep(0)
+    server.broken = True
+    if forgets:
+        server.restart()
+    assert await last == 3
+    assert await append(writer, b"4", 1) == 4
+    assert len(world.pd.ranges[stream_id]) == 2
+    reader = world.client()
+    found: list[bytes] = []
+    while entries := await reader.fetch_entries(stream_id, len(found), MIB):
+        found += [bytes(entry.payload) for entry in entries]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+    assert (await reader.open(stream_id, 1)).next_offset == 5
 
 
 async def test_no_stream_that_has_ranges_is_deleted_at_a_foreign_placement_driver(world: World) -> None:
