@@ -17,7 +17,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid, OffsetOutOfRange
+import structlog
+
+from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import format_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.offset_index import Row
@@ -27,6 +29,8 @@ from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.partition_log import PartitionLog
+
+_log = structlog.get_logger("anabranch.time_search")
 
 CLOCK_SKEW_MS = 3_600_000
 """How far ahead of the node's clock a timestamp may lie without being looked into; Kafka's default for records."""
@@ -101,7 +105,11 @@ class TimeSearch:
 
     def _settled(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
         del self._settling[log]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, LogError):
+            # The next check tries again.
+            _log.warning("timestamps not looked into", topic=log.topic, partition=log.partition, error=str(error))
+        elif error is not None:
             self._barrier.caught("looking into timestamps", error, topic=log.topic, partition=log.partition)
 
     async def close(self) -> None:

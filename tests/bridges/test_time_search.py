@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from bridges.formats.kafka import encode, set_max_timestamp
 from bridges.partition_log import Batch, PartitionLog
 from bridges.records import Record
 from bridges.time_search import CLOCK_SKEW_MS
+from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log_lab import World
 
 LIE = 1 << 62
@@ -181,6 +183,23 @@ async def test_a_defect_of_looking_into_claims_is_seen_and_repeated(monkeypatch:
         assert await retained(world, log) == 0
     assert world.logs.barrier.failures == {"looking into timestamps": 1}
     assert await retained(world, log) == 1
+
+
+async def test_claims_that_cannot_be_looked_into_now_are_looked_into_later() -> None:
+    world = World()
+    log = await written(world, batch(NOW - 2 * DAY, claim=LIE, size=LARGE), batch(NOW, size=LARGE))
+    log.tail.clear()
+    world.backend.fetch, fetch = refused, world.backend.fetch  # type: ignore[method-assign]
+    with structlog.testing.capture_logs() as lines:
+        assert await retained(world, log) == 0
+    assert [line["event"] for line in lines] == ["timestamps not looked into"]
+    assert world.logs.barrier.failures == {}
+    world.backend.fetch = fetch  # type: ignore[method-assign]
+    assert await retained(world, log) == 1
+
+
+def refused(stream_id: int, offset: int, max_bytes: int, done: Any, *, limit: int) -> None:
+    done(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "not now"))
 
 
 async def test_records_that_really_lie_ahead_are_kept_and_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
