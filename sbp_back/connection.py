@@ -5,7 +5,7 @@ dialect also bit by bit, in several frames. Nothing a client does makes its conn
 of memory here, nor all connections together: what is received and under way, what is read for answers and what was not
 taken of them counts in a budget (:mod:`sbp_back.budget`). Reading stops while there is no room for more, or while too
 much is unanswered or not taken; a fetch waits with its read until there is room for the answer. Nor does a client
-decide how long the loop is busy with it: a turn ends after so many frames or bytes and goes on behind the others'.
+decide how long the loop is busy: what all of them do in one turn of it has a bound (:mod:`sbp_back.turn`).
 
 Frames, GOAWAY and idle times: reference/sbp.md, sections 1.1, 2.3, 2.4.
 """
@@ -37,6 +37,7 @@ from sbp_back.frame import (
 )
 from sbp_back.handler import DEFECT, Handler, HasSessions
 from sbp_back.model import (
+    AppendRequest,
     Buffer,
     DocumentRequest,
     DocumentResponse,
@@ -50,14 +51,14 @@ from sbp_back.model import (
     SystemErrorResponse,
 )
 from sbp_back.outbox import Outbox
+from sbp_back.turn import ENTRY_WORK, FRAME_WORK, Turn
 
 logger = logging.getLogger(__name__)
 
 _FLUSH_BYTES = 256 * 1024
 """Answers of one loop tick are written together, but not more than this many bytes at a time."""
-_TURN_FRAMES = 512
-_TURN_BYTES = 4 * 1024 * 1024
-"""After so many frames handed over, or bytes of answers made, others have their turn."""
+_LONE_BYTES = 1024 * 1024
+"""What needs more than this at least is read even late in a turn, since its room may be gone in the next."""
 _CAUTIOUS_BYTES = 4096
 """Received at once while memory is scarce: it is not known before whether there is room for it."""
 _LIST_BYTES = 1024 * 1024
@@ -147,8 +148,8 @@ class Asked:
     def reserve(self, most: int, least: int) -> int:
         return self._connection.reserve(self, most, least)
 
-    def settle(self, reserved: int, used: int) -> None:
-        self._connection.settle(self, reserved, used)
+    def settle(self, reserved: int, used: int, pieces: int = 0) -> None:
+        self._connection.settle(self, reserved, used, pieces)
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
         self._connection.wait_for_room(most, least, again)
@@ -166,7 +167,7 @@ class Asked:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """``buffer`` is where bytes are received, shared with all others of the loop."""
+    """``buffer`` is where bytes are received, shared with all others of the loop, as is ``turn``."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         options: ListenerOptions,
         budget: MemoryBudget,
         buffer: bytearray,
+        turn: Turn,
     ) -> None:
         self._listener = listener
         self._loop = loop
@@ -194,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         self._written = self._taken = 0  # bytes given to the outbox, and those of them that the socket took
         # Two accounts, since neither may keep the other from its turn: what came in and is under way, and answers.
         self._budget = budget
+        self._turn = turn
         self._received = budget.account(self._room_to_receive)
         self._answers = budget.account(self._grant)
         self._stashed = 0  # counted of a small frame that is not complete
@@ -207,7 +210,6 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._reading_request = False  # in a thread, and those behind it wait
         self._pumping = False
-        self._pump_scheduled = False
         # Fetches that wait for room: most and least bytes they can do with, and what to call then.
         self._hopeful: deque[tuple[int, int, Callable[[], None]]] = deque()
         self._granting = False
@@ -217,7 +219,6 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0  # counted of answers
         self._out: list[Buffer] = []
         self._out_bytes = 0
-        self._made = 0  # bytes of answers so far
         self._flush_scheduled = False
         self._next_stream_id = 1
         self._said_goaway = False
@@ -258,6 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         self._received.give(Kind.REQUESTS, self._stashed + self._admitted)
         self._stashed = self._admitted = 0
         self._count_unsent()
+        self._turn.forget(self)
         self._received.close()
         self._answers.close()
         for asked in list(self._unanswered.values()):
@@ -378,21 +380,19 @@ class Connection(asyncio.BufferedProtocol):
             return  # called by an answer that was given at once: the loop below goes on by itself
         self._pumping = True
         queue = self._queue
-        left = _TURN_FRAMES
-        made = self._made + _TURN_BYTES
+        turn = self._turn
         while queue and self._transport is not None and not self._blocked:
-            if not left or self._made > made:
-                if not self._pump_scheduled:
-                    self._pump_scheduled = True
-                    self._loop.call_soon(self._pump_on)
+            if turn.is_over:
+                turn.wait(self, self._go_on)
                 break
-            left -= 1
+            turn.spend(FRAME_WORK)
             self._dispatch(queue.popleft())
         self._pumping = False
         self._hold()
 
-    def _pump_on(self) -> None:
-        self._pump_scheduled = False
+    def _go_on(self) -> None:
+        """It is its turn again."""
+        self._grant()
         self._pump()
 
     def _drop_queue(self) -> None:
@@ -463,6 +463,8 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(request, DocumentRequest):
             request.room = asked
             self._add_weight(asked, request.working_bytes)
+        elif type(request) is AppendRequest:
+            self._turn.spend(len(request.entries) * ENTRY_WORK)
         elif type(request) is ListRangeRequest:
             self._add_weight(asked, _LIST_BYTES)
         self._hand_over(request, asked)
@@ -550,7 +552,6 @@ class Connection(asyncio.BufferedProtocol):
         for part in parts:
             size += len(part)
         self._out_bytes += size
-        self._made += size
         if self._out_bytes >= _FLUSH_BYTES:
             self._flush()
         elif not self._flush_scheduled:
@@ -607,13 +608,17 @@ class Connection(asyncio.BufferedProtocol):
     def reserve(self, asked: Asked, most: int, least: int) -> int:
         if self._hopeful and not self._granting:
             return 0  # others have waited longer
-        if not self._has_room(most, least):
+        if not self._has_room(most, least) or self._must_yield(least):
             return 0
         granted = self._answers.grant(Kind.READS, max(least, min(most, self._options.max_unsent_bytes)), least)
         asked.held += granted
         self._reserved += granted
         self._reading += granted
+        self._turn.spend(granted)
         return granted
+
+    def _must_yield(self, least: int) -> bool:
+        return self._turn.is_over and least <= _LONE_BYTES
 
     def _has_room(self, most: int, least: int) -> bool:
         """By what it holds itself: of several fetches each waits for its turn rather than be answered with little."""
@@ -621,8 +626,10 @@ class Connection(asyncio.BufferedProtocol):
         alone = not self._reading and not self._unsent
         return alone or self._reserved + self._unsent + max(least, min(most, limit)) <= limit
 
-    def settle(self, asked: Asked, reserved: int, used: int) -> None:
+    def settle(self, asked: Asked, reserved: int, used: int, pieces: int) -> None:
         self._reading -= reserved
+        if reserved:
+            self._turn.spend(max(used, pieces * ENTRY_WORK) - reserved)
         more = used - reserved
         if asked.done:
             return  # nothing is held for it any more
@@ -656,7 +663,11 @@ class Connection(asyncio.BufferedProtocol):
         """Be called when there is room for whoever has waited longest. While it is the connection that has too much of
         its own that will be when it has less; else the budget tells."""
         most, least, _ = self._hopeful[0]
-        if self._has_room(most, least):
+        if not self._has_room(most, least):
+            return
+        if self._must_yield(least):
+            self._turn.wait(self, self._go_on)
+        else:
             self._answers.wait(least)
 
     def _grant_soon(self) -> None:
@@ -669,17 +680,12 @@ class Connection(asyncio.BufferedProtocol):
         self._grant()
 
     def _grant(self) -> None:
-        """Have those that wait for room ask again, in order, as long as they get any; a bounded number in one go."""
+        """Have those that wait for room ask again, in order, as long as they get any."""
         if self._granting or self.is_lost:
             return
         hopeful = self._hopeful
-        made = self._made + _TURN_BYTES
         self._granting = True
         while hopeful:
-            if self._made > made:
-                self._granting = False
-                self._grant_soon()
-                return
             left = len(hopeful)
             guarded("a request that waited for room", hopeful.popleft()[2])
             if len(hopeful) == left:

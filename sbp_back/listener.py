@@ -10,6 +10,7 @@ from sbp_back.connection import Connection, GoAwayForm, ListenerOptions
 from sbp_back.dialects import Dialect
 from sbp_back.frame import receive_buffer
 from sbp_back.handler import Handler
+from sbp_back.turn import Turn
 
 __all__ = ["GoAwayForm", "Listener", "ListenerOptions"]
 
@@ -62,8 +63,9 @@ class Listener:
         loop = self._loop = asyncio.get_running_loop()
         budget = self._budget or MemoryBudget(self._options.memory_bytes, loop.call_soon)
         buffer = receive_buffer()
+        turn = Turn(loop)
         self._server = await loop.create_server(
-            lambda: Connection(self, loop, self._handler, self._dialect, self._options, budget, buffer),
+            lambda: Connection(self, loop, self._handler, self._dialect, self._options, budget, buffer, turn),
             self._host,
             self._port,
             backlog=1024,

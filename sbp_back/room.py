@@ -21,9 +21,9 @@ class Room(Protocol):
     def reserve(self, most: int, least: int) -> int:
         """Holds as many bytes as may be read now, from ``least`` to ``most``; 0 when not even ``least`` may."""
 
-    def settle(self, reserved: int, used: int) -> None:
-        """Of ``reserved`` bytes ``used`` are part of an answer that is to come, the others were not needed. More may be
-        used than was reserved, if that cannot be helped."""
+    def settle(self, reserved: int, used: int, pieces: int = 0) -> None:
+        """Of ``reserved`` bytes ``used``, in so many ``pieces``, are part of an answer that is to come, the others were
+        not needed. More may be used than was reserved, if that cannot be helped."""
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
         """Has ``again`` called when it is worth to :meth:`reserve` the same once more, those that have waited longer

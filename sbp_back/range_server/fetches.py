@@ -249,11 +249,11 @@ class Fetch:
                 return
         self._fetches._store.read(state.stream_id, state.index, offset, self._limit, size, self._read)
 
-    def _settle(self, used: int) -> None:
+    def _settle(self, used: int, entries: int = 0) -> None:
         """So many bytes of what was reserved are part of the answer."""
         reserved, self._reserved = self._reserved, 0
         if self._request.room is not None:
-            self._request.room.settle(reserved, used)
+            self._request.room.settle(reserved, used, entries)
 
     @property
     def _knows_limit(self) -> bool:
@@ -315,7 +315,7 @@ class Fetch:
             self._read_failed(result)
             return
         if request.room is not None:
-            self._settle(sum(entry.size for entry in result))
+            self._settle(sum(entry.size for entry in result), len(result))
         if not result:
             # Sealed to a lower end while the store was reading.
             self.answer(Status(ErrorCode.NO_NEW_RECORD))

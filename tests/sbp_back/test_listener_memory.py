@@ -669,3 +669,49 @@ async def test_a_request_of_thousands_of_elements_is_read_beside_the_loop_and_in
         assert isinstance(described, m.DescribeStreamsResponse)
         assert len(described.results) == 100_000
         await client.close()
+
+
+async def test_connections_that_are_ready_at_once_share_one_turn_of_the_loop() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        clients = [await connect(listener.address) for _ in range(20)]
+        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        frames = b"".join(bytes(p) for k in range(500) for p in encode_frame(opcode, 0, k + 1, header, payload))
+        for client in clients:
+            client.writer.write(frames)
+        most = before = 0
+        while handler.pings < 20 * 500:
+            await asyncio.sleep(0)
+            most = max(most, handler.pings - before)
+            before = handler.pings
+        assert most <= 1024, "not five hundred of each"
+        for client in clients:
+            for _ in range(500):
+                await client.response()
+            await client.close()
+
+
+async def test_what_many_readers_have_read_in_one_turn_is_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path, budget=budget(256 * MIB), store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await asyncio.gather(*(write(writer, bytes(60_000)) for _ in range(40)))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(20)]
+        for client in clients:
+            for _ in range(10):
+                client.send(FetchRequest(wanted, 0, max_bytes=MIB, max_wait_ms=1000))
+        stats = embedded.store.stats
+        most, before = 0, stats.read_bytes
+        reading = asyncio.gather(*(client.response() for client in clients))
+        while not reading.done():
+            await asyncio.sleep(0)
+            most = max(most, stats.read_bytes - before)
+            before = stats.read_bytes
+        await reading
+        for client in clients:
+            for _ in range(9):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert len(response.entries) == 17
+            await client.close()
+        assert most <= 2 * 3 * MIB, "two turns, each a little more than its allowance"

@@ -1,0 +1,65 @@
+"""How much of one turn of the event loop the connections of a listener may take together.
+
+A turn goes through everything that has become ready. Bounding what each connection does in it is not enough when
+hundreds are ready at once, so they share one allowance; who finds it used up goes on in the next turn, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sbp_back.barrier import guarded
+
+FRAME_WORK = 4 * 1024
+ENTRY_WORK = 1024
+"""What a frame, and an entry in it, counts besides its bytes: about as long as copying and checking so many takes."""
+
+_TURN_WORK = 2 * 1024 * 1024
+
+
+class Turn:
+    """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
+
+    __slots__ = ("_loop", "_scheduled", "_spent", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._spent = 0
+        self._scheduled = False
+        self._waiting: dict[object, Callable[[], None]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self._spent >= _TURN_WORK
+
+    def spend(self, work: int) -> None:
+        """``work`` may be negative: less was done than had been counted."""
+        self._spent += work
+        self._schedule()
+
+    def wait(self, who: object, go_on: Callable[[], None]) -> None:
+        """Have ``go_on`` called in a later turn, once, after those that wait already."""
+        self._waiting.setdefault(who, go_on)
+        self._schedule()
+
+    def forget(self, who: object) -> None:
+        """Undo :meth:`wait`."""
+        self._waiting.pop(who, None)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._scheduled = False
+        self._spent = 0
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            if self.is_over or not waiting:
+                break
+            who = next(iter(waiting))
+            guarded("a connection's turn", waiting.pop(who))
+        if waiting:
+            self._schedule()
