@@ -134,7 +134,7 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     from sbp_back.carrier import TcpOptions, tcp_connector
     from sbp_back.dialects import DIALECTS
     from sbp_back.errors import SbpError, StoreError
-    from sbp_back.identity import meet_range_server
+    from sbp_back.identity import RangeServerCheck
     from sbp_back.leader import pd_carrier
     from sbp_back.model import DescribePdRequest
 
@@ -145,7 +145,8 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     home.strangers = sbp.flavor != "anabranch" or sbp.dialect == "v0.1"
     dialect = DIALECTS[f"sbp-{sbp.dialect}"]
     pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce)
-    connect = tcp_connector(dialect, tcp, None if home.strangers else meet_range_server)
+    check = RangeServerCheck(strangers=home.strangers, identity=lambda: home.identity)
+    connect = tcp_connector(dialect, tcp, check)
     backend = _shared(sbp, pd, connect) if sbp.dialect == "v0.1" else _fenced(sbp, pd, connect)
     try:
         described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))

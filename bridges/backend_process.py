@@ -18,6 +18,7 @@ from bridges.front import Address
 from bridges.metrics import Metrics, gauge
 from bridges.node_metrics import budget_metrics, process_metrics, store_metrics
 from sbp_back.carrier import Carrier, TcpOptions, tcp_connector
+from sbp_back.identity import RangeServerCheck
 from sbp_back.leader import pd_carrier
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.placement_driver.driver import PlacementDriverOptions
@@ -155,7 +156,11 @@ class PdProcess(_Process):
         promises.tell(promises.of_placement_driver(), _log)
         driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
         setup = PlacementDriverSetup(driver, listen)
-        self._service = await start_placement_driver(self.settings.data_dir, setup, tcp_connector())
+        # Told of deletions, seals and trims: it must be the one they are meant for.
+        check = RangeServerCheck(
+            strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
+        )
+        self._service = await start_placement_driver(self.settings.data_dir, setup, tcp_connector(check=check))
         self.metrics.add_source(self._collect)
 
     async def _stop(self) -> None:

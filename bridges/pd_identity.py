@@ -29,13 +29,15 @@ class StreamHome:
 
     A node that has no streams takes another one; one that got its streams before placement drivers told who they are
     takes the first that tells. ``strangers``: whether one that is not Anabranch's may be used, because the client is
-    made for such. ``refusal``: why the placement driver that was met last is none for this node.
+    made for such. ``refusal``: why the placement driver that was met last is none for this node. ``identity``: of the
+    one that is; empty until it was met, or when it tells none.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self.strangers = False
         self.refusal: str | None = None
+        self.identity = ""
 
     async def introduce(self, call: Call) -> str | None:
         """Why the placement driver that ``call`` asks is not to be used; see ``sbp_back.carrier.Introduce``. Raises
@@ -63,6 +65,7 @@ class StreamHome:
     async def _check(self, identity: str) -> str | None:
         known = await self._db.run(lambda connection: _settle(connection, identity))
         if known == identity:
+            self.identity = identity
             return None
         who = f"placement driver {identity}" if identity else "a placement driver that does not say which one it is"
         return (

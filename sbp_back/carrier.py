@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from sbp_back.barrier import DEFECTS, guarded
@@ -27,6 +28,7 @@ from sbp_back.frame import (
     encode_frame,
 )
 from sbp_back.handler import DEFECT, Handler
+from sbp_back.identity import RangeServerCheck
 from sbp_back.model import (
     Buffer,
     DocumentResponse,
@@ -706,12 +708,19 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def tcp_connector(
-    dialect: Dialect | None = None, options: TcpOptions | None = None, introduce: Introduce | None = None
+    dialect: Dialect | None = None, options: TcpOptions | None = None, check: RangeServerCheck | None = None
 ) -> Callable[[RangeServerInfo], Carrier]:
-    """What a client needs to reach range servers at the addresses they advertise; see :class:`TcpCarrier`."""
+    """What a client needs to reach range servers at the addresses they advertise. Each new connection is asked which
+    server it leads to (``check``; None: one that takes strangers), in the dialects that have range servers."""
+    asked = check if check is not None else RangeServerCheck(strangers=True)
 
     def connect(server: RangeServerInfo) -> Carrier:
         host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options, introduce)
+        return TcpCarrier(host, port, dialect, options, partial(asked.meet, server.server_id))
 
-    return connect
+    def connect_to_anybody(server: RangeServerInfo) -> Carrier:
+        host, port = parse_address(server.advertise_addr)
+        return TcpCarrier(host, port, dialect, options)
+
+    # A server of the document is placement driver and range server in one.
+    return connect if dialect is None or not dialect.manners.several_frames else connect_to_anybody

@@ -18,7 +18,7 @@ from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
 from sbp_back.client import Client, ClientOptions
 from sbp_back.dialects import DIALECTS
 from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
-from sbp_back.identity import meet_range_server
+from sbp_back.identity import RangeServerCheck
 from sbp_back.listener import Listener, ListenerOptions
 from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.driver import PlacementDriver
@@ -122,9 +122,15 @@ async def start_embedded(
     ``StoreVersionError``; ``StoreCorrupt``) and ``OSError`` (an address is taken); nothing is left running then.
     """
     options = options or EmbeddedOptions()
-    elsewhere = tcp_connector(DIALECTS[options.dialect])
-    elsewhere_met = tcp_connector(DIALECTS[options.dialect], introduce=meet_range_server)
     own: list[RangeServer] = []
+    drivers: list[PlacementDriver] = []
+
+    def identity() -> str:
+        return drivers[0].identity if drivers else ""
+
+    dialect = DIALECTS[options.dialect]
+    elsewhere = tcp_connector(dialect, check=RangeServerCheck(strangers=True, identity=identity))
+    elsewhere_met = tcp_connector(dialect, check=RangeServerCheck(strangers=False, identity=identity))
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
@@ -150,6 +156,7 @@ async def start_embedded(
         setup = PlacementDriverSetup(listen=listen_at(PD_LISTENER, options.pd_listener))
         pd = await start_placement_driver(data_dir, setup, connect)
         undo.push_async_callback(pd.close)
+        drivers.append(pd.driver)
         to_pd = InProcessCarrier(pd.driver)
         server_setup = RangeServerSetup(
             options.fetch,

@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING
 from sbp_back.barrier import guarded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
 from sbp_back.handler import Reply
+from sbp_back.identity import range_server_name
 from sbp_back.model import (
     AppendRequest,
     CreateRangeRequest,
     DeleteStreamRequest,
+    DescribePdRequest,
+    DescribePdResponse,
     FetchRequest,
     GoAway,
     HeartbeatRequest,
     HeartbeatResponse,
     ListRangeRequest,
     ListRangeResponse,
+    PdNode,
     PingRequest,
     PingResponse,
     RangeInfo,
@@ -149,6 +153,9 @@ class RangeServer:
                 self._controls.delete_stream(request, reply)
             case ListRangeRequest():
                 self._list(request, reply)
+            case DescribePdRequest():
+                name = range_server_name(self._options.server_id, self._store.placement_driver)
+                reply(DescribePdResponse(nodes=[PdNode(name, self._options.advertise_addr, False)]))
             case GoAway():
                 pass
             case _:

@@ -64,6 +64,7 @@ class PuppetStore:
         self.dones: list[Done] = []
         self.controls: list[tuple[Any, ...]] = []
         self.stats = SimpleNamespace()
+        self.placement_driver = "whose"
 
     def finish(self, count: int = 1 << 30, error: StoreError | None = None) -> None:
         for _ in range(min(count, len(self.pending))):
@@ -768,8 +769,10 @@ async def test_list(bench: Bench) -> None:
 async def test_the_rest(bench: Bench) -> None:
     assert bench.ask(PingRequest(b"h", b"p")) == [PingResponse(b"h", b"p")]
     assert bench.ask(HeartbeatRequest("me", 3))[0].client_id == "me"
-    for request in (AllocateIdRequest(), CreateStreamRequest(StreamInfo()), DescribePdRequest()):
+    for request in (AllocateIdRequest(), CreateStreamRequest(StreamInfo())):
         assert bench.ask(request).code == ErrorCode.UNSUPPORTED_OPERATION
+    (node,) = bench.ask(DescribePdRequest())[0].nodes
+    assert (node.name, node.is_leader) == (f"anabranch:range-server:{bench.server.info.server_id}:whose", False)
     assert bench.ask(GoAway()) == []
 
 
