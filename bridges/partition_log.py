@@ -76,6 +76,8 @@ _SNAPSHOT_BATCH_COST = 2048
 """Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
 
 _NEVER = 1 << 62
+_HANDED_OVER_AT_ONCE = 500
+"""Appends that waited for an opening, handed over in one turn of the event loop."""
 _WOKEN_AT_ONCE = 256
 """Waiters called in one turn of the event loop: how many wait is for clients to choose."""
 
@@ -152,6 +154,7 @@ class PartitionLog:
         "_snapshot_at",
         "_snapshot_bytes",
         "_snapshot_offset",
+        "_taken",
         "_waiters",
         "_writer",
         "epoch",
@@ -183,6 +186,8 @@ class PartitionLog:
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
+        # The writer of the present opening; appends go to it at once when what was queued is handed over.
+        self._taken: Writer | None = None
         self._writer: Writer | None = None
         # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
         self._on_stored: Callable[[SbpError | None], None] = _ignore
@@ -213,7 +218,7 @@ class PartitionLog:
     @property
     def next_offset(self) -> int:
         """The offset the next record gets."""
-        return self._writer.next_offset if self._writer is not None else self.high_watermark
+        return self._taken.next_offset if self._taken is not None else self.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -261,11 +266,28 @@ class PartitionLog:
         self._since_snapshot = found.cost
         self._snapshot_at = self._snapshot_bytes
         self.phase = Phase.OPEN
-        # The log has its writer only when all that was queued is handed over: what an answer appends comes behind it.
-        while self._queued and self.is_open:
+        self._taken = writer
+        self._hand_over_queued(writer)
+
+    def _hand_over_queued(self, writer: Writer) -> None:
+        """Append what waited for the opening: a bounded number in one turn, since clients choose how many there are.
+
+        The log has its writer only when all of it is handed over: what comes meanwhile, also from somebody who is
+        answered, comes behind it.
+        """
+        for _ in range(_HANDED_OVER_AT_ONCE):
+            if not self._queued or writer is not self._taken:
+                break
             self._barrier.call("append answer", self._hand_over, writer, *self._queued.popleft())
-        if not self.is_open:
-            self._owner.let_go(writer)  # deleted by whoever was answered
+        if writer is not self._taken:
+            self._owner.let_go(writer)  # the log has failed meanwhile, or was deleted
+            # What is still queued comes behind what was just refused: taking it would turn their order round.
+            self._refuse_queued(LogUnavailable(f"{self.topic}-{self.partition} failed while it was opened"))
+            if self._queued or self._open_callbacks:
+                self._ensure_opening()
+            return
+        if self._queued:
+            self._owner.schedule(partial(self._hand_over_queued, writer))
             return
         self._writer = writer
         self._settle_open(None)
@@ -348,7 +370,7 @@ class PartitionLog:
 
     def _stored(self, writer: Writer, error: SbpError | None) -> None:
         """The backend's answer for the oldest batch in flight."""
-        if writer is not self._writer:
+        if writer is not self._taken:
             return  # its fate was settled when the log failed
         if self._refused:
             self._answer(self._refused.popleft(), -1, self._refusal(error))
@@ -437,7 +459,7 @@ class PartitionLog:
         """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSED
-        self._writer = None
+        self._taken = self._writer = None
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
         refused, self._refused = self._refused, deque()
@@ -737,7 +759,7 @@ class PartitionLog:
 
     async def close(self) -> None:
         """Let go of the writer; nothing may be in flight any more."""
-        writer, self._writer = self._writer, None
+        writer, self._taken, self._writer = self._taken, None, None
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSED
         self.tail.clear()
@@ -747,7 +769,7 @@ class PartitionLog:
     def delete(self) -> None:
         """The topic is gone: everybody who waits is told so, nothing works any more."""
         self.phase = Phase.DELETED
-        writer, self._writer = self._writer, None
+        writer, self._taken, self._writer = self._taken, None, None
         if writer is not None:
             self._owner.let_go(writer)
         gone = LogDeleted(f"{self.topic}-{self.partition} was deleted")

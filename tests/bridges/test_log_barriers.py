@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -161,6 +162,49 @@ async def test_a_log_deleted_by_an_answer_while_it_opens_appends_nothing_more() 
     assert not world.writer.flying
     await settle()
     assert world.writer.closed
+
+
+async def test_many_queued_appends_are_handed_over_in_slices_and_in_order() -> None:
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    for sequence in range(1700):
+        log.append(batch(sequence=sequence), world.done)
+    opening = asyncio.ensure_future(log.ready())
+    handed_over = [0]
+    while not opening.done():
+        await asyncio.sleep(0)
+        if world.backend.writers[1:]:
+            stored = len(world.backend.entries)
+            handed_over.append(len(world.writer.flying) + stored)
+            if len(handed_over) == 3:
+                world.writer.acknowledge(100)  # answers come before all are handed over
+                log.append(batch(sequence=1700), world.done)
+    assert max(after - before for before, after in pairwise(handed_over)) <= 500
+    world.writer.acknowledge(1601)
+    assert world.answers == list(range(1701))
+
+
+async def test_a_log_that_fails_while_it_takes_what_was_queued_refuses_the_rest_and_opens_again() -> None:
+    """The rest comes behind what has failed: appended alone it would come before its repetition."""
+    world = World()
+    log = await world.boot()
+    log.fail(LogUnavailable("gone"))
+    for sequence in range(700):
+        log.append(batch(sequence=sequence), world.done)
+    opened: list[LogError | None] = []
+    log.when_open(opened.append)
+    while len(world.backend.writers) < 2 or not world.writer.flying:
+        await asyncio.sleep(0)
+    assert 0 < len(world.writer.flying) < 700
+    world.writer.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "lost"))
+    await log.ready()
+    assert [type(answer) for answer in world.answers] == [LogUnavailable] * 700
+    assert opened == [None]
+    assert log.epoch > 1
+    log.append(batch(sequence=0), world.done)
+    world.writer.acknowledge(1)
+    assert world.answers[700:] == [0]
 
 
 async def test_a_broken_answer_costs_neither_later_batches_nor_repetitions_nor_readers() -> None:
