@@ -15,7 +15,7 @@ from sbp_back.document.messages import (
     fetch_bytes,
 )
 from sbp_back.document.wrapped import as_batch
-from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.errors import RECLAIMED_DETAIL, ErrorCode, Reclaimed, SbpError
 from sbp_back.handler import DEFECT, Reply
 from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status
 from sbp_back.room import Room
@@ -134,7 +134,8 @@ class _Call:
         item = self._request.items[position]
         result = FetchItemResult(item.stream_id, item.request_index)
         if isinstance(answer, SbpError):
-            result.status = Status(answer.code, answer.message)
+            detail = RECLAIMED_DETAIL if isinstance(answer, Reclaimed) else b""
+            result.status = Status(answer.code, answer.message, detail)
         elif not answer:
             result.status = Status(ErrorCode.NO_NEW_RECORD)
         else:

@@ -18,10 +18,11 @@ from sbp_back.carrier import Carrier
 from sbp_back.control import ControlOptions, repeatedly
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
+from sbp_back.document.errors import DocumentError
 from sbp_back.document.follower import Follower, FollowOptions
 from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.document.writer import DocumentWriter
-from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = ["DocumentStreams", "StreamsOptions"]
@@ -212,7 +213,8 @@ class DocumentStreams:
         at the stream's end.
 
         Only those that begin below ``limit`` (-1: all) are returned. ``done`` is called once, possibly before this
-        returns. Errors: 1463 below the stream's start, 1461 beyond its end.
+        returns. Errors: 1463 below the stream's start (``Reclaimed`` where a server of ours says so), 1461 beyond its
+        end.
         """
         ranges = self._ranges.get(stream_id)
         if ranges is None:
@@ -252,13 +254,14 @@ class DocumentStreams:
             DEFECTS.caught("a listing of ranges")
             done(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
             return
-        self._fetch_from(
-            ranges,
-            stream_id,
-            offset,
-            max_bytes,
-            lambda answer: done(answer if isinstance(answer, SbpError) else _below(answer, limit)),
-        )
+
+        def fetched(answer: list[Entry] | SbpError) -> None:
+            if isinstance(answer, DocumentError) and answer.detail == RECLAIMED_DETAIL:
+                done(Reclaimed(offset, answer.message))
+            else:
+                done(answer if isinstance(answer, SbpError) else _below(answer, limit))
+
+        self._fetch_from(ranges, stream_id, offset, max_bytes, fetched)
 
     async def _list_once(self, stream_id: int) -> list[DocumentRange]:
         """All who want the ranges of one stream at a time share one request."""

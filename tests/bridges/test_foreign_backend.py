@@ -279,19 +279,27 @@ async def test_a_stream_that_somebody_else_trimmed_is_read_from_its_new_start(tm
     await node.stop()
 
 
-async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dialect", ["0.2", "v0.1"])
+async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the_rest(
+    tmp_path: Path, dialect: str
+) -> None:
     """sbp.retention_bytes drops the oldest segments whoever they belong to, and asks nobody."""
+    listener = "sbp-pd" if dialect == "0.2" else "sbp-v0.1"
     flags = {
-        "data_dir": str(tmp_path / "node"),
+        "data_dir": str(tmp_path / "backend"),
         "listen.console": "off",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
+        "listen.sbp-pd": "127.0.0.1:0",
+        "listen.sbp-range-server": "127.0.0.1:0",
+        "listen.sbp-v0.1": "127.0.0.1:0",
         "sbp.segment_bytes": "1MiB",
         "sbp.retention_bytes": "3MiB",
         "sbp.low_water_bytes": "0",
-        "log.tail_cache_bytes": "0",
     }
-    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    backend = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    await backend.start()
+    pd = str(backend.addresses[listener])
+    more = {"sbp.dialect": dialect, "log.tail_cache_bytes": "0"}
+    node = Node(settings(tmp_path, pd, "anabranch", **more), fronts=[])
     await node.start()
     await node.catalog.create_topic("t", 1)
     log = await opened(node)
@@ -306,12 +314,13 @@ async def test_our_own_store_gives_up_its_oldest_data_and_readers_go_on_with_the
     with sqlite3.connect(tmp_path / "node" / "node.db") as db:
         db.execute("DELETE FROM partition_snapshots")
         db.execute("DELETE FROM log_starts")
-    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[])
+    node = Node(settings(tmp_path, pd, "anabranch", **more), fronts=[])
     await node.start()
     again = await opened(node)
     assert again.log_start_offset >= log.log_start_offset
     assert await append(again) == 100
     await node.stop()
+    await backend.stop()
 
 
 async def test_a_deleted_topic_leaves_the_backend_able_to_start(
