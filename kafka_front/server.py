@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -18,6 +19,8 @@ from kafka_front.framing import ReceiveBuffer
 from kafka_front.session import Connection, Observer
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _BUDGET = 256 * 1024 * 1024
 _SHED_SECONDS = 1.0
@@ -90,6 +93,7 @@ class Server:
         self.connections: OrderedDict[Connection, None] = OrderedDict()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._executor: ThreadPoolExecutor | None = None
         self._next_id = 0
         self._closed = False
         self._emptied: asyncio.Event | None = None
@@ -154,6 +158,12 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def off_loop(self, work: Callable[..., T], *args: Any) -> T:
+        """Do work whose size a client chose in a thread, one such work after the other."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="kafka-long")
+        return await self.loop.run_in_executor(self._executor, work, *args)
+
     def _stop_listening(self) -> None:
         self._closed = True
         servers, self._servers = self._servers, []
@@ -183,6 +193,8 @@ class Server:
             _, late = await asyncio.wait(tasks, timeout=grace_seconds)
             for task in late:
                 task.cancel()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
         for connection in list(self.connections):
             connection.shut()
         try:

@@ -17,7 +17,7 @@ import structlog
 
 from bridges.budget import Kind
 from kafka_front import failures
-from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome
+from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
 from kafka_front.framing import FrameError, Framer
 from kafka_front.outbox import Outbox
 from kafka_front.wire import codec
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from kafka_front.server import Server
 
 log = structlog.get_logger(__name__)
+
+#: Requests up to this size are read on the event loop, longer ones in a thread. Those of Produce are read at once:
+#: their bytes are records, which are not looked at here.
+_SHORT_BYTES = 32 * 1024
+#: The same for the elements of a response.
+_SHORT_ELEMENTS = 2_000
 
 #: Later than any time: no frame is under way.
 _NOT_RECEIVING = float("inf")
@@ -413,11 +419,31 @@ class Connection(asyncio.BufferedProtocol):
         if not api.lowest <= version <= api.highest:
             self._refuse_version(ctx, frame, header.body)
             return
+        if len(frame) > _SHORT_BYTES and key != ApiKey.PRODUCE:
+            self.server.spawn(self._start_long(ctx, frame, header.body, handler))
+            return
         try:
             request = codec.server_codec(key, version).decode(frame, header.body)
         except WireError as error:
             self._reject(frame, ctx, str(error))
             return
+        self._handle(ctx, request, handler)
+
+    async def _start_long(self, ctx: Context, frame: bytes | bytearray, body: int, handler: Handler) -> None:
+        """Like :meth:`_start`, for what may have so many elements that reading them takes others' time."""
+        wire = codec.server_codec(ctx.key, ctx.version)
+        try:
+            request = await self.server.off_loop(wire.decode, frame, body)
+        except WireError as error:
+            self._reject(frame, ctx, str(error))
+            return
+        except Exception:  # noqa: BLE001  # as in _handle
+            self.unexpected(ctx)
+            return
+        if not self._closing:
+            self._handle(ctx, request, handler)
+
+    def _handle(self, ctx: Context, request: Message, handler: Handler) -> None:
         ctx._request = request
         try:
             result = handler(ctx, request)
@@ -438,11 +464,23 @@ class Connection(asyncio.BufferedProtocol):
             result = await coroutine
             if result is not DEFERRED:
                 self._check(ctx, result)
-                self.answer(ctx, result)
+                prepared = await self._prepared(ctx, result) if isinstance(result, Message) else None
+                self.answer(ctx, result, prepared)
         except KafkaError as error:
             self.answer_failure(ctx, error.code, error.message)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
             self.unexpected(ctx)
+
+    async def _prepared(self, ctx: Context, response: Message) -> list[Buffer] | None:
+        """The bytes of a response whose writing would take others' time; None for any other."""
+        if self._closing or ctx._done or ctx.key == ApiKey.FETCH or not _is_long(response):
+            return None
+        wire = codec.server_codec(ctx.key, ctx.version)
+        try:
+            # In one piece: sending very many small ones takes others' time, too.
+            return await self.server.off_loop(lambda: [b"".join(wire.response(ctx.correlation_id, response))])
+        except WireError:
+            return None  # written again where everything else is told of that
 
     def _check(self, ctx: Context, result: Any) -> None:
         if not isinstance(result, Message) and result is not NO_RESPONSE:
@@ -495,8 +533,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.answer(ctx, response)
 
-    def answer(self, ctx: Context, response: Message | Outcome) -> None:
-        """See :meth:`Context.respond`."""
+    def answer(self, ctx: Context, response: Message | Outcome, prepared: list[Buffer] | None = None) -> None:
+        """See :meth:`Context.respond`; ``prepared`` are the response's bytes, if they are there already."""
         if ctx._done:
             raise RuntimeError(f"{ctx!r} was answered twice")
         ctx._done = True
@@ -508,7 +546,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         output: list[Buffer] = []
         if isinstance(response, Message):
-            output = self._encode(ctx, response)
+            output = self._encode(ctx, response, prepared)
             if self._closing:
                 self._release(size)
                 return
@@ -530,12 +568,14 @@ class Connection(asyncio.BufferedProtocol):
                     self._flush()  # nothing can join it in this turn
         self._release(size)
 
-    def _encode(self, ctx: Context, response: Message) -> list[Buffer]:
+    def _encode(self, ctx: Context, response: Message, prepared: list[Buffer] | None) -> list[Buffer]:
         wire = codec.server_codec(ctx.key, ctx.version)
         if wire.has_error_code:
             code: int = getattr(response, "error_code", 0)
             if code:
                 self.server.observer.error_told(ctx.key, code)
+        if prepared is not None:
+            return prepared
         try:
             return wire.response(ctx.correlation_id, response)
         except WireError:
@@ -646,6 +686,24 @@ class Connection(asyncio.BufferedProtocol):
             self.receiving_since = min(self.receiving_since, monotonic())
         self._reading = True
         self._transport.resume_reading()
+
+
+def _is_long(response: Message) -> bool:
+    """Whether a response has very many elements, as far as two levels of lists show it."""
+    count = 0
+    for name in response.__slots__:
+        rows = getattr(response, name)
+        if isinstance(rows, list):
+            count += len(rows)
+            if count > _SHORT_ELEMENTS:
+                return True
+            for row in rows:
+                if isinstance(row, Message):
+                    for inner in row.__slots__:
+                        value = getattr(row, inner)
+                        if isinstance(value, list):
+                            count += len(value)
+    return count > _SHORT_ELEMENTS
 
 
 def _address(name: Any) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -777,3 +778,105 @@ def test_registry_refuses_unknown_and_double_registrations() -> None:
         registry.register(ApiKey.FETCH, lambda ctx, request: None)
     with pytest.raises(ValueError, match="not in the table"):
         registry.register(4, lambda ctx, request: None)
+
+
+# --- long requests and answers ----------------------------------------------------------------------------------------
+
+
+def long_metadata(names: int = 20_000) -> m.MetadataRequest:
+    return m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=f"n{n}") for n in range(names)])
+
+
+def answer_of(request: m.MetadataRequest) -> m.MetadataResponse:
+    topic = m.MetadataResponse.MetadataResponseTopic
+    return m.MetadataResponse(topics=[topic(name=one.name) for one in request.topics or []])
+
+
+class Held:
+    """A function that waits in whichever thread it is called, and notes which that is."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.called = threading.Event()
+        self.let_go = threading.Event()
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, *args: Any) -> Any:
+        self.threads.append(threading.current_thread())
+        self.called.set()
+        if threading.current_thread() is not threading.main_thread():
+            assert self.let_go.wait(30)
+        return self.function(*args)
+
+
+async def test_a_long_request_is_read_off_the_loop_and_keeps_its_place(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front.registry.register(ApiKey.METADATA, lambda ctx, request: answer_of(request))
+    wire = codec.server_codec(ApiKey.METADATA, 12)
+    held = Held(wire.decode)
+    monkeypatch.setattr(wire, "decode", held)
+    one, other = await front.connect(), await front.connect()
+    first = one.send(12, long_metadata())
+    second = one.send(12, long_metadata(1))
+    await asyncio.to_thread(held.called.wait)
+    assert (await other.call(0, m.HeartbeatRequest())).error_code == 0
+    held.let_go.set()
+    assert [(await one.receive())[0], (await one.receive())[0]] == [first, second]
+    assert [thread is threading.main_thread() for thread in held.threads] == [False, True]
+
+
+async def test_a_long_answer_is_written_off_the_loop(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    async def handler(ctx: Context, request: m.MetadataRequest) -> m.MetadataResponse:
+        return answer_of(long_metadata() if request.topics is None else request)
+
+    front.registry.register(ApiKey.METADATA, handler)
+    wire = codec.server_codec(ApiKey.METADATA, 12)
+    held = Held(wire.encode)
+    monkeypatch.setattr(wire, "encode", held)
+    one, other = await front.connect(), await front.connect()
+    assert len((await one.call(12, long_metadata(3))).topics) == 3
+    one.send(12, m.MetadataRequest(None))
+    while len(held.threads) < 2:
+        await other.call(0, m.HeartbeatRequest())
+    held.let_go.set()
+    assert len((await one.receive())[1].topics) == 20_000
+    assert [thread is threading.main_thread() for thread in held.threads] == [True, False]
+    assert front.observer.failed == []
+
+
+@pytest.mark.parametrize("error", [codec.WireError("cut short"), RuntimeError("a defect")])
+async def test_a_long_request_that_cannot_be_read_costs_its_connection(
+    front: Front, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    front.registry.register(ApiKey.METADATA, lambda ctx, request: answer_of(request))
+
+    def fail(*args: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(codec.server_codec(ApiKey.METADATA, 12), "decode", fail)
+    one, other = await front.connect(), await front.connect()
+    one.send(12, long_metadata())
+    assert await one.closed()
+    assert (await other.call(0, m.HeartbeatRequest())).error_code == 0
+
+
+async def test_a_client_that_goes_while_its_long_request_is_read_leaves_nothing(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled: list[Any] = []
+    front.registry.register(ApiKey.METADATA, lambda ctx, request: handled.append(request))
+    wire = codec.server_codec(ApiKey.METADATA, 12)
+    held = Held(wire.decode)
+    monkeypatch.setattr(wire, "decode", held)
+    one, other = await front.connect(), await front.connect()
+    one.send(12, long_metadata())
+    await asyncio.to_thread(held.called.wait)
+    one.writer.close()
+    while front.observer.shut == 0:
+        await other.call(0, m.HeartbeatRequest())
+    held.let_go.set()
+    while front.server._tasks:
+        await other.call(0, m.HeartbeatRequest())
+    assert handled == []
