@@ -38,6 +38,7 @@ from bridges.skips import Skips, erase_skips
 from bridges.sliced import SlicedWorks
 from bridges.snapshots import Snapshots, erase_snapshots
 from bridges.sql import Database
+from bridges.stalls import LoopStalls
 from bridges.static_config import static_config
 from bridges.version import VERSION
 
@@ -92,6 +93,7 @@ class Node:
         self.settings = settings
         self.node_id = settings.node.id
         self.metrics = Metrics()
+        self.stalls = LoopStalls()
         self.works = SlicedWorks()
         self.phase = Phase.NEW
         self.failure: str | None = None
@@ -160,6 +162,7 @@ class Node:
     async def _start(self) -> None:
         settings = self.settings
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
+        self.stalls.start(asyncio.get_running_loop())
         self._directory = DataDirectory(settings.data_dir)
         if settings.listen.get(CONSOLE) != OFF:
             # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
@@ -316,6 +319,7 @@ class Node:
             await self._step("closing the backend", self._backend.close())
         if self._directory is not None:
             self._directory.release()
+        self.stalls.stop()
         self.phase = Phase.STOPPED
         if served:
             _log.info("stopped", failure=self.failure)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def install(node: Node) -> None:
     """Have the node's metrics include all of this module."""
     node.metrics.add_source(lambda: _about(node))
+    node.metrics.add_source(node.stalls.metrics)
     node.metrics.add_source(lambda: _partitions(node))
     node.metrics.add_source(lambda: _lag(node))
     node.metrics.add_source(lambda: () if node.embedded is None else store_metrics(node.embedded.store.stats))

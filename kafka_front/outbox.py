@@ -27,6 +27,7 @@ _SCARCE_PIECE = 32 * 1024
 #: What is read of a source at once.
 CHUNK = 1024 * 1024
 _LEAST_CHUNK = 64 * 1024
+_TURNS_AT_ONCE = 2
 
 
 class Source(Protocol):
@@ -47,6 +48,44 @@ class Source(Protocol):
         """The last ``size`` bytes of the last read are wanted again."""
 
 
+class Turns:
+    """Whose turn it is to read: a few in each turn of the loop, so that everything else goes on between them.
+
+    However many connections read large answers, a request of another waits for no more than a few chunks.
+    """
+
+    __slots__ = ("_running", "_waiting", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits."""
+        return self._running
+
+    def ask(self, turn: Callable[[], None]) -> None:
+        """Have ``turn`` called in a later turn of the loop."""
+        self._waiting.append(turn)
+        if not self._running:
+            self._running = True
+            self.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        # Before anything can go wrong: whoever comes next must not wait for ever.
+        self._running = len(self._waiting) > _TURNS_AT_ONCE
+        if self._running:
+            self.loop.call_soon(self._run)
+        for _ in range(min(len(self._waiting), _TURNS_AT_ONCE)):
+            turn = self._waiting.popleft()
+            try:
+                turn()
+            except Exception as error:  # noqa: BLE001 - told; the others' turns come
+                self.loop.call_exception_handler({"message": "sending a response failed", "exception": error})
+
+
 class Outbox:
     """Unsent bytes of one connection, in order. The transport's buffer limits must be zero.
 
@@ -62,14 +101,14 @@ class Outbox:
         "_counted",
         "_failed",
         "_finished",
-        "_loop",
         "_moved",
         "_pieces",
         "_promised",
-        "_pump_scheduled",
         "_queued",
         "_reading",
         "_transport",
+        "_turn_taken",
+        "_turns",
         "blocked_since",
         "starved",
     )
@@ -77,13 +116,13 @@ class Outbox:
     def __init__(
         self,
         transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         account: Account,
         moved: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
         self._transport = transport
-        self._loop = loop
+        self._turns = turns
         self._account = account
         self._moved = moved
         self._failed = failed
@@ -91,7 +130,7 @@ class Outbox:
         self._queued = 0
         self._promised = 0
         self._counted = 0
-        self._pump_scheduled = False
+        self._turn_taken = False
         # Bytes granted for the read under way.
         self._reading = 0
         self._chunk = CHUNK
@@ -130,7 +169,7 @@ class Outbox:
 
     def block(self) -> None:
         """The transport holds bytes (its ``pause_writing``)."""
-        self.blocked_since = self._loop.time()
+        self.blocked_since = self._turns.loop.time()
 
     def unblock(self) -> None:
         """The transport holds nothing any more (its ``resume_writing``): go on."""
@@ -141,20 +180,26 @@ class Outbox:
         """There may be memory again for a source that had to wait."""
         self.starved = False
         self._pump()
+
+    def _take_turn(self) -> None:
+        self._turn_taken = False
+        self._pump(reads=True)
         self._moved()
 
-    def _pump_later(self) -> None:
-        self._pump_scheduled = False
-        self._pump()
-        self._moved()
-
-    def _pump(self) -> None:
+    def _pump(self, reads: bool = False) -> None:
+        """Send what the socket takes. A source is read at a turn of ours only, one chunk each time."""
         pieces = self._pieces
         most = _SCARCE_PIECE if self._account.scarce else _PIECE
         while pieces and self.blocked_since is None:
             piece = pieces[0]
             if not isinstance(piece, bytes | memoryview | bytearray):
-                if self._reading or self.starved or self._pump_scheduled or not self._pull(piece):
+                if self._reading or self.starved:
+                    break
+                if not reads:
+                    self._ask_turn()
+                    break
+                reads = False
+                if not self._pull(piece):
                     break
                 continue
             size = len(piece)
@@ -172,6 +217,11 @@ class Outbox:
         if self._finished is not None and not pieces:
             finished, self._finished = self._finished, None
             finished()
+
+    def _ask_turn(self) -> None:
+        if not self._turn_taken:
+            self._turn_taken = True
+            self._turns.ask(self._take_turn)
 
     def _count(self) -> None:
         held = self._queued + self._transport.get_write_buffer_size()
@@ -216,10 +266,7 @@ class Outbox:
         self._count()
         if self._chunk < CHUNK:
             self._chunk *= 2
-        if not self._pump_scheduled:
-            # One chunk in a turn of the loop: a peer that takes everything at once is not the only one.
-            self._pump_scheduled = True
-            self._loop.call_soon(self._pump_later)
+        self._ask_turn()  # also to send what was read, if that took a while
 
     def shed(self) -> None:
         """Give the memory of a chunk back that the socket does not take; it is read again when it does."""

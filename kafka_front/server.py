@@ -16,6 +16,7 @@ import structlog
 from bridges.budget import MemoryBudget
 from kafka_front.dispatch import Registry
 from kafka_front.framing import ReceiveBuffer
+from kafka_front.outbox import Turns
 from kafka_front.session import Connection, Observer
 
 log = structlog.get_logger(__name__)
@@ -88,6 +89,7 @@ class Server:
         self.observer: Observer = observer or NullObserver()
         self.loop = asyncio.get_running_loop()
         self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
+        self.turns = Turns(self.loop)
         self.receive_buffer = ReceiveBuffer()
         #: In the order of their last activity, the one that has been silent for longest first.
         self.connections: OrderedDict[Connection, None] = OrderedDict()

@@ -19,7 +19,7 @@ from bridges.budget import Kind
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
 from kafka_front.framing import FrameError, Framer
-from kafka_front.outbox import Outbox
+from kafka_front.outbox import CHUNK, Outbox
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -42,6 +42,8 @@ _SHORT_ELEMENTS = 2_000
 _NOT_RECEIVING = float("inf")
 #: Bytes that may be queued behind a request that others have to wait for.
 _QUEUED_BYTES = 64 * 1024
+#: What is read of a response at once while other connections read large ones.
+_CROWDED_AHEAD = 64 * 1024
 #: What is received at once while memory is short: all connections together may do so in one turn of the loop.
 _CAUTIOUS_BYTES = 16 * 1024
 
@@ -177,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         self.advertised = self._advertised or self.local
         self.last_active = monotonic()
         self._transport.set_write_buffer_limits(high=0)
-        self._outbox = Outbox(self._transport, self._loop, self.account, self._check_unsent, self._cannot_send)
+        self._outbox = Outbox(self._transport, self.server.turns, self.account, self._check_unsent, self._cannot_send)
         if not self.server.admit(self):
             self._closing = True
             self._transport.abort()
@@ -645,6 +647,11 @@ class Connection(asyncio.BufferedProtocol):
             self._outbox.go_on()
         if not self._reading:
             self.maybe_resume()
+
+    @property
+    def read_ahead(self) -> int:
+        """Bytes of a response that may be read before it is sent: few while others wait for their turns to read."""
+        return _CROWDED_AHEAD if self.server.turns.busy else CHUNK
 
     def shed(self, since: float) -> None:
         """Give back memory of a response that the client has taken nothing of since then (monotonic clock)."""

@@ -43,8 +43,6 @@ _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
-_AHEAD = 1024 * 1024
-"""Bytes of a response that are read before it is sent."""
 _ENTRY_BYTES = 100
 """More than a backend counts for a batch besides its payload."""
 
@@ -121,7 +119,7 @@ class _Operation:
         self._room = min(request.max_bytes, owner.max_bytes)
         self._served: list[Key] = []
         # Bytes that may still be read before the response is sent; those that the budget counts for it.
-        self._ahead = _AHEAD
+        self._ahead = 0
         self._granted = 0
         self._held = 0
         self._read_up_to = 0
@@ -166,7 +164,7 @@ class _Operation:
         enough = self._look()
         wait_ms = min(self._request.max_wait_ms, self._owner.max_wait_ms)
         if enough or wait_ms <= 0:
-            self._read()
+            self._start_reading()
             return
         # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
         self._waited = [slot.log for slot in self._slots if slot.log is not None]
@@ -207,12 +205,12 @@ class _Operation:
     def _moved(self, log: PartitionLog) -> None:
         if not log.is_open or self._look():
             self._stop_waiting()
-            self._read()
+            self._start_reading()
 
     def _expired(self) -> None:
         self._timer = None
         self._stop_waiting()
-        self._read()
+        self._start_reading()
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -234,6 +232,10 @@ class _Operation:
             self._held = 0
 
     # --- reading ------------------------------------------------------------------------------------------------
+
+    def _start_reading(self) -> None:
+        self._ahead = self._ctx.connection.read_ahead
+        self._read()
 
     def _read(self) -> None:
         """Read partition after partition until one has to wait for the backend, or all are done."""

@@ -69,7 +69,10 @@ class Lab:
             self.crashes += 1
 
         connection = SimpleNamespace(
-            on_close=lambda _: None, forget_on_close=lambda _: None, account=self.budget.account(lambda: None)
+            on_close=lambda _: None,
+            forget_on_close=lambda _: None,
+            account=self.budget.account(lambda: None),
+            read_ahead=1 << 20,
         )
         ctx: Any = SimpleNamespace(version=version, connection=connection, respond=self.answers.append, crashed=crashed)
         return self.fetch.handle(ctx, request)

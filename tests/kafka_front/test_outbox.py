@@ -12,7 +12,7 @@ import pytest
 
 from bridges.budget import Kind, MemoryBudget
 from bridges.errors import LogError
-from kafka_front.outbox import CHUNK, Outbox
+from kafka_front.outbox import CHUNK, Outbox, Turns
 from kafka_front.wire.primitives import Buffer
 
 
@@ -30,7 +30,9 @@ class Sender(asyncio.Protocol):
         self.budget = budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
         self.account = budget.account(lambda: self.outbox.go_on() if self.outbox else None)
         self.failures: list[str] = []
-        self.outbox = Outbox(transport, asyncio.get_running_loop(), self.account, lambda: None, self.failures.append)
+        self.outbox = Outbox(
+            transport, Turns(asyncio.get_running_loop()), self.account, lambda: None, self.failures.append
+        )
 
     def pause_writing(self) -> None:
         assert self.outbox is not None
@@ -157,7 +159,8 @@ async def test_a_peer_that_takes_nothing_can_be_made_to_give_its_chunk_back() ->
     assert outbox is not None
     pages = Pages(data)
     outbox.send([pages])
-    assert sender.account.held > 500_000
+    while sender.account.held < 500_000:
+        await asyncio.sleep(0)
     outbox.shed()
     assert sender.account.held <= 256 * 1024
     reads = pages.reads
@@ -199,7 +202,8 @@ async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> Non
     for hog in hogs:
         hog.admit(Kind.REQUESTS, budget.share)
     outbox.send([Pages(data)])
-    assert outbox.starved
+    while not outbox.starved:
+        await asyncio.sleep(0)
     assert sender.account.held == 0
     for hog in hogs:
         hog.give(Kind.REQUESTS, hog.held)
@@ -209,6 +213,33 @@ async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> Non
     assert received == data
     sender.transport.close()
     peer.close()
+
+
+async def test_many_that_read_take_turns_and_a_failing_one_does_not_stop_the_others() -> None:
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop)
+    order: list[int] = []
+    problems: list[object] = []
+    loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+
+    def turn(number: int) -> None:
+        order.append(number)
+        if number == 3:
+            raise ZeroDivisionError("a defect")
+
+    for number in range(9):
+        turns.ask(lambda number=number: turn(number))  # type: ignore[misc]
+    steps = []
+    while len(order) < 9:
+        await asyncio.sleep(0)
+        steps.append(len(order))
+    assert order == list(range(9))
+    assert max(b - a for a, b in itertools.pairwise([0, *steps])) <= 2
+    assert len(problems) == 1
+    turns.ask(lambda: order.append(9))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order[-1] == 9
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -232,7 +263,7 @@ async def test_a_lost_connection_gives_everything_back_also_with_a_read_under_wa
     pages = Pages(bytes(3_000_000), later=True)
     outbox.send([pages])
     while not pages.under_way:
-        await asyncio.get_running_loop().sock_recv(peer, 100_000)
+        await asyncio.sleep(0)
     outbox.drop()
     sender.transport.abort()
     while pages.under_way:
