@@ -75,7 +75,10 @@ class Stretch:
             last = batch.end_offset >= self.end
             try:
                 if batch.base_offset != self._offset or left < 0 or last != (left == 0):
-                    raise BatchInvalid(f"offset {self._offset} holds another batch than the index says")
+                    raise BatchInvalid(
+                        f"offset {self._offset} holds another batch than the index says: {batch.base_offset} to "
+                        f"{batch.end_offset} of {size} bytes, with {self.left} bytes left up to {self.end}"
+                    )
                 if batch.flags & FORMAT_MASK != FormatId.KAFKA:
                     raise BatchInvalid(f"the batch at offset {self._offset} is of another format")
                 piece = self._accept(batch)

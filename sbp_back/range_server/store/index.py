@@ -19,6 +19,8 @@ from sbp_back.range_server.store.segment import Segment
 Column: TypeAlias = "array[int] | memoryview"
 
 _ROWS_AT_ONCE = 1024
+UNKNOWN = -1
+VARIOUS = -2
 
 META = 3
 """Numbers per row in ``Run.meta``: position in the segment, length, CRC-32."""
@@ -82,6 +84,7 @@ class StoredRange:
         "index",
         "min_offset",
         "next_offset",
+        "overhead",
         "runs",
         "start",
         "stream_id",
@@ -99,6 +102,8 @@ class StoredRange:
         self.created_lsn = created_lsn
         """Log position of the record that created it: rows of an earlier range of the same name lie before it."""
         self.dropped = False
+        self.overhead = UNKNOWN
+        """Bytes before the payload in every entry, as far as entries were seen; UNKNOWN, or VARIOUS."""
         self.runs: list[Run] = []
         self.tail: Run | None = None
         """The run new entries are added to, if the last one lies in the segment that is being written."""
@@ -150,12 +155,19 @@ class StoredRange:
             return None
         return number, runs[number].row_of(offset)
 
-    def locate(self, offset: int, limit: int, max_bytes: int, overhead: int) -> tuple[int, int, int] | None:
-        """(base, end, bytes) of the entries from the one that contains ``offset``, as long as they follow one another.
+    def saw(self, overhead: int) -> None:
+        """An entry has so many bytes before its payload."""
+        if self.overhead != overhead:
+            self.overhead = overhead if self.overhead == UNKNOWN else VARIOUS
 
-        At least one, then as many as fit in ``max_bytes``, counted without ``overhead`` bytes each.
+    def locate(self, offset: int, limit: int, max_bytes: int) -> tuple[int, int, int] | None:
+        """(base, end, bytes of payload) of the entries from the one that contains ``offset``, one behind the other.
+
+        At least one, then as many as fit in ``max_bytes``. None where there is none, and where the entries' overhead is
+        not known; of entries that were not seen it is believed to be the same.
         """
-        found = self.find(offset) if offset < limit else None
+        overhead = self.overhead
+        found = self.find(offset) if offset < limit and overhead >= 0 else None
         if found is None:
             return None
         number, row = found

@@ -53,8 +53,11 @@ class StoreOptions:
     """How much evacuation keeps in flight."""
 
     read_threads: int = 2
-    sync_read_bytes: int = 4 * MIB
-    """Reads larger than this always go to the thread pool."""
+    sync_read_bytes: int = MIB + 64 * KIB
+    """Reads larger than this, gaps included, always go to the thread pool."""
+
+    sync_read_entries: int = 1100
+    """Reads of more entries than this always go to the thread pool."""
 
     sync_read_spans: int = 64
     """Reads of more separate places than this always go to the thread pool."""

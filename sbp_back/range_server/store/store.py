@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sbp_back.entry import PREFIX_BYTES, entry_crc
+from sbp_back.entry import entry_crc
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.model import Entry
 from sbp_back.range_server.store import reader
@@ -401,8 +401,11 @@ class Store:
                     stats.refused_appends += 1
                     continue
                 for stored, entry in zip(item.owners, item.entries, strict=True):
-                    length = len(entry.prefix) + len(entry.payload)
+                    overhead = len(entry.prefix)
+                    length = overhead + len(entry.payload)
                     base = entry.base_offset
+                    if overhead != stored.overhead:
+                        stored.saw(overhead)
                     stored.append(segment, base, base + entry.count, position, length, entry.crc)
                     position += length
                     stored_entries += 1
@@ -517,12 +520,12 @@ class Store:
     ) -> tuple[int, int, int] | None:
         """(start, end, bytes of payload) of what :meth:`read` would find, from the index alone; None if nothing.
 
-        For entries as this implementation packs them; those of others have more bytes in front of their payloads.
+        None as well while no entry of the range was written or read since the start.
         """
         stored = self._log.state.ranges.get((stream_id, index))
         if stored is None or offset < stored.min_offset:
             return None
-        return stored.locate(offset, min(limit, stored.visible_end), max_bytes, PREFIX_BYTES)
+        return stored.locate(offset, min(limit, stored.visible_end), max_bytes)
 
     def read(self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int, done: ReadDone) -> None:
         """Entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
@@ -555,7 +558,11 @@ class Store:
         try:
             for span in plan.spans:
                 pinned.append(self._log.opened.pin(span.segment))
-            if plan.bytes <= options.sync_read_bytes and len(plan.spans) <= options.sync_read_spans:
+            if (
+                sum(span.end - span.begin for span in plan.spans) <= options.sync_read_bytes
+                and sum(len(span.rows) for span in plan.spans) <= options.sync_read_entries
+                and len(plan.spans) <= options.sync_read_spans
+            ):
                 for number, span in enumerate(plan.spans):
                     buffers[number] = reader.fetch_cached(options.files, pinned[number], span)
                     if buffers[number] is None:
@@ -566,7 +573,7 @@ class Store:
             return
         if buffers[-1] is not None:
             self._unpin(plan, len(pinned))
-            self._answer(self._decode(plan, buffers), done)
+            self._answer(stored, self._decode(plan, buffers), done)
             return
         stats.reads_from_disk += 1
 
@@ -588,7 +595,7 @@ class Store:
 
         def finish(result: list[Entry] | StoreError) -> None:
             self._unpin(plan, len(pinned))
-            self._answer(result, done)
+            self._answer(stored, result, done)
 
         self._pool.submit(run)
 
@@ -606,8 +613,10 @@ class Store:
         for span in plan.spans[:count]:
             self._log.opened.unpin(span.segment)
 
-    def _answer(self, result: list[Entry] | StoreError, done: ReadDone) -> None:
+    def _answer(self, stored: StoredRange, result: list[Entry] | StoreError, done: ReadDone) -> None:
         if isinstance(result, list):
+            for entry in (result[0], result[-1]) if result else ():
+                stored.saw(len(entry.prefix))
             stats = self._log.stats
             stats.read_entries += len(result)
             stats.read_bytes += sum(entry.size for entry in result)

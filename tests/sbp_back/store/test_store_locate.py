@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sbp_back.entry import pack_entry
 from sbp_back.model import Entry
 from sbp_back.range_server.store import index
 from tests.sbp_back.store.store_harness import Driver, make_entry
@@ -50,6 +51,8 @@ async def test_a_place_is_what_a_read_finds(tmp_path: Path, monkeypatch: pytest.
 
         check()
         driver.reopen()
+        assert driver.store.locate(1, 0, 5, base, 1000) is None  # how long payloads are is not known yet
+        await driver.read(1, 5, max_bytes=1)
         check()
         await driver.trim(1, base // 2)
         entries = [entry for entry in entries if entry.end_offset > base // 2]
@@ -58,3 +61,15 @@ async def test_a_place_is_what_a_read_finds(tmp_path: Path, monkeypatch: pytest.
         for offset in range(base // 2, base):
             assert driver.store.locate(1, 0, offset, base, 5000) == expected(entries, offset, base, 5000)
         assert driver.store.locate(3, 0, 0, base, 1000) is None
+
+
+async def test_nothing_is_located_among_entries_of_various_makings(tmp_path: Path) -> None:
+    async with Driver(tmp_path) as driver:
+        await driver.create(1)
+        await driver.append(*(make_entry(1, base) for base in range(5)))
+        assert driver.store.locate(1, 0, 0, 5, 1000) == (0, 5, 500)
+        await driver.append(pack_entry(1, 0, 0, 5, 1, 0, bytes(100), confirmed=5))
+        assert driver.store.locate(1, 0, 0, 6, 1000) is None
+        driver.reopen()
+        await driver.read(1)
+        assert driver.store.locate(1, 0, 0, 6, 1000) is None
