@@ -113,7 +113,8 @@ class SbpSettings(_Section):
     )
     durability: Literal["fsync", "os"] = Field(
         default="fsync",
-        description="What an acknowledgement means: fsync survives power loss, os only the end of the process.",
+        description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "
+        "loss of power the log ends before the first thing that is missing, and the start warns of it.",
     )
     segment_bytes: Size = Field(default=256 * 1024**2, ge=1024**2, description="Size of the store's write-ahead files.")
     group_max_bytes: Size = Field(

@@ -21,7 +21,7 @@ from bridges.node import Node, Phase
 from bridges.partition_log import Batch, PartitionLog
 from bridges.progress import Committed
 from bridges.records import Record
-from sbp_back.errors import StoreError, StoreLocked
+from sbp_back.errors import StoreError, StoreFailed, StoreLocked
 
 
 def settings_of(path: Path, **more: str) -> Settings:
@@ -247,6 +247,26 @@ async def test_a_failure_is_told_once_and_makes_the_node_unhealthy(tmp_path: Pat
     # Nothing can become durable any more: waiting for requests in flight would be in vain.
     assert puppet.front.calls[1:] == ["stop"]
     assert node.failure == "the disk is gone"
+
+
+async def test_a_thread_of_the_store_that_breaks_ends_the_node_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    node = Node(settings_of(tmp_path), fronts=[], on_failed=told.set_result)
+    await node.start()
+    assert node.embedded is not None
+
+    def broken(*_arguments: object) -> None:
+        raise TypeError("a defect")
+
+    monkeypatch.setattr("sbp_back.range_server.store.writer.encode_group", broken)
+    answered: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+    node.embedded.store.create_range(999, 0, 0, 0, answered.set_result)
+    assert isinstance(await answered, StoreFailed)
+    assert "TypeError: a defect" in await told
+    assert node.failure == await told
+    await node.stop()
 
 
 async def test_chores_repeat_also_after_an_error_and_end_with_the_node(tmp_path: Path) -> None:
