@@ -94,7 +94,7 @@ _ELASTIC_STREAM = (
     "elastic-stream's servers cut their log at the first damaged record without saying so",
     "elastic-stream's servers neither trim nor delete streams: retention, DeleteRecords and the deletion of topics "
     "hide data and free nothing there",
-    "elastic-stream's range servers drop the oldest data of any topic when their disks are full, whatever its own "
+    "elastic-stream's range servers drop the oldest data of any topic when their log is full, whatever its own "
     "retention: a topic then begins later",
     "elastic-stream's range servers may acknowledge a batch that arrives while its range is sealed for another owner, "
     "and that is no part of the stream then: run one node on them at a time",
