@@ -218,8 +218,8 @@ class TcpOptions:
     heartbeat_timeout: float = 6.0
     backoff_first: float = 0.05
     backoff_limit: float = 2.0
-    max_inflight_bytes: int = 64 * 1024 * 1024
-    max_queued_bytes: int = 64 * 1024 * 1024
+    max_inflight_bytes: int = 16 * 1024 * 1024
+    max_queued_bytes: int = 112 * 1024 * 1024
     write_high_water: int = 1024 * 1024
     client_id: str = "anabranch"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sbp_back.budget import Kind, MemoryBudget
+from sbp_back.carrier import TcpCarrier, TcpOptions
 from sbp_back.dialects import DIALECTS
 from sbp_back.dialects.v02 import MAX_APPEND_ENTRIES
 from sbp_back.document import controls
@@ -28,6 +29,8 @@ from sbp_back.model import (
     CreateRangeRequest,
     FetchRequest,
     FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
     ListRangeRequest,
     ListRangeResponse,
     PingRequest,
@@ -68,6 +71,7 @@ class Stalled:
     def __init__(self) -> None:
         self.appends: list[tuple[AppendRequest, Reply]] = []
         self.pings = 0
+        self.heartbeats = 0
 
     def handle(self, request: Request, reply: Reply) -> None:
         if isinstance(request, AppendRequest):
@@ -75,6 +79,9 @@ class Stalled:
         elif isinstance(request, PingRequest):
             self.pings += 1
             reply(PingResponse(request.header, request.payload))
+        elif isinstance(request, HeartbeatRequest):
+            self.heartbeats += 1
+            reply(HeartbeatResponse(request.client_id, request.role))
 
     @property
     def held(self) -> int:
@@ -211,6 +218,22 @@ async def test_appends_of_a_connection_that_is_gone_count_until_they_are_stored(
         assert shared.by_kind[Kind.REQUESTS] > MIB
         handler.answer()
         assert shared.held == 0
+
+
+async def test_heartbeats_are_heard_behind_a_store_that_stalls() -> None:
+    """Or its clients would take the server for gone and send everything again."""
+    async with served(256 * MIB) as (listener, handler, _):
+        to = TcpCarrier(*listener.address, options=TcpOptions(heartbeat_idle=0.02, heartbeat_timeout=60))
+        got: list[object] = []
+        for _ in range(80):
+            to.submit(append(MIB), got.append)
+        await until(lambda: handler.heartbeats >= 5)
+        assert handler.held > 8 * MIB
+        while len(got) < 80:
+            handler.answer()
+            await asyncio.sleep(0)
+        assert all(isinstance(answer, AppendResponse) for answer in got)
+        await to.close()
 
 
 async def test_long_frames_half_received_do_not_wait_for_each_other() -> None:
