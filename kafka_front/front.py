@@ -80,7 +80,9 @@ class KafkaFront:
             idle_seconds=settings.kafka.connections_max_idle_ms / 1000,
             max_connections=settings.kafka.max_connections,
         )
-        server = self._server = Server(registry, limits, _Observer(service.metrics), self._node.budget)
+        server = self._server = Server(
+            registry, limits, _Observer(service.metrics), self._node.budget, self._node.metrics.barrier
+        )
         bound: dict[str, Address] = {}
         for name, address in listen.items():
             told = settings.advertise.get(name)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from bridges.barrier import Barrier
 from bridges.budget import MemoryBudget
 from kafka_front.dispatch import Registry
 from kafka_front.framing import ReceiveBuffer
@@ -83,8 +84,10 @@ class Server:
         limits: Limits | None = None,
         observer: Observer | None = None,
         budget: MemoryBudget | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         self.registry = registry
+        self.barrier = barrier or Barrier()
         self.limits = limits or Limits()
         self.observer: Observer = observer or NullObserver()
         self.loop = asyncio.get_running_loop()

@@ -302,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         self.server.forget(self)
         callbacks, self._on_close = self._on_close, set()
         for callback in callbacks:
-            callback()
+            self.server.barrier.call("end of a connection", callback)
 
     # --- for handlers ----------------------------------------------------------------------------------------------
 

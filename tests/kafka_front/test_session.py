@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -880,3 +881,28 @@ async def test_a_client_that_goes_while_its_long_request_is_read_leaves_nothing(
     while front.server._tasks:
         await other.call(0, m.HeartbeatRequest())
     assert handled == []
+
+
+async def test_a_request_that_breaks_when_its_connection_ends_keeps_no_other_from_hearing_of_it(front: Front) -> None:
+    client = await front.connect()
+    client.send(12, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    connection = front.fetches[0][0].connection
+    heard: list[int] = []
+    ended = asyncio.Event()
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    def last() -> None:
+        asyncio.get_running_loop().call_soon(ended.set)
+
+    # They are called in no particular order: the more there are, the surer one comes after a broken one.
+    for number in range(20):
+        connection.on_close(partial(heard.append, number))
+        connection.on_close(partial(broken))
+    connection.on_close(last)
+    client.writer.close()
+    await asyncio.wait_for(ended.wait(), 30)
+    assert sorted(heard) == list(range(20))
+    assert front.server.barrier.failures == {"end of a connection": 20}
