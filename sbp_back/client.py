@@ -134,8 +134,8 @@ class Client:
         return start
 
     async def _tell(self, ranges: list[RangeInfo], request: Request) -> None:
-        """Has the servers of ``ranges`` do what the placement driver has decided. One that does not answer finds out
-        when it next compares itself with the placement driver, so its failure is nobody's here."""
+        """Has the servers of ``ranges`` do what the placement driver has decided. One that does not answer is told by
+        the placement driver, until it has confirmed it, so its failure is nobody's here."""
         servers = {(server.server_id, server.advertise_addr): server for known in ranges for server in known.servers}
 
         async def tell(server: RangeServerInfo) -> None:

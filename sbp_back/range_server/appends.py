@@ -73,6 +73,9 @@ class Appends:
         ranges = self._ranges
         if request.confirmed:
             self._told(request.confirmed)
+        if not entries:
+            reply(AppendResponse())
+            return
         states: list[RangeState] = []
         refused: dict[int, AppendResult] | None = None
         for position, entry in enumerate(entries):
@@ -106,14 +109,15 @@ class Appends:
             call.answer()
 
     def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
-        """A writer says how far it knows its ranges to be durable: that much may be shown to anybody."""
+        """A writer says how far it knows its ranges to be durable: that much may be shown to anybody. Of a range whose
+        entries say nothing of the kind it is not believed: it would hide what is there."""
         for stream_id, index, offset in confirmed:
             state = self._ranges.get((stream_id, index))
-            if state is not None and offset > state.told:
+            if state is not None and 0 <= state.told < offset:
                 state.told = offset
                 if state.waiters:
                     state.arrived += UNKNOWN_BYTES
-                    self.wake(state)
+                    guarded("waking readers", self.wake, state)
 
     def _refuse(self, state: RangeState | None, entry: Entry) -> AppendResult:
         if entry.count <= 0 or entry.base_offset < 0:

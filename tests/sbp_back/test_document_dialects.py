@@ -12,13 +12,14 @@ import pytest
 
 from sbp_back.carrier import Carrier, TcpCarrier, tcp_connector
 from sbp_back.client import Client
+from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
 from sbp_back.document.batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode, FencedError, SbpError
 from sbp_back.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
 from sbp_back.placement_driver import document as rules
-from tests.sbp_back.document_lab import appended, batch, carrier, created, exchange, fetched, running, write
+from tests.sbp_back.document_lab import appended, batch, carrier, created, exchange, fetched, running, until, write
 
 SEALED = (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.PRECONDITION_FAILED)
 
@@ -359,3 +360,34 @@ async def test_a_placement_driver_of_an_older_format_is_upgraded(tmp_path: Path)
         assert (await appended(to, stream_id, b"mine?")).status.code == ErrorCode.PRECONDITION_FAILED
         await sealed(to, stream_id, 0)
         assert (await appended(to, stream_id, b"new")).base_offset == 1
+
+
+# --- what readers were shown ----------------------------------------------------------------------------------------
+
+
+async def test_what_a_reader_of_the_document_was_shown_outlives_seals_and_other_writers(tmp_path: Path) -> None:
+    """Nobody waits for the answer to an append; the server is the writer, so what is durable is never given up."""
+    async with running(tmp_path) as embedded:
+        to = carrier(embedded, "in-process")
+        stream_id = await created(to)
+        unheard = m.AppendBatchRequest(0, [m.AppendItem(stream_id, 0, batch(b"X"))])
+        gone = TcpCarrier(*embedded.addresses["sbp-v0.1"], DIALECTS["sbp-v0.1"])
+        gone.submit(unheard, lambda answer: None)
+        state = embedded.range_server.state_of(stream_id, 0)
+        assert state is not None
+        await until(lambda: state.window.committed == 1)
+        await gone.close()
+        shown = await fetched(to, stream_id, 0)
+        (seen,) = parse_batches(b"".join(bytes(part) for part in shown.parts))
+        assert bytes(seen.records[0].body) == b"X"
+        writer = await embedded.client.open(stream_id, 5)
+        assert await write(writer, b"Y") == 1, "a writer of sbp-0.2 takes the stream where the document's ends"
+        await sealed(to, stream_id, 1)
+        assert (await appended(to, stream_id, b"Z")).base_offset == 2
+        again = await fetched(to, stream_id, 0)
+        bodies = [
+            bytes(record.body)
+            for one in parse_batches(b"".join(bytes(part) for part in again.parts))
+            for record in one.records
+        ]
+        assert bodies == [b"X", b"Y", b"Z"]

@@ -18,6 +18,7 @@ from sbp_back.errors import DiskFull, ErrorCode, StoreCorrupt, StoreError, Store
 from sbp_back.model import (
     AllocateIdRequest,
     AppendRequest,
+    AppendResponse,
     CreateRangeRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
@@ -873,3 +874,23 @@ async def test_a_control_request_that_fails_unexpectedly_does_not_hold_up_its_st
         assert created.code == ErrorCode.RS_INTERNAL_SERVER_ERROR, "so was one that failed behind the store"
     bench.server.handle(TrimStreamRequest(1, 0), raising)
     assert bench.ask(TrimStreamRequest(1, 0)).code == ErrorCode.OK
+
+
+async def test_what_is_confirmed_is_believed_of_ranges_whose_entries_say_so_only(bench: Bench) -> None:
+    """Of another range it would hide from readers what they were shown a moment ago."""
+    bench.create()
+    bench.append((0, 3))
+    assert bench.ask(AppendRequest(0, [], [(1, 0, 1), (9, 9, 9)]))[0] == AppendResponse()
+    assert [entry.base_offset for entry in bench.ask(FetchRequest(RangeInfo(1, 1, 0), 0))[0].entries] == [0]
+    bench.create(stream_id=2)
+    telling = [pack_entry(2, 0, 0, base, 1, 5, b"x", confirmed) for base, confirmed in ((0, 0), (1, 0), (2, 1))]
+    assert bench.ask(AppendRequest(0, telling))[0].status.ok
+    fetch = FetchRequest(RangeInfo(2, 1, 0), 0)
+    assert [entry.base_offset for entry in bench.ask(fetch)[0].entries] == [0], "what its last entry says"
+    limited = FetchRequest(RangeInfo(2, 1, 0), 0, limit=3)
+    assert len(bench.ask(limited)[0].entries) == 3, "who names a limit vouches for it"
+    bench.ask(AppendRequest(0, [], [(2, 0, 2)]))
+    assert len(bench.ask(fetch)[0].entries) == 2
+    bench.ask(AppendRequest(0, [], [(2, 0, 1 << 62)]))
+    assert len(bench.ask(fetch)[0].entries) == 3, "never more than there is"
+    assert bench.ask(FetchRequest(RangeInfo(2, 1, 0), 3, limit=(1 << 63) - 1)).code == ErrorCode.NO_NEW_RECORD
