@@ -15,7 +15,7 @@ from benchmarks.kafka_broker import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTENERS = ("sbp-pd", "sbp-range-server", "console")
-MAIN = "import sys; from bridges.cli import main; sys.exit(main())"
+MAIN = "import sys; from bridges.commands.cli import main; sys.exit(main())"
 
 
 class NodeFailed(Exception):

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sbp_back.identity import new_identity
+from sbp_back.wire.identity import new_identity
 
 ROOT = Path(__file__).resolve().parent.parent
 POM = Path(__file__).resolve().parent / "kafka" / "pom.xml"

@@ -30,11 +30,11 @@ import psutil
 from benchmarks.probe import disk_speed, machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
-from sbp_back.carrier import TcpCarrier, tcp_connector
-from sbp_back.client import Client, StreamWriter
+from sbp_back.client.client import Client, StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError
 from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.transport.carrier import TcpCarrier, tcp_connector
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCAL = ("127.0.0.1", 0)

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from sbp_back.entry import pack_entry
 from sbp_back.errors import StoreError
-from sbp_back.model import Entry
 from sbp_back.range_server.store import Store
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Entry
 
 STREAMS = 8
 STEP = 64

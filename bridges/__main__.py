@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bridges.cli import main
+from bridges.commands.cli import main
 
 main(prog_name="anabranch")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.front import Address
-from bridges.group_view import GroupDirectory
+from bridges.catalog.group_view import GroupDirectory
+from bridges.net.address import Address
 from kafka_front.dispatch import Registry
 from kafka_front.server import Limits, Server
 from kafka_front.service import (
@@ -31,8 +31,8 @@ from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from bridges.metrics import FrontMetrics
-    from bridges.node import Node
+    from bridges.node.assembly import Node
+    from bridges.node.metrics import FrontMetrics
 
 #: Services by module; each has ``register(registry, service)``.
 SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups)
@@ -42,7 +42,7 @@ WARM = ((18, 3), (18, 4), (3, 12))
 
 
 class KafkaFront:
-    """Serves Kafka clients from a node's shared log; see :class:`bridges.front.Front`."""
+    """Serves Kafka clients from a node's shared log; see :class:`bridges.node.front.Front`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -59,7 +59,7 @@ class KafkaFront:
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The groups clients joined (see :class:`bridges.front.HasGroups`); None before :meth:`start`."""
+        """The groups clients joined (see :class:`bridges.node.front.HasGroups`); None before :meth:`start`."""
         return None if self._groups is None else self._groups.live
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bridges.budget import Account, Kind
 from bridges.errors import LogError
+from bridges.net.budget import Account, Kind
 from kafka_front.wire.primitives import Buffer
 
 #: Buffers at least this long are sent by themselves; shorter ones are worth joining.

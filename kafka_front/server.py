@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.budget import MemoryBudget
+from bridges.net.budget import MemoryBudget
 from kafka_front.dispatch import Registry
 from kafka_front.framing import ReceiveBuffer
 from kafka_front.outbox import Turns

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import structlog
 
-from bridges.budget import Kind
+from bridges.net.budget import Kind
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
 from kafka_front.framing import FrameError, Framer

@@ -14,13 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sbp_back.budget import MemoryBudget
-from sbp_back.carrier import Carrier, InProcessCarrier, tcp_connector
-from sbp_back.client import Client, ClientOptions
-from sbp_back.dialects import DIALECTS
+from sbp_back.client.client import Client, ClientOptions
 from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
-from sbp_back.identity import RangeServerCheck
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.fetches import FetchLimits
@@ -33,7 +28,12 @@ from sbp_back.range_server.service import (
     start_range_server,
 )
 from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.serving import ListenAt, run_all
+from sbp_back.transport.carrier import Carrier, InProcessCarrier, tcp_connector
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.transport.serving import ListenAt, run_all
+from sbp_back.wire.identity import RangeServerCheck
+from sbp_back.wire.model import RangeServerInfo
 
 PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"

@@ -22,6 +22,48 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 """Package -> our other packages it may import."""
 
+FLOORS: dict[str, dict[str, int]] = {
+    "bridges": {
+        "__main__": 6,
+        "console": 5,
+        "commands": 5,
+        "node": 4,
+        "log": 3,
+        "catalog": 2,
+        "formats": 2,
+        "net": 2,
+        "auth": 2,
+        "sliced": 1,
+        "barrier": 1,
+        "errors": 0,
+        "version": 0,
+    },
+    "sbp_back": {
+        "__init__": 9,
+        "embedded": 8,
+        "document": 7,
+        "range_server": 6,
+        "client": 5,
+        "placement_driver": 5,
+        "transport": 4,
+        "wire": 2,
+        "budget": 1,
+        "files": 3,
+        "barrier": 1,
+        "errors": 0,
+    },
+}
+"""Package -> its rooms and the floor each is on: a room imports only from floors below its own."""
+
+UPSTAIRS = {
+    (
+        "bridges/node/assembly.py",
+        "bridges.console.api",
+    ): "the node starts its console last, and only where one is wanted",
+    ("sbp_back/transport/dialects.py", "sbp_back.document.v01"): "the registry of dialects knows them all",
+}
+"""(file, module) -> why this one import may go upwards."""
+
 NOT_PACKAGES = {"tests", "benchmarks", "docs", "scripts", "build", "dist", "data", "requirements"}
 IO_MODULES = {"asyncio", "socket", "selectors", "ssl", "threading"}
 
@@ -100,6 +142,51 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+def upwards(root: Path) -> list[str]:
+    """Imports between rooms of one package that do not go down, one sentence each."""
+    found: list[str] = []
+    for package, floors in FLOORS.items():
+        for path in sorted((root / package).rglob("*.py")):
+            room = path.relative_to(root / package).parts[0].removesuffix(".py")
+            if room == "__init__" and package == "bridges":
+                continue
+            if room not in floors:
+                found.append(f"{path.relative_to(root)}: the room {room!r} is on no floor")
+                continue
+            for item in imports_of(path, root):
+                names = item.module.split(".")
+                if names[0] != package or len(names) < 2:
+                    continue
+                target = names[1] if names[1] in floors else "__init__"
+                if target == room or floors.get(target, 0) < floors[room]:
+                    continue
+                inside = path.relative_to(root).as_posix()
+                if not any(inside == file and item.module.startswith(module) for file, module in UPSTAIRS):
+                    found.append(f"{inside}:{item.line}: {room} must not import {item.module}, which is not below it")
+    return found
+
+
+def test_rooms_import_downwards() -> None:
+    assert upwards(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("bridges/log/a.py", "from bridges.node.config import Settings\n", "log must not import bridges.node"),
+        ("bridges/catalog/a.py", "import bridges.formats.base\n", "catalog must not import bridges.formats"),
+        ("sbp_back/wire/a.py", "from sbp_back.transport import carrier\n", "wire must not import sbp_back.transport"),
+        ("sbp_back/wire/a.py", "from sbp_back import Client\n", "wire must not import sbp_back.Client"),
+        ("sbp_back/attic/a.py", "x = 1\n", "on no floor"),
+    ],
+)
+def test_an_import_upwards_is_found(tmp_path: Path, path: str, source: str, complaint: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(source)
+    (found,) = upwards(tmp_path)
+    assert complaint in found
+
+
 def test_the_tree_keeps_the_rules() -> None:
     assert packages_in(ROOT), "no packages found: the test looks in the wrong place"
     assert violations(ROOT) == []
@@ -109,13 +196,25 @@ def test_the_tree_keeps_the_rules() -> None:
     ("path", "source", "complaint"),
     [
         ("sbp_back/a.py", "import bridges\n", "sbp_back must not import bridges"),
-        ("sbp_back/a.py", "from bridges.records import Record\n", "sbp_back must not import bridges.records"),
+        (
+            "sbp_back/a.py",
+            "from bridges.formats.records import Record\n",
+            "sbp_back must not import bridges.formats.records",
+        ),
         ("bridges/deep/a.py", "from kafka_front import front\n", "bridges must not import kafka_front"),
-        ("kafka_front/service/a.py", "import sbp_back.client as c\n", "kafka_front must not import sbp_back.client"),
+        (
+            "kafka_front/service/a.py",
+            "import sbp_back.client.client as c\n",
+            "kafka_front must not import sbp_back.client.client",
+        ),
         ("kafka_front/a.py", "import pravega_front\n", "kafka_front must not import pravega_front"),
         ("pravega_front/a.py", "import ydb_topic_front.x\n", "pravega_front must not import ydb_topic_front.x"),
         ("kafka_front/a.py", "def f():\n    import sbp_back\n", "a.py:2: kafka_front must not import sbp_back"),
-        ("kafka_front/a.py", "import importlib\nimportlib.import_module('sbp_back.model')\n", "sbp_back.model"),
+        (
+            "kafka_front/a.py",
+            "import importlib\nimportlib.import_module('sbp_back.wire.model')\n",
+            "sbp_back.wire.model",
+        ),
         ("kafka_front/a.py", "__import__('sbp_back')\n", "kafka_front must not import sbp_back"),
         ("kafka_front/wire/a.py", "import asyncio\n", "sans-IO"),
         ("kafka_front/wire/a.py", "from ..session import Connection\n", "stands alone"),
@@ -138,7 +237,7 @@ def test_what_is_allowed_passes(tmp_path: Path) -> None:
     sources = {
         "sbp_back/a.py": "import asyncio\nfrom . import b\nfrom sbp_back.c import d\n",
         "bridges/a.py": "from sbp_back import client\nfrom bridges.b import c\n",
-        "kafka_front/service/a.py": "import asyncio\nfrom bridges.front import Front\nfrom ..wire import codec\n",
+        "kafka_front/service/a.py": "import asyncio\nfrom bridges.node.front import Front\nfrom ..wire import codec\n",
         "kafka_front/wire/a.py": "import struct\nfrom . import other\nfrom bridges.errors import DecodeError\n",
         "spark_pipeline/core/a.py": "import bridges\nimport sbp_back\n",
     }

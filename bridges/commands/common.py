@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from bridges.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from bridges.commands.cli import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 
 if TYPE_CHECKING:
     import http.client

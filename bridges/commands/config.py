@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bridges.cli import EXIT_USAGE
+from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import fail, json_option, key_values, print_json, print_table
 
 
@@ -21,7 +21,7 @@ from bridges.commands.common import fail, json_option, key_values, print_json, p
 @json_option
 def command(sets: tuple[str, ...], config: Path | None, markdown: bool, as_json: bool) -> None:
     """Show every setting, its value, its default and where the value comes from."""
-    from bridges.config import SettingsError, load, schema
+    from bridges.node.config import SettingsError, load, schema
 
     if markdown:
         click.echo("| setting | kind | default | meaning |\n|---|---|---|---|")

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import click
 
+from bridges.catalog.group_view import CONSUMERS
 from bridges.commands.common import NodeClient, json_option, node_option, print_json, print_table
-from bridges.group_view import CONSUMERS
 
 _NOTHING = "-"
 

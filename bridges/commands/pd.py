@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges import process
+from bridges.commands import process
 from bridges.commands.common import key_values, service_options
 
 if TYPE_CHECKING:
-    from bridges.backend_process import PdProcess
-    from bridges.config import Settings
+    from bridges.node.backend_process import PdProcess
+    from bridges.node.config import Settings
 
 
 @click.command("pd")
@@ -47,7 +47,7 @@ def command(
         flags["listen.metrics"] = metrics
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> PdProcess:
-        from bridges.backend_process import PdProcess
+        from bridges.node.backend_process import PdProcess
 
         return PdProcess(settings)
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges import process
+from bridges.commands import process
 from bridges.commands.common import key_values, service_options
 
 if TYPE_CHECKING:
-    from bridges.backend_process import RangeServerProcess
-    from bridges.config import Settings
+    from bridges.node.backend_process import RangeServerProcess
+    from bridges.node.config import Settings
 
 
 @click.command("range-server")
@@ -48,7 +48,7 @@ def command(
             flags[key] = value
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> RangeServerProcess:
-        from bridges.backend_process import RangeServerProcess
+        from bridges.node.backend_process import RangeServerProcess
 
         return RangeServerProcess(settings, give_up)
 

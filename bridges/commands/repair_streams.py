@@ -10,7 +10,7 @@ import click
 from bridges.commands.common import fail, json_option, print_json
 
 if TYPE_CHECKING:
-    from sbp_back.model import StreamInfo
+    from sbp_back.wire.model import StreamInfo
 
 
 @click.command("repair-streams")
@@ -50,9 +50,9 @@ def command(pd: str, servers: int, check: bool, as_json: bool) -> None:
 
 
 async def _repair(pd: str, servers: int, check: bool) -> list[StreamInfo]:
-    from sbp_back.carrier import tcp_connector
-    from sbp_back.foreign import ForeignClient
-    from sbp_back.leader import pd_carrier
+    from sbp_back.client.foreign import ForeignClient
+    from sbp_back.client.leader import pd_carrier
+    from sbp_back.transport.carrier import tcp_connector
 
     client = ForeignClient(pd_carrier(pd), tcp_connector())
     try:

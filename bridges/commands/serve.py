@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridges import process
+from bridges.commands import process
 from bridges.commands.common import key_values, service_options
 
 if TYPE_CHECKING:
-    from bridges.config import Settings
-    from bridges.node import Node
+    from bridges.node.assembly import Node
+    from bridges.node.config import Settings
 
 
 @click.command("serve")
@@ -38,7 +38,7 @@ def command(
         flags["data_dir"] = str(data)
 
     def make(settings: Settings, give_up: Callable[[str], None]) -> Node:
-        from bridges.node import Node
+        from bridges.node.assembly import Node
 
         return Node(settings, on_failed=give_up)
 

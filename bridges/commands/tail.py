@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from bridges.cli import EXIT_FAILED, EXIT_USAGE
+from bridges.commands.cli import EXIT_FAILED, EXIT_USAGE
 from bridges.commands.common import NodeClient, fail, json_option, node_option, topic_path
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bridges.cli import EXIT_USAGE
+from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import (
     NodeClient,
     fail,

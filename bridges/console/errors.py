@@ -9,8 +9,10 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from bridges.catalog import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
-from bridges.config_types import InvalidConfig
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.names import InvalidTopicName
+from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,
@@ -20,8 +22,6 @@ from bridges.errors import (
     StillReadable,
     StorageFull,
 )
-from bridges.json_records import BadLine
-from bridges.names import InvalidTopicName
 
 _log = structlog.get_logger("anabranch.console")
 

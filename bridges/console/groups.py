@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView, records_behind
 from bridges.console.errors import RequestError
 from bridges.errors import LogError
-from bridges.front import group_directories, live_groups
-from bridges.group_view import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView, records_behind
+from bridges.node.front import group_directories, live_groups
 
 if TYPE_CHECKING:
-    from bridges.node import Node
-    from bridges.partition_log import PartitionLog
-    from bridges.progress import Place
+    from bridges.catalog.progress import Place
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.assembly import Node
 
 _OPEN_WAIT_S = 3.0
 """How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from bridges.catalog import Topic
+from bridges.catalog.partitioner import partition_of
+from bridges.catalog.topics import Topic
 from bridges.console.errors import RequestError, error_body, error_response, status_of
+from bridges.console.json_records import BadLine, parse_line
 from bridges.console.rendering import Wanted, rendered
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder, set_log_append_time
-from bridges.json_records import BadLine, parse_line
-from bridges.partition_log import Batch, PartitionLog
-from bridges.partitioner import partition_of
+from bridges.log.partition_log import Batch, PartitionLog
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 if TYPE_CHECKING:
-    from bridges.node import Node
-    from bridges.records import Record
+    from bridges.formats.records import Record
+    from bridges.node.assembly import Node
 
 FRONT = "http"
 """What metrics call this way in and out."""

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
-from bridges.json_records import line_parts
-from bridges.records import StoredBatch
+from bridges.formats.records import StoredBatch
 from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100

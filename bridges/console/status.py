@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridges.front import live_groups
+from bridges.node.front import live_groups
 
 if TYPE_CHECKING:
-    from bridges.node import Node
+    from bridges.node.assembly import Node
 
 
 class StatusHandlers:

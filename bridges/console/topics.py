@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from bridges import topic_config
-from bridges.catalog import Topic
+from bridges.catalog import topic_config
+from bridges.catalog.topics import Topic
 from bridges.console.errors import RequestError
-from bridges.skipping import skip
+from bridges.log.skipping import skip
 
 if TYPE_CHECKING:
-    from bridges.node import Node
+    from bridges.node.assembly import Node
 
 
 _PARTITIONS_AT_ONCE = 500

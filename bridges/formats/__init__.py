@@ -12,7 +12,7 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.raw import RawFormat
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = ["FORMATS", "FORMAT_MASK", "BatchInfo", "FormatId", "StoredFormat", "Translator", "decode", "format_of"]

@@ -7,8 +7,8 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.ledger import ProducerStamp
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Buffer, Record, StoredBatch
 
 FORMAT_MASK = 0x0F
 """The bits of an entry's flags that name its format."""

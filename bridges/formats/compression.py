@@ -19,7 +19,7 @@ import cramjam
 import zstandard
 
 from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
-from bridges.records import Buffer
+from bridges.formats.records import Buffer
 
 DEFAULT_LIMIT = 128 * 1024 * 1024
 """Bytes one batch may decompress to, unless the caller says otherwise."""

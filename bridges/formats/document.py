@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch
 from sbp_back.document.batch import (
     MAX_TIMESTAMP_DELTA,
     DocumentRecord,

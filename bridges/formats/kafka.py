@@ -15,8 +15,8 @@ import crc32c
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
-from bridges.ledger import ProducerStamp
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Buffer, Record, StoredBatch
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12

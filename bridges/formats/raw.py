@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch
 
 
 class RawFormat:

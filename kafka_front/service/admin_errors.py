@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from bridges.catalog import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
-from bridges.config_types import InvalidConfig
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.names import InvalidTopicName
+from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.errors import LogError, LogUnavailable
-from bridges.names import InvalidTopicName
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode
 

@@ -20,10 +20,10 @@ from bridges.formats.kafka import (
     set_log_append_time,
     set_max_timestamp,
 )
-from bridges.ledger import ProducerStamp
-from bridges.partition_log import Batch
+from bridges.formats.producer import ProducerStamp
+from bridges.log.partition_log import Batch
+from bridges.log.time_search import CLOCK_SKEW_MS
 from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
-from bridges.time_search import CLOCK_SKEW_MS
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
-from bridges.ledger import SLICE
-from bridges.partition_log import PartitionLog
+from bridges.log.ledger import SLICE
+from bridges.log.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code
 from kafka_front.service.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS

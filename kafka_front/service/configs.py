@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from bridges import group_config, node_config, topic_config
-from bridges.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
+from bridges.catalog import group_config, node_config, topic_config
+from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
+from bridges.catalog.names import check_topic_name
 from bridges.errors import LogError
-from bridges.names import check_topic_name
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
 from kafka_front.service.turns import Once, in_turns

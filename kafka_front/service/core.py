@@ -13,7 +13,7 @@ from kafka_front.service.groups import GroupService, group_settings
 from kafka_front.service.topic_rules import RulesCache
 
 if TYPE_CHECKING:
-    from bridges.node import Node
+    from bridges.node.assembly import Node
 
 #: Memory for batches of other protocols in Kafka's format.
 _TRANSLATED_BYTES = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError
-from bridges.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Batch, PartitionLog
 from bridges.sliced import SlicedWorks
 from kafka_front.service.batch_check import Refusal, Unchecked
 from kafka_front.wire.errors import ErrorCode

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bridges.budget import Kind
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
-from bridges.partition_log import PartitionLog
-from bridges.records import Buffer, StoredBatch
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.partition_log import PartitionLog
+from bridges.net.budget import Kind
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
 from kafka_front.service.list_offsets import epoch_error
@@ -198,7 +198,7 @@ class _Operation:
         return missing <= 0 or not waits
 
     def log_moved(self, log: PartitionLog) -> None:
-        """A partition we wait for moved (see :class:`bridges.partition_log.Waiter`)."""
+        """A partition we wait for moved (see :class:`bridges.log.partition_log.Waiter`)."""
         if not self._finished:
             self._guarded(self._moved, log)
 

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
-from bridges.partition_log import PartitionLog
+from bridges.log.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import ApiKey

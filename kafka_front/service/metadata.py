@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from bridges.catalog import NameCollision, Topic, TopicExists
+from bridges.catalog.names import InvalidTopicName
+from bridges.catalog.topics import NameCollision, Topic, TopicExists
 from bridges.errors import LogError
-from bridges.names import InvalidTopicName
 from kafka_front.dispatch import Registry
 from kafka_front.service.turns import Turns, in_turns
 from kafka_front.wire.apis import ApiKey

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
-from bridges.partition_log import Batch
+from bridges.log.partition_log import Batch
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
 from kafka_front.service.batch_check import BatchLimits, Glances, Refusal, accept
 from kafka_front.service.deferred_appends import DeferredAppends
@@ -22,7 +22,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
-    from bridges.metrics import TopicTraffic
+    from bridges.node.metrics import TopicTraffic
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Connection, Context
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
-from bridges.records import Buffer, StoredBatch
+from bridges.formats.records import Buffer, StoredBatch
 
 if TYPE_CHECKING:
-    from bridges.partition_log import PartitionLog
+    from bridges.log.partition_log import PartitionLog
 
 Accept = Callable[[StoredBatch], Buffer]
 """The batch's bytes as the client is to get them, as many as are stored. Raises BatchInvalid."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridges.catalog import Catalog, Change
+from bridges.catalog.topics import Catalog, Change
 
 _FOREVER = 2**63 - 1
 

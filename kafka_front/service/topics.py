@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from bridges import topic_config
-from bridges.catalog import Topic
+from bridges.catalog import topic_config
+from bridges.catalog.topics import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Generator
 
 from sbp_back.barrier import DEFECTS, guarded
-from sbp_back.carrier import Answer, Carrier
+from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.document.batch import FORMAT_FLAG, counting_records, set_base_offset
 from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.document.timeouts import too_late
-from sbp_back.entry import pack_entry
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
-from sbp_back.handler import DEFECT, Reply
-from sbp_back.model import AppendRequest, AppendResponse, Entry, Status
 from sbp_back.range_server.longpoll import Deadlines
-from sbp_back.replica import MAX_ENTRY_PAYLOAD
+from sbp_back.transport.carrier import Answer, Carrier
+from sbp_back.transport.handler import DEFECT, Reply
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import AppendRequest, AppendResponse, Entry, Status
 
 _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more

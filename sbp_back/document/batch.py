@@ -17,8 +17,8 @@ from struct import Struct
 from typing import Any
 
 from sbp_back.errors import DecodeError
-from sbp_back.flat import Table, Tables, Text, i16, i32, i64
-from sbp_back.model import Buffer
+from sbp_back.wire.flat import Table, Tables, Text, i16, i32, i64
+from sbp_back.wire.model import Buffer
 
 BATCH_MAGIC = 0x22
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sbp_back.barrier import DEFECTS, guarded
-from sbp_back.carrier import Answer, Carrier
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import (
     AppendBatchRequest,
@@ -27,7 +26,8 @@ from sbp_back.document.messages import (
 from sbp_back.document.timeouts import milliseconds
 from sbp_back.document.wrapped import entries_of
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, DecodeError, ErrorCode, NoSpace, SbpError
-from sbp_back.model import Buffer, DocumentResponse, Entry, Status
+from sbp_back.transport.carrier import Answer, Carrier
+from sbp_back.wire.model import Buffer, DocumentResponse, Entry, Status
 
 AppendDone = Callable[[int | SbpError], None]
 """Called with the base offset or an error, exactly once."""

@@ -1,7 +1,7 @@
 """Client of the document's dialect, sbp-v0.1: batches of requests out, answers as they come in.
 
-Unlike :class:`sbp_back.client.Client` it keeps no state of streams: the server gives offsets and finds ranges, and any
-number of clients may append to one stream.
+Unlike :class:`sbp_back.client.client.Client` it keeps no state of streams: the server gives offsets and finds ranges,
+and any number of clients may append to one stream.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from sbp_back.carrier import Answer, Carrier, TcpCarrier, TcpOptions
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.timeouts import milliseconds
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
-from sbp_back.model import (
+from sbp_back.transport.carrier import Answer, Carrier, TcpCarrier, TcpOptions
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     Buffer,

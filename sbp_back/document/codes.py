@@ -11,7 +11,7 @@ import re
 from enum import IntEnum
 
 from sbp_back.errors import ErrorCode
-from sbp_back.model import OK, Status
+from sbp_back.wire.model import OK, Status
 
 
 class DocumentCode(IntEnum):

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from sbp_back.control import ControlOptions, ask_repeatedly
+from sbp_back.client.control import ControlOptions, ask_repeatedly
 from sbp_back.document import messages as m
 from sbp_back.document.lanes import Lanes
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import (
+from sbp_back.placement_driver import document as rules
+from sbp_back.wire.model import (
     CreateRangeRequest,
     DocumentRequest,
     DocumentResponse,
@@ -26,13 +27,12 @@ from sbp_back.model import (
     StreamResponse,
     UpdateStreamRequest,
 )
-from sbp_back.placement_driver import document as rules
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
-    from sbp_back.client import Client
+    from sbp_back.client.client import Client
     from sbp_back.placement_driver.driver import PlacementDriver
     from sbp_back.range_server.server import RangeServer
+    from sbp_back.transport.carrier import Carrier
 
 I = TypeVar("I")  # noqa: E741 - an item, as O is its outcome
 O = TypeVar("O")  # noqa: E741

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from sbp_back.client.leader import decode_cluster
 from sbp_back.document.codes import DocumentCode, document_code
 from sbp_back.errors import NO_SPACE_DETAIL, ErrorCode, SbpError
-from sbp_back.leader import decode_cluster
-from sbp_back.model import PdNode, Status
+from sbp_back.wire.model import PdNode, Status
 
 _UNKNOWN_CODES = frozenset({int(ErrorCode.RS_INTERNAL_SERVER_ERROR), int(ErrorCode.PD_INTERNAL_SERVER_ERROR)})
 

@@ -16,13 +16,13 @@ from sbp_back.document.messages import (
 )
 from sbp_back.document.wrapped import as_batch
 from sbp_back.errors import RECLAIMED_DETAIL, ErrorCode, Reclaimed, SbpError
-from sbp_back.handler import DEFECT, Reply
-from sbp_back.model import Buffer, DescribeStreamRequest, Entry, Status
-from sbp_back.room import Room
+from sbp_back.transport.handler import DEFECT, Reply
+from sbp_back.wire.model import Buffer, DescribeStreamRequest, Entry, Status
+from sbp_back.wire.room import Room
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Answer
-    from sbp_back.client import Client
+    from sbp_back.client.client import Client
+    from sbp_back.transport.carrier import Answer
 
 _MAX_WAIT_MS = 5 * 60 * 1000
 _FRAME_BYTES = 15 * 1024 * 1024

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
 from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
+from sbp_back.wire.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
     from sbp_back.placement_driver.driver import PlacementDriver
     from sbp_back.range_server.server import RangeServer
+    from sbp_back.transport.carrier import Carrier
 
 Ready = Callable[[SbpError | None], None]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sbp_back.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
+from sbp_back.wire.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
 
 _DEFAULT_FETCH_BYTES = 1024 * 1024
 _MAX_FETCH_BYTES = 8 * 1024 * 1024

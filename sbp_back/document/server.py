@@ -21,8 +21,9 @@ from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, FetchBatchRequest, SealRangesRequest
 from sbp_back.document.timeouts import TimedReply
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.handler import Reply
-from sbp_back.model import (
+from sbp_back.range_server.longpoll import Deadlines
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     DescribePdRequest,
@@ -41,13 +42,12 @@ from sbp_back.model import (
     Status,
     SystemErrorResponse,
 )
-from sbp_back.range_server.longpoll import Deadlines
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
-    from sbp_back.client import Client
+    from sbp_back.client.client import Client
     from sbp_back.placement_driver.driver import PlacementDriver
     from sbp_back.range_server.server import RangeServer
+    from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from sbp_back.carrier import InProcessCarrier
 from sbp_back.document.lanes import Lanes
 from sbp_back.document.server import DocumentServer, RangeServerSide
-from sbp_back.handler import Handler
-from sbp_back.listener import Listener
-from sbp_back.serving import ListenAt, advertised, listen, run_all
+from sbp_back.transport.carrier import InProcessCarrier
+from sbp_back.transport.handler import Handler
+from sbp_back.transport.listener import Listener
+from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
-    from sbp_back.client import Client
+    from sbp_back.client.client import Client
     from sbp_back.placement_driver.driver import PlacementDriver
     from sbp_back.range_server.server import RangeServer
+    from sbp_back.transport.carrier import Carrier
 
 DOCUMENT_LISTENER = "sbp-v0.1"
 RANGE_SERVER_LISTENER = "sbp-v0.1-range-server"

@@ -1,7 +1,7 @@
 """Streams of a backend that speaks only the document: created, written, read and trimmed.
 
-The counterpart of :class:`sbp_back.client.Client`, for somebody who is content with what the document has: there are no
-epochs, so opening a stream keeps nobody else from appending to it.
+The counterpart of :class:`sbp_back.client.client.Client`, for somebody who is content with what the document has: there
+are no epochs, so opening a stream keeps nobody else from appending to it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from sbp_back.barrier import DEFECTS
-from sbp_back.carrier import Carrier
-from sbp_back.control import ControlOptions, repeatedly
+from sbp_back.client.control import ControlOptions, repeatedly
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.errors import DocumentError
@@ -23,7 +22,8 @@ from sbp_back.document.follower import Follower, FollowOptions
 from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.document.writer import DocumentWriter
 from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
-from sbp_back.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
+from sbp_back.transport.carrier import Carrier
+from sbp_back.wire.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = ["DocumentStreams", "StreamsOptions"]
 

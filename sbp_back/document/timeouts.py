@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sbp_back.errors import ErrorCode
-from sbp_back.handler import Reply
-from sbp_back.model import Response, Status
 from sbp_back.range_server.longpoll import Deadlines
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import Response, Status
 
 MAX_TIMEOUT_MS = (1 << 31) - 1
 """What the field of a request holds."""

@@ -37,9 +37,9 @@ from sbp_back.document.batch import (
     split_batches,
     wrapped_format,
 )
-from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
-from sbp_back.model import Buffer, Entry
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Buffer, Entry
 
 TOKEN = "anabranch.batch"
 """Key of the batch property by which a writer knows its batch again when the answer to its APPEND was lost."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.document.channel import AppendDone as Stored
 from sbp_back.document.wrapped import Payload, token_of, wrap, wrapped_bytes
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
-from sbp_back.model import Buffer, Entry
-from sbp_back.replica import MAX_ENTRY_PAYLOAD
+from sbp_back.wire.model import Buffer, Entry
 
 AppendDone = Callable[[SbpError | None], None]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sbp_back.errors import ErrorCode
-from sbp_back.model import RangeInfo, SealKind, SealRangeRequest, Status, StreamInfo, StreamResponse
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
+from sbp_back.wire.model import RangeInfo, SealKind, SealRangeRequest, Status, StreamInfo, StreamResponse
 
 
 @dataclass(slots=True)

@@ -16,9 +16,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from sbp_back.handler import Reply
-from sbp_back.identity import pd_name
-from sbp_back.model import (
+from sbp_back.placement_driver import rules
+from sbp_back.placement_driver.servers import Servers
+from sbp_back.placement_driver.session import PdSession
+from sbp_back.placement_driver.state import PdState, StateError, Transaction
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.identity import pd_name
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AppendRequest,
     ClientRole,
@@ -53,13 +57,9 @@ from sbp_back.model import (
     TrimStreamRequest,
     UpdateStreamRequest,
 )
-from sbp_back.placement_driver import rules
-from sbp_back.placement_driver.servers import Servers
-from sbp_back.placement_driver.session import PdSession
-from sbp_back.placement_driver.state import PdState, StateError, Transaction
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
+    from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class PlacementDriver:
         return self._servers.alive()
 
     def session(self) -> PdSession:
-        """For a connection of a listener (:class:`~sbp_back.handler.HasSessions`)."""
+        """For a connection of a listener (:class:`~sbp_back.transport.handler.HasSessions`)."""
         return PdSession(self)
 
     def server_joined(self, server_id: int) -> None:

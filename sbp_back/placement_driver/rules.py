@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sbp_back.errors import ErrorCode
-from sbp_back.model import (
+from sbp_back.placement_driver.servers import addressed
+from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
+from sbp_back.wire.model import (
     DELETED_DETAIL,
     AllocateIdResponse,
     CreateRangeRequest,
@@ -25,8 +27,6 @@ from sbp_back.model import (
     StreamResponse,
     TrimStreamRequest,
 )
-from sbp_back.placement_driver.servers import addressed
-from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
 
 SERVER_IDS = 1 << 30
 """Ids of range servers are below this: a server that reports a made-up one leaves enough that can be given."""

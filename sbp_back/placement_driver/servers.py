@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from sbp_back.model import RangeServerInfo, RangeServerMetrics
+from sbp_back.wire.model import RangeServerInfo, RangeServerMetrics
 
 _MB = 1 << 20
 _GB = 1 << 30

@@ -10,15 +10,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbp_back.carrier import Carrier
 from sbp_back.errors import StoreError, StoreLocked
-from sbp_back.listener import Listener
-from sbp_back.model import RangeServerInfo
+from sbp_back.files import Files, make_directories
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError, StateVersionError
-from sbp_back.range_server.store.files import Files, make_directories
-from sbp_back.serving import ListenAt, advertised, listen, run_all
+from sbp_back.transport.carrier import Carrier
+from sbp_back.transport.listener import Listener
+from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
+from sbp_back.wire.model import RangeServerInfo
 
 STATE_FILE = "pd.sqlite"
 LOCK_FILE = "pd.lock"

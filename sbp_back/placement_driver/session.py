@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sbp_back.handler import Handler, Reply
-from sbp_back.model import ClientRole, HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request
+from sbp_back.transport.handler import Handler, Reply
+from sbp_back.wire.model import ClientRole, HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request
 
 
 class Driver(Handler, Protocol):

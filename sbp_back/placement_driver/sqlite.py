@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sbp_back.identity import new_identity
-from sbp_back.model import RangeServerInfo
 from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
+from sbp_back.wire.identity import new_identity
+from sbp_back.wire.model import RangeServerInfo
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from sbp_back.model import RangeServerInfo
+from sbp_back.wire.model import RangeServerInfo
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class PdState(Protocol):
 
     @property
     def identity(self) -> str:
-        """22 URL-safe characters, made with the state and kept for its life (see sbp_back/identity.py)."""
+        """22 URL-safe characters, made with the state and kept for its life (see sbp_back/wire/identity.py)."""
         ...
 
     def submit(

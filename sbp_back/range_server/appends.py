@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from sbp_back.barrier import guarded
 from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
-from sbp_back.handler import Reply
-from sbp_back.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT, OK, SUSPENDED
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store

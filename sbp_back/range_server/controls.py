@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
 from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, StoreError, StoreFailed
-from sbp_back.handler import DEFECT
-from sbp_back.model import (
+from sbp_back.range_server.appends import UNKNOWN_BYTES, release
+from sbp_back.range_server.fetches import Fetches
+from sbp_back.range_server.ranges import RangeState, RangeTable
+from sbp_back.range_server.window import OFFSET_LIMIT
+from sbp_back.transport.handler import DEFECT
+from sbp_back.wire.model import (
     CreateRangeRequest,
     DeleteStreamRequest,
     RangeResponse,
@@ -25,10 +29,6 @@ from sbp_back.model import (
     StreamResponse,
     TrimStreamRequest,
 )
-from sbp_back.range_server.appends import UNKNOWN_BYTES, release
-from sbp_back.range_server.fetches import Fetches
-from sbp_back.range_server.ranges import RangeState, RangeTable
-from sbp_back.range_server.window import OFFSET_LIMIT
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from sbp_back.barrier import guarded
 from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
-from sbp_back.handler import DEFECT, Reply
-from sbp_back.model import Entry, FetchRequest, FetchResponse, Status
 from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.range_server.ranges import NOT_LOOKED_UP, RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT
+from sbp_back.transport.handler import DEFECT, Reply
+from sbp_back.wire.model import Entry, FetchRequest, FetchResponse, Status
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import StoreError
-from sbp_back.identity import Call, ask_identity
+from sbp_back.wire.identity import Call, ask_identity
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbp_back.model import RangeServerMetrics
 from sbp_back.range_server.ranges import RangeState
+from sbp_back.wire.model import RangeServerMetrics
 
 if TYPE_CHECKING:
     from sbp_back.range_server.appends import Appends

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import ErrorCode
-from sbp_back.model import RangeInfo
 from sbp_back.range_server.window import AppendWindow, WindowState
+from sbp_back.wire.model import RangeInfo
 
 if TYPE_CHECKING:
     from sbp_back.range_server.appends import ParkedAppend

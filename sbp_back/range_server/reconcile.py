@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import (
+from sbp_back.range_server.ranges import RangeTable
+from sbp_back.wire.model import (
     DELETED_DETAIL,
     DeleteStreamRequest,
     DescribeStreamRequest,
@@ -27,10 +28,9 @@ from sbp_back.model import (
     SealRangeRequest,
     TrimStreamRequest,
 )
-from sbp_back.range_server.ranges import RangeTable
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
+    from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
 

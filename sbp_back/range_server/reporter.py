@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sbp_back.errors import ConnectionLost
-from sbp_back.model import (
+from sbp_back.wire.model import (
     ClientRole,
     HeartbeatRequest,
     RangeServerInfo,
@@ -18,7 +18,7 @@ from sbp_back.model import (
 )
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
+    from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING
 
 from sbp_back.barrier import guarded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
-from sbp_back.handler import Reply
-from sbp_back.identity import range_server_name
-from sbp_back.model import (
+from sbp_back.range_server.appends import Appends
+from sbp_back.range_server.controls import Controls
+from sbp_back.range_server.fetches import Fetches, FetchLimits
+from sbp_back.range_server.load import LoadMeter
+from sbp_back.range_server.ranges import RangeState, RangeTable
+from sbp_back.range_server.reconcile import reconcile
+from sbp_back.range_server.reporter import Reporter
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.identity import range_server_name
+from sbp_back.wire.model import (
     AppendRequest,
     CreateRangeRequest,
     DeleteStreamRequest,
@@ -43,17 +50,10 @@ from sbp_back.model import (
     SystemErrorResponse,
     TrimStreamRequest,
 )
-from sbp_back.range_server.appends import Appends
-from sbp_back.range_server.controls import Controls
-from sbp_back.range_server.fetches import Fetches, FetchLimits
-from sbp_back.range_server.load import LoadMeter
-from sbp_back.range_server.ranges import RangeState, RangeTable
-from sbp_back.range_server.reconcile import reconcile
-from sbp_back.range_server.reporter import Reporter
 
 if TYPE_CHECKING:
-    from sbp_back.carrier import Carrier
     from sbp_back.range_server.store import Store
+    from sbp_back.transport.carrier import Carrier
 
 logger = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbp_back.carrier import Carrier
-from sbp_back.control import TRANSIENT_CODES
+from sbp_back.client.control import TRANSIENT_CODES
 from sbp_back.errors import ConnectionLost, SbpError, StoreError
-from sbp_back.listener import Listener
-from sbp_back.model import AllocateIdRequest, AllocateIdResponse
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.home import StoreHome
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.serving import ListenAt, advertised, listen, run_all
+from sbp_back.transport.carrier import Carrier
+from sbp_back.transport.listener import Listener
+from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
+from sbp_back.wire.model import AllocateIdRequest, AllocateIdResponse
 
 logger = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from typing import Any
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.ledger import ProducerStamp
-from bridges.log_starts import StartsInMemory
-from bridges.logs import LogOptions, Logs
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record
-from bridges.skips import Skips
-from sbp_back.entry import pack_entry
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Record
+from bridges.log.log_starts import StartsInMemory
+from bridges.log.logs import LogOptions, Logs
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.skips import Skips
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import Entry
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Entry
 
 Done = Callable[[SbpError | None], None]
 

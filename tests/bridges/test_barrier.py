@@ -7,7 +7,7 @@ from functools import partial
 from structlog.testing import capture_logs
 
 from bridges.barrier import Barrier
-from bridges.metrics import Metrics
+from bridges.node.metrics import Metrics
 
 
 def raises(value: int) -> None:

@@ -14,7 +14,12 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog import (
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.names import InvalidTopicName, check_topic_name, collision_key, derived_names
+from bridges.catalog.progress import Committed, Progress, erase_topic
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.catalog.topics import (
     Catalog,
     CatalogOptions,
     Change,
@@ -24,14 +29,9 @@ from bridges.catalog import (
     TopicExists,
     TopicNotFound,
 )
-from bridges.config_types import InvalidConfig
 from bridges.errors import LogUnavailable
-from bridges.names import InvalidTopicName, check_topic_name, collision_key, derived_names
-from bridges.progress import Committed, Progress, erase_topic
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.sql import Database
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import RangeInfo, StreamInfo
+from sbp_back.wire.model import RangeInfo, StreamInfo
 
 
 class Backend:

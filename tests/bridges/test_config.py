@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.config import Settings, SettingsError, load, schema
-from bridges.front import Address
-from bridges.quantities import format_duration, format_size, parse_duration, parse_size
+from bridges.net.address import Address
+from bridges.node.config import Settings, SettingsError, load, schema
+from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
 
 
 def given_(flags=None, environ=None, file: str | None = None, tmp_path: Path | None = None):

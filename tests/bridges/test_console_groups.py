@@ -13,11 +13,12 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
+from bridges.catalog.progress import Committed
 from bridges.console import groups as console_groups
-from bridges.front import Address, group_directories
-from bridges.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
-from bridges.node import Node
-from bridges.progress import Committed
+from bridges.net.address import Address
+from bridges.node.assembly import Node
+from bridges.node.front import group_directories
 from sbp_back.errors import SbpError
 from tests.bridges.test_node import PuppetFront, append, settings_of
 

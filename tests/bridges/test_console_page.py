@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bridges.node import Node
+from bridges.node.assembly import Node
 from tests.bridges.test_node import settings_of
 
 STATIC = Path(__file__).parents[2] / "bridges" / "console" / "static"

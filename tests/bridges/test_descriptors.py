@@ -9,8 +9,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.config import Settings
-from bridges.descriptors import RESERVED, fit, share
+from bridges.node.config import Settings
+from bridges.node.descriptors import RESERVED, fit, share
 
 NUMBERS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 100_000), min_size=1)
 
@@ -41,7 +41,7 @@ def test_settings_that_do_not_fit_are_lowered_and_it_is_said() -> None:
 
 
 def test_a_process_takes_all_descriptors_it_may_have() -> None:
-    code = "from bridges.descriptors import raise_limit; print(raise_limit())"
+    code = "from bridges.node.descriptors import raise_limit; print(raise_limit())"
     limits = (300, 900)
     done = subprocess.run(
         [sys.executable, "-c", code],

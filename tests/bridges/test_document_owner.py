@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bridges.catalog import Catalog
-from bridges.config import Settings, load
-from bridges.document_owner import PartitionOwners
+from bridges.catalog.topics import Catalog
 from bridges.formats import FormatId, decode
 from bridges.formats.kafka import encode
-from bridges.node import Node
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record
+from bridges.formats.records import Record
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.node.assembly import Node
+from bridges.node.config import Settings, load
+from bridges.node.document_owner import PartitionOwners
 from sbp_back import DocumentClient, DocumentError, DocumentRecord
 from sbp_back.document.batch import parse_batches
 

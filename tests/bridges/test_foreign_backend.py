@@ -1,4 +1,5 @@
-"""A node on servers of elastic-stream, as far as their faults are known (tests/sbp_back/foreign.py), over TCP."""
+"""A node on servers of elastic-stream, as far as their faults are known (tests/sbp_back/client/foreign.py), over
+TCP."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ import pytest
 from aiohttp import ClientSession
 from click.testing import CliRunner, Result
 
-from bridges.cli import main
-from bridges.config import Settings, load
+from bridges.commands.cli import main
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
-from bridges.node import Node
-from bridges.partition_log import PartitionLog
-from bridges.records import StoredBatch
-from sbp_back.carrier import tcp_connector
-from sbp_back.client import Client
+from bridges.formats.records import StoredBatch
+from bridges.log.partition_log import PartitionLog
+from bridges.node.assembly import Node
+from bridges.node.config import Settings, load
+from sbp_back.client.client import Client
+from sbp_back.client.leader import pd_carrier
 from sbp_back.errors import StoreError
-from sbp_back.leader import pd_carrier
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.transport.carrier import tcp_connector
+from sbp_back.wire.model import (
     AppendRequest,
     CreateRangeRequest,
     CreateStreamRequest,
@@ -31,8 +34,6 @@ from sbp_back.model import (
     SealRangeRequest,
     TrimStreamRequest,
 )
-from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
 from tests.bridges.log_lab import batch
 from tests.sbp_back.foreign import ForeignCluster, Panic
 

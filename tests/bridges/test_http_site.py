@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from bridges.front import Address
-from bridges.http_site import HttpSite
+from bridges.net.address import Address
+from bridges.net.http_site import HttpSite
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as oracle
 
-from bridges import json_records
-from bridges.json_records import BadLine, line_parts, parse_line, to_line
-from bridges.partitioner import murmur2, partition_of
-from bridges.records import Record
+from bridges.catalog.partitioner import murmur2, partition_of
+from bridges.console import json_records
+from bridges.console.json_records import BadLine, line_parts, parse_line, to_line
+from bridges.formats.records import Record
 
 CONTENT = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(lambda text: text.encode("utf-8", "ignore"))
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.errors import OutOfOrderSequence, ProducerFenced
-from bridges.ledger import BATCHES_KEPT, SLICE, Ledger, ProducerStamp, WrittenBatch
+from bridges.formats.producer import ProducerStamp
+from bridges.log.ledger import BATCHES_KEPT, SLICE, Ledger, WrittenBatch
 from sbp_back.errors import DecodeError
 
 LAST = 2**31 - 1
@@ -174,7 +175,7 @@ def test_a_capture_is_the_state_of_its_instant_whatever_is_written_while_it_is_r
     ]
     capture = ledger.capture(below, in_flight)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bridges.ledger.SLICE", 3)
+        patch.setattr("bridges.log.ledger.SLICE", 3)
         pieces = []
         for piece in capture.pieces():
             pieces.append(piece)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bridges import log, log_limit
-from bridges.log_limit import LogLimit, tell_left_out
+from bridges.node import log_limit
+from bridges.node import logging as log
+from bridges.node.log_limit import LogLimit, tell_left_out
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ def test_a_flood_of_one_line_is_cut_and_counted_and_the_next_one_says_so(now: li
 def test_lines_of_other_loggers_are_limited_by_what_they_say_without_their_arguments(now: list[float]) -> None:
     out, limit = io.StringIO(), LogLimit(2)
     log.configure("info", "json", out, limit)
-    theirs = logging.getLogger("sbp_back.listener")
+    theirs = logging.getLogger("sbp_back.transport.listener")
     for number in range(100):
         theirs.warning("%s is cut: %s", f"peer {number}", "bad frame")
     assert [line["event"] for line in lines_of(out)] == ["peer 0 is cut: bad frame", "peer 1 is cut: bad frame"]

@@ -12,11 +12,11 @@ import pytest
 from bridges.errors import LogError, LogUnavailable
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.ledger import ProducerStamp
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record, StoredBatch
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Record, StoredBatch
+from bridges.log.partition_log import Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import Entry
+from sbp_back.wire.model import Entry
 from tests.bridges.log_lab import World, batch, settle
 
 
@@ -345,7 +345,7 @@ async def test_a_read_whose_answer_cannot_be_made_sense_of_is_answered(monkeypat
     log = await world.boot()
     log.append(batch(), world.done)
     world.writer.acknowledge(1)
-    monkeypatch.setattr("bridges.partition_log.stored_batches", broken)
+    monkeypatch.setattr("bridges.log.partition_log.stored_batches", broken)
     batches, error = await answer_to(lambda done: log.read(0, 100, done))
     assert (batches, type(error)) == ([], LogError)
     assert failures(world) == {"read": 1}

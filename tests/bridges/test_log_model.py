@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.ledger import BATCHES_KEPT, ProducerStamp
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Record
+from bridges.log.ledger import BATCHES_KEPT
+from bridges.log.partition_log import Batch, PartitionLog
 from tests.bridges.log_lab import NoSnapshots, World, settle
 
 PRODUCERS = (1, 2, 3)
@@ -116,7 +117,7 @@ def test_repetitions_and_only_these_are_recognised_whatever_happens_to_the_node(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         ticks = count(1_000_000_000_000, 1_000_000)
-        patch.setattr("bridges.partition_log.time", SimpleNamespace(time_ns=lambda: next(ticks)))
+        patch.setattr("bridges.log.partition_log.time", SimpleNamespace(time_ns=lambda: next(ticks)))
         asyncio.run(_run(steps, snapshot_bytes))
 
 

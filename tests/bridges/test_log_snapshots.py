@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database, DatabaseError
 from bridges.errors import LogUnavailable, OutOfOrderSequence, StorageFull
-from bridges.ledger import SLICE, LedgerCapture, ProducerStamp
-from bridges.partition_log import PartitionLog
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.snapshots import Snapshots, erase_snapshots
-from bridges.sql import Database, DatabaseError
-from sbp_back.entry import pack_entry
+from bridges.formats.producer import ProducerStamp
+from bridges.log.ledger import SLICE, LedgerCapture
+from bridges.log.partition_log import PartitionLog
+from bridges.log.snapshots import Snapshots, erase_snapshots
 from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.wire.entry import pack_entry
 from tests.bridges.log_lab import World, batch, settle
 
 
@@ -359,7 +360,7 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
 async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_promises_less(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bridges import sql
+    from bridges.catalog import sql
 
     flushed: list[str] = []
     fsync = sql.os.fsync

@@ -11,7 +11,7 @@ import pytest
 ROUNDS, BUFFERS, SIZE = 50, 8, 1 << 20
 PROGRAM = f"""
 import resource, sys
-from bridges.memory import keep_buffers
+from bridges.node.memory import keep_buffers
 if "tuned" in sys.argv and not keep_buffers():
     sys.exit(3)
 for _ in range({ROUNDS}):

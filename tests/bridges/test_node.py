@@ -11,16 +11,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bridges.config import Settings, SettingsError, load
-from bridges.data_dir import DataDirectory
+from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.front import Address
-from bridges.logs import Logs
-from bridges.node import Node, Phase
-from bridges.partition_log import Batch, PartitionLog
-from bridges.progress import Committed
-from bridges.records import Record
+from bridges.formats.records import Record
+from bridges.log.logs import Logs
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.net.address import Address
+from bridges.node.assembly import Node, Phase
+from bridges.node.config import Settings, SettingsError, load
+from bridges.node.data_dir import DataDirectory
 from sbp_back.errors import StoreError, StoreFailed, StoreLocked
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from bridges.backend import LISTENERS
-from bridges.cli import main
-from bridges.node import CONSOLE, CONSOLE_PORT
-from bridges.topic_config import MAX_MESSAGE_BYTES
+from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
+from bridges.commands.cli import main
+from bridges.node.assembly import CONSOLE, CONSOLE_PORT
+from bridges.node.backend import LISTENERS
 
 DOC = Path(__file__).parents[2] / "docs" / "operations.md"
 MARKS = ("<!-- settings: begin -->\n", "<!-- settings: end -->")

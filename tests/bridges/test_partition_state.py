@@ -7,9 +7,9 @@ import pytest
 from bridges.errors import OutOfOrderSequence
 from bridges.formats import FormatId
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, encode
-from bridges.ledger import ProducerStamp
-from bridges.partition_state import PartitionState
-from bridges.records import Record
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Record
+from bridges.log.partition_state import PartitionState
 
 KAFKA = int(FormatId.KAFKA)
 ONE = [Record(b"k", b"v", timestamp=5)]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bridges.config import Settings, load
-from bridges.node import Node
-from bridges.pd_identity import StreamHome
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.sql import Database
+from bridges.catalog.pd_identity import StreamHome
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.node.assembly import Node
+from bridges.node.config import Settings, load
 from sbp_back.errors import ConnectionLost, StoreError
-from sbp_back.identity import Call, new_identity, pd_name
-from sbp_back.model import DescribePdResponse, PdNode, Request, Response, Status
+from sbp_back.wire.identity import Call, new_identity, pd_name
+from sbp_back.wire.model import DescribePdResponse, PdNode, Request, Response, Status
 
 OWN, OTHER = new_identity(), new_identity()
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridges.group_view import CONSUMERS
-from bridges.progress import Committed, GroupHeld, Progress, erase_topic
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.sql import Database
+from bridges.catalog.group_view import CONSUMERS
+from bridges.catalog.progress import Committed, GroupHeld, Progress, erase_topic
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
 
 
 async def started(path: Path) -> tuple[Database, Progress]:
@@ -211,7 +211,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_progress import started
-from bridges.progress import Committed
+from bridges.catalog.progress import Committed
 
 async def main():
     db, everything = await started(Path({path!r}))

@@ -10,7 +10,7 @@ import pytest
 from bridges.console.rendering import Wanted, rendered
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.records import Record, StoredBatch
+from bridges.formats.records import Record, StoredBatch
 
 LIMIT = 1 << 20
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bridges.config import load
-from bridges.node import Node
+from bridges.node.assembly import Node
+from bridges.node.config import load
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.cli import main
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.commands.cli import main
 from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
 from bridges.formats import FormatId
-from bridges.partition_log import Batch, PartitionLog
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.skipping import skip
-from bridges.skips import Skips, erase_skips, merged, next_after, past
-from bridges.sql import Database
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.skipping import skip
+from bridges.log.skips import Skips, erase_skips, merged, next_after, past
 from tests.bridges.log_lab import World, batch, settle
 from tests.node_process import NodeProcess
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bridges.catalog.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from bridges.errors import StorageFull
-from bridges.sql import Database, DatabaseClosed, DatabaseDamaged, DatabaseError
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
 
 APP = 0x1234
@@ -206,7 +206,7 @@ async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
 CHILD = """
 import asyncio, sqlite3, sys
 from pathlib import Path
-from bridges.sql import Database
+from bridges.catalog.sql import Database
 
 def table(c):
     c.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")

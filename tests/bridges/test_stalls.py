@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from bridges.metrics import Metrics
-from bridges.stalls import BEAT_SECONDS, LoopStalls
+from bridges.node.metrics import Metrics
+from bridges.node.stalls import BEAT_SECONDS, LoopStalls
 from tests.bridges.test_metrics import samples
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.records import StoredBatch
-from bridges.tail_cache import _OVERHEAD as OVERHEAD
-from bridges.tail_cache import Tail, TailCache
+from bridges.formats.records import StoredBatch
+from bridges.log.tail_cache import _OVERHEAD as OVERHEAD
+from bridges.log.tail_cache import Tail, TailCache
 
 
 def batch(base: int, count: int, size: int) -> StoredBatch:

@@ -11,12 +11,12 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges import time_search
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode, set_max_timestamp
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record
-from bridges.time_search import CLOCK_SKEW_MS
+from bridges.formats.records import Record
+from bridges.log import time_search
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.time_search import CLOCK_SKEW_MS
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log_lab import World
 

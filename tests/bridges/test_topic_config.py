@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges import node_config
-from bridges.config_types import ConfigSource, ConfigType, InvalidConfig, to_text
-from bridges.node_config import NODE_CONFIGS
-from bridges.topic_config import MAX_MESSAGE_BYTES, TOPIC_CONFIGS, effective, resolve, validate
+from bridges.catalog import node_config
+from bridges.catalog.config_types import ConfigSource, ConfigType, InvalidConfig, to_text
+from bridges.catalog.node_config import NODE_CONFIGS
+from bridges.catalog.topic_config import MAX_MESSAGE_BYTES, TOPIC_CONFIGS, effective, resolve, validate
 from tests.kafka_facts import TOPIC_KEYS
 
 

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from sbp_back.carrier import parse_address, tcp_connector
-from sbp_back.client import Client
-from sbp_back.leader import pd_carrier
+from sbp_back.client.client import Client
+from sbp_back.client.leader import pd_carrier
+from sbp_back.transport.carrier import parse_address, tcp_connector
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeFailed, NodeProcess
 

@@ -18,7 +18,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from bridges.formats.kafka import encode
-from bridges.records import Record
+from bridges.formats.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from sbp_back import DocumentClient, parse_address

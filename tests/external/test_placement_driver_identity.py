@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sbp_back.carrier import tcp_connector
-from sbp_back.client import Client
-from sbp_back.leader import pd_carrier
+from sbp_back.client.client import Client
+from sbp_back.client.leader import pd_carrier
+from sbp_back.transport.carrier import tcp_connector
 from tests.external.cluster import SERVER_SETTINGS, Cluster, Server, read_all, until, value
 from tests.node_process import NodeProcess
 

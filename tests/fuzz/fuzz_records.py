@@ -16,7 +16,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
-from bridges.records import Record, StoredBatch
+from bridges.formats.records import Record, StoredBatch
 from sbp_back.document.batch import DocumentRecord, encode_batch
 
 LIMIT = 1 << 20

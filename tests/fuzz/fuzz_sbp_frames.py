@@ -12,11 +12,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sbp_back import model as m
-from sbp_back.dialects import DIALECTS
-from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError, SbpError
-from sbp_back.frame import FrameReader, encode_frame
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire import model as m
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import FrameReader, encode_frame
 
 RESPONSES = 0x80
 SPEAKERS = tuple(DIALECTS.values())

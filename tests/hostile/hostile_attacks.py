@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
 import hostile_frames as frames  # noqa: E402
 
-from sbp_back.model import RangeInfo  # noqa: E402
+from sbp_back.wire.model import RangeInfo  # noqa: E402
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _PAUSE_S = 0.005

@@ -11,9 +11,9 @@ from crc32c import crc32c
 
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
-from sbp_back.dialects import DIALECTS
-from sbp_back.frame import encode_frame
-from sbp_back.model import FetchRequest, PingRequest, RangeInfo, Request
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire.frame import encode_frame
+from sbp_back.wire.model import FetchRequest, PingRequest, RangeInfo, Request
 
 NEVER_MS = 2**31 - 1
 BULK = "bulk"

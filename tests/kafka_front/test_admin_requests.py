@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
-from bridges.records import Record
+from bridges.formats.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.conftest import BACKENDS

@@ -14,9 +14,9 @@ import pytest
 from bridges.formats import kafka as kafka_format
 from bridges.formats.compression import PIECE
 from bridges.formats.kafka import check_batch, encode, parse_header
-from bridges.ledger import ProducerStamp
-from bridges.partition_log import Batch
-from bridges.records import Buffer, Record
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Buffer, Record
+from bridges.log.partition_log import Batch
 from bridges.sliced import SLICE_RECORDS, SlicedWorks
 from kafka_front.service import batch_check
 from kafka_front.service.batch_check import BatchLimits, Refusal, Unchecked, accept

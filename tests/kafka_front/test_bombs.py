@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bridges.config import load
 from bridges.formats.kafka import encode
-from bridges.node import Node
-from bridges.records import Record
+from bridges.formats.records import Record
+from bridges.log.time_search import TimeSearch
+from bridges.node.assembly import Node
+from bridges.node.config import load
 from bridges.sliced import SLICE_RECORDS
-from bridges.time_search import TimeSearch
 from kafka_front.front import KafkaFront
 from kafka_front.service import produce as produce_service
 from kafka_front.wire import messages as m

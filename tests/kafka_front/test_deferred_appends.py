@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError
-from bridges.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Batch, PartitionLog
 from bridges.sliced import Sliced, SlicedWorks
 from kafka_front.service.batch_check import Refusal, Unchecked
 from kafka_front.service.deferred_appends import DeferredAppends

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from bridges.config import load
-from bridges.node import Node
+from bridges.node.assembly import Node
+from bridges.node.config import load
 from kafka_front.front import KafkaFront
 from sbp_back import DocumentClient, DocumentRecord
 

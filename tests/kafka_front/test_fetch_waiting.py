@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from bridges.budget import MemoryBudget
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import encode, parse_header
-from bridges.metrics import FrontMetrics
-from bridges.partition_log import Batch, PartitionLog
-from bridges.records import Record
+from bridges.formats.records import Record
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.net.budget import MemoryBudget
+from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import DEFERRED
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.document.batch import DocumentRecord, encode_batch
-from sbp_back.entry import pack_entry
+from sbp_back.wire.entry import pack_entry
 from tests.bridges.log_lab import World, batch, settle
 
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bridges.config import load
-from bridges.node import Node
+from bridges.node.assembly import Node
+from bridges.node.config import load
 from tests.conftest import TEST_SETTINGS
 from tests.sbp_back.foreign import ForeignCluster
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bridges.node import Node
-from bridges.progress import Committed
+from bridges.catalog.progress import Committed
+from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
 from kafka_front.front import SERVICES
 from kafka_front.service import turns

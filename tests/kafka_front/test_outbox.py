@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bridges.budget import Kind, MemoryBudget
 from bridges.errors import LogError
+from bridges.net.budget import Kind, MemoryBudget
 from kafka_front.outbox import CHUNK, Outbox, Turns
 from kafka_front.wire.primitives import Buffer
 

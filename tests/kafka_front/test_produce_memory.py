@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridges.barrier import Barrier
-from bridges.budget import MemoryBudget
 from bridges.errors import LogUnavailable
-from bridges.metrics import FrontMetrics
+from bridges.net.budget import MemoryBudget
+from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import Registry
 from kafka_front.server import Limits, Server
 from kafka_front.service import produce

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridges.budget import MemoryBudget
+from bridges.net.budget import MemoryBudget
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
 from kafka_front.server import Limits, NullObserver, Server
 from kafka_front.service import api_versions

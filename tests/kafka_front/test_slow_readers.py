@@ -9,7 +9,7 @@ import socket
 import psutil
 
 from bridges.formats.kafka import encode
-from bridges.records import Record
+from bridges.formats.records import Record
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from tests.kafka_front.test_session import Client

@@ -9,11 +9,11 @@ import pytest
 
 from bridges.errors import LogError
 from bridges.formats import FormatId
-from bridges.partition_log import PartitionLog
-from bridges.records import Buffer, StoredBatch
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.partition_log import PartitionLog
 from kafka_front.service.stretch import Stretch
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.wire.entry import pack_entry
 from tests.bridges.log_lab import World, batch
 
 

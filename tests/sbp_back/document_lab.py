@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier
-from sbp_back.dialects import DIALECTS, Dialect
+from sbp_back.client.writer import StreamWriter
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.document.writer import DocumentWriter
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, SbpError
-from sbp_back.frame import Frame, FrameReader, encode_frame
-from sbp_back.model import Buffer, Request, Response, Status
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.writer import StreamWriter
+from sbp_back.transport.carrier import Carrier, InProcessCarrier, TcpCarrier
+from sbp_back.transport.dialects import DIALECTS, Dialect
+from sbp_back.wire.frame import Frame, FrameReader, encode_frame
+from sbp_back.wire.model import Buffer, Request, Response, Status
 
 LOCAL = ("127.0.0.1", 0)
 LISTENERS = ("sbp-v0.1", "sbp-v0.1-range-server", "sbp-v0.1-april", "sbp-pd", "sbp-range-server")

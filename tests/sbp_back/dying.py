@@ -7,10 +7,10 @@ import shutil
 from collections import deque
 from pathlib import Path
 
-from sbp_back.carrier import AnswerTo
 from sbp_back.errors import ConnectionLost
-from sbp_back.handler import Handler
-from sbp_back.model import DocumentResponse, GoAway, Request, Response
+from sbp_back.transport.carrier import AnswerTo
+from sbp_back.transport.handler import Handler
+from sbp_back.wire.model import DocumentResponse, GoAway, Request, Response
 
 LOST = ConnectionLost("lost")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sbp_back.carrier import Carrier, InProcessCarrier
-from sbp_back.dialects import DIALECTS
 from sbp_back.errors import ErrorCode
-from sbp_back.frame import FRAME_OVERHEAD, MAX_FRAME_LENGTH
-from sbp_back.handler import Handler, Reply
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import (
+from sbp_back.transport.carrier import Carrier, InProcessCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Handler, Reply
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.frame import FRAME_OVERHEAD, MAX_FRAME_LENGTH
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     AppendRequest,

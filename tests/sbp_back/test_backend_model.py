@@ -21,16 +21,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sbp_back.carrier import Answer, AnswerTo
-from sbp_back.client import Client, ClientOptions, StreamWriter
-from sbp_back.control import ControlOptions
+from sbp_back.client.client import Client, ClientOptions, StreamWriter
+from sbp_back.client.control import ControlOptions
+from sbp_back.client.replica import RetryOptions
+from sbp_back.client.writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
-from sbp_back.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.replica import RetryOptions
-from sbp_back.writer import WriterOptions
+from sbp_back.transport.carrier import Answer, AnswerTo
+from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
 from tests.sbp_back.dying import Place, copy_log
 
 SERVERS = 2

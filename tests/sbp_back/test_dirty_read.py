@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.client import Client
+from sbp_back.client.client import Client
+from sbp_back.client.replica import TellOptions
 from sbp_back.errors import SbpError
-from sbp_back.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
-from sbp_back.replica import TellOptions
+from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
 from tests.sbp_back.document_lab import write
 from tests.sbp_back.truth_lab import PD, World, answer_lost, request_lost, world
 

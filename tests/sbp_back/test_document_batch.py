@@ -23,8 +23,8 @@ from sbp_back.document.batch import (
     split_batches,
 )
 from sbp_back.document.wrapped import as_batch
-from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
+from sbp_back.wire.entry import pack_entry
 
 TEXT = st.text(max_size=8)
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=3)

@@ -21,13 +21,13 @@ from sbp_back import (
     Wanted,
     encode_batch,
 )
-from sbp_back.dialects import DIALECTS
+from sbp_back.client.leader import encode_cluster
 from sbp_back.document import messages as m
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ConnectionLost, ErrorCode
-from sbp_back.leader import encode_cluster
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import PdNode, Request, Response, Status, SystemErrorResponse
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.model import PdNode, Request, Response, Status, SystemErrorResponse
 from tests.sbp_back.document_lab import running, until
 
 

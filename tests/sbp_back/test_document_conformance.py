@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import Carrier, InProcessCarrier, TcpCarrier
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
 from sbp_back.document.batch import count_records, parse_batches
 from sbp_back.document.server import RangeServerSide
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode
-from sbp_back.model import (
+from sbp_back.placement_driver import document as rules
+from sbp_back.placement_driver.state import RangeRow
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.transport.carrier import Carrier, InProcessCarrier, TcpCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     ClientRole,
@@ -42,9 +45,6 @@ from sbp_back.model import (
     StreamInfo,
     SystemErrorResponse,
 )
-from sbp_back.placement_driver import document as rules
-from sbp_back.placement_driver.state import RangeRow
-from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, exchange, fetched, running, until, write
 
 BROKEN = (ErrorCode.RS_INTERNAL_SERVER_ERROR, ErrorCode.PD_INTERNAL_SERVER_ERROR)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import Carrier, TcpCarrier, tcp_connector
-from sbp_back.client import Client
-from sbp_back.dialects import DIALECTS
+from sbp_back.client.client import Client
 from sbp_back.document import messages as m
 from sbp_back.document.batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode, FencedError, SbpError
-from sbp_back.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
 from sbp_back.placement_driver import document as rules
+from sbp_back.transport.carrier import Carrier, TcpCarrier, tcp_connector
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
 from tests.sbp_back.document_lab import appended, batch, carrier, created, exchange, fetched, running, until, write
 
 SEALED = (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.PRECONDITION_FAILED)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import AnswerTo, Carrier, InProcessCarrier, TcpCarrier
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
 from sbp_back.document.batch import FORMAT_FLAG
 from sbp_back.document.client import DocumentClient
@@ -20,7 +18,9 @@ from sbp_back.document.wrapped import unwrap
 from sbp_back.document.writer import DocumentWriter
 from sbp_back.embedded import Embedded
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, NoSpace, SbpError
-from sbp_back.model import Entry, Request, Response, Status
+from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier, TcpCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire.model import Entry, Request, Response, Status
 from tests.sbp_back.document_lab import running, write
 
 KAFKA = 1

@@ -16,13 +16,13 @@ from flatbuffers.table import Table as FbTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbp_back import model
-from sbp_back.dialects import DIALECTS
-from sbp_back.dialects.v01 import MAX_REQUEST_HEADER, DialectV01
 from sbp_back.document import messages as m
 from sbp_back.document.codes import DocumentCode, document_code, from_wire, to_wire
+from sbp_back.document.v01 import MAX_REQUEST_HEADER, DialectV01
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.model import Opcode, Status
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire import model
+from sbp_back.wire.model import Opcode, Status
 
 DOC = DialectV01("sbp-v0.1")
 APRIL = DialectV01("sbp-v0.1-april", april=True)
@@ -723,7 +723,7 @@ def test_requests_of_sbp_02_are_told_apart(name: str, data: st.DataObject) -> No
 
 
 def test_appends_of_sbp_02_are_told_apart() -> None:
-    from sbp_back.entry import pack_entry
+    from sbp_back.wire.entry import pack_entry
 
     request = model.AppendRequest(5, [pack_entry(1, 2, 3, 4, 5, 6, b"payload")])
     opcode, header, payload = DIALECTS["sbp-0.2"].encode_request(request)

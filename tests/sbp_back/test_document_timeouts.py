@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from sbp_back import Appended, DocumentClient, DocumentCode, DocumentError
-from sbp_back.carrier import AnswerTo, Carrier, InProcessCarrier
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import appends
 from sbp_back.document import messages as m
 from sbp_back.document.batch import parse_batches
@@ -25,8 +23,12 @@ from sbp_back.document.streams import DocumentStreams
 from sbp_back.document.wrapped import unwrap
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from sbp_back.handler import Reply
-from sbp_back.model import (
+from sbp_back.placement_driver.state import RangeRow
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     AppendResponse,
@@ -36,8 +38,6 @@ from sbp_back.model import (
     Response,
     Status,
 )
-from sbp_back.placement_driver.state import RangeRow
-from sbp_back.range_server.store import StoreOptions
 from tests.sbp_back.document_lab import Wire, appended, ask, batch, carrier, created, exchange, fetched, running, until
 from tests.sbp_back.store.store_harness import FaultyFiles
 from tests.sbp_back.test_document_tables import Oracle

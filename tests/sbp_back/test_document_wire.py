@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sbp_back import model
-from sbp_back.carrier import TcpCarrier
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode
-from sbp_back.frame import encode_frame
-from sbp_back.model import Opcode, Status, SystemErrorResponse
+from sbp_back.transport.carrier import TcpCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire import model
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import encode_frame
+from sbp_back.wire.model import Opcode, Status, SystemErrorResponse
 from tests.sbp_back.document_lab import Wire, appended, batch, carrier, created, running, until
 from tests.sbp_back.test_document_tables import Oracle
 

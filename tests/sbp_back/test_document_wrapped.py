@@ -19,9 +19,9 @@ from sbp_back.document.batch import (
     split_batches,
 )
 from sbp_back.document.wrapped import Payload, as_batch, entries_of, token_of, unwrap, wrap, wrapped_bytes
-from sbp_back.entry import pack_entry
 from sbp_back.errors import DecodeError
-from sbp_back.model import Entry
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Entry
 
 FLAGS = st.integers(0, 2**15 - 1).filter(lambda flags: flags & 0x0F != FORMAT_FLAG)
 PAYLOADS = st.lists(

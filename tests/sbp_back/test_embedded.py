@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from sbp_back.carrier import TcpCarrier, tcp_connector
-from sbp_back.client import Client
+from sbp_back.client.client import Client
+from sbp_back.client.writer import StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import FencedError, SbpError, StoreError, StoreLocked
-from sbp_back.listener import ListenerOptions
-from sbp_back.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.writer import StreamWriter
+from sbp_back.transport.carrier import TcpCarrier, tcp_connector
+from sbp_back.transport.listener import ListenerOptions
+from sbp_back.wire.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
 
 
 def options(**arguments: Any) -> EmbeddedOptions:

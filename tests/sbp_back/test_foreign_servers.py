@@ -1,4 +1,4 @@
-"""The client at servers with the faults of elastic-stream's (tests/sbp_back/foreign.py)."""
+"""The client at servers with the faults of elastic-stream's (tests/sbp_back/client/foreign.py)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import InProcessCarrier, TcpCarrier, tcp_connector
-from sbp_back.client import Client, ClientOptions, StreamWriter
-from sbp_back.control import ControlOptions
+from sbp_back.client.client import Client, ClientOptions, StreamWriter
+from sbp_back.client.control import ControlOptions
+from sbp_back.client.foreign import ForeignClient
+from sbp_back.client.replica import RetryOptions
+from sbp_back.client.writer import WriterOptions
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from sbp_back.foreign import ForeignClient
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.range_server.service import RangeServerSetup, open_store, start_range_server
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.transport.carrier import InProcessCarrier, TcpCarrier, tcp_connector
+from sbp_back.transport.serving import ListenAt
+from sbp_back.wire.model import (
     CreateRangeRequest,
     DeleteStreamRequest,
     FetchRequest,
@@ -26,13 +33,6 @@ from sbp_back.model import (
     TrimStreamRequest,
     UpdateStreamRequest,
 )
-from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
-from sbp_back.range_server.service import RangeServerSetup, open_store, start_range_server
-from sbp_back.range_server.store import StoreOptions
-from sbp_back.replica import RetryOptions
-from sbp_back.serving import ListenAt
-from sbp_back.writer import WriterOptions
 from tests.sbp_back.foreign import ForeignCluster, ForeignPlacementDriver, Panic
 
 

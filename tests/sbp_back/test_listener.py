@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbp_back.dialects import DIALECTS
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.frame import (
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import GoAwayForm, Listener, ListenerOptions
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import (
     GOAWAY_MAINTENANCE,
     RESPONSE_FLAGS,
     SYSTEM_ERROR_FLAGS,
@@ -23,9 +25,7 @@ from sbp_back.frame import (
     FrameReader,
     encode_frame,
 )
-from sbp_back.handler import Reply
-from sbp_back.listener import GoAwayForm, Listener, ListenerOptions
-from sbp_back.model import (
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     AppendRequest,

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from sbp_back.budget import Kind, MemoryBudget
-from sbp_back.carrier import TcpCarrier, TcpOptions
-from sbp_back.dialects import DIALECTS
-from sbp_back.dialects.v02 import MAX_APPEND_ENTRIES
 from sbp_back.document import controls
 from sbp_back.document import messages as m
 from sbp_back.document.batch import RECORDS_IN_A_TURN
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode
-from sbp_back.frame import FrameReader, encode_frame, receive_buffer
-from sbp_back.handler import Reply
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import (
+from sbp_back.range_server.store import Files, StoreOptions
+from sbp_back.range_server.store.reader import MAX_ENTRIES
+from sbp_back.transport.carrier import TcpCarrier, TcpOptions
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import FrameReader, encode_frame, receive_buffer
+from sbp_back.wire.model import (
     AppendRequest,
     AppendResponse,
     AppendResult,
@@ -42,8 +43,7 @@ from sbp_back.model import (
     Status,
     SystemErrorResponse,
 )
-from sbp_back.range_server.store import Files, StoreOptions
-from sbp_back.range_server.store.reader import MAX_ENTRIES
+from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
 from tests.sbp_back.document_lab import appended, ask, batch, carrier, created, running, write
 
 DIALECT = DIALECTS["sbp-0.2"]

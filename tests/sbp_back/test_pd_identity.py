@@ -11,14 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import Carrier, InProcessCarrier, Introduce, TcpCarrier, TcpOptions
-from sbp_back.dialects import DIALECTS
+from sbp_back.client.leader import pd_carrier
 from sbp_back.errors import ConnectionLost, SbpError, StoreError, StoreVersionError
-from sbp_back.handler import Reply
-from sbp_back.identity import ask_identity, identity_of, new_identity, pd_name
-from sbp_back.leader import pd_carrier
-from sbp_back.listener import Listener
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver
+from sbp_back.placement_driver.service import (
+    PlacementDriverService,
+    PlacementDriverSetup,
+    start_placement_driver,
+)
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.state import StateError
+from sbp_back.range_server.home import StoreHome
+from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.transport.carrier import Carrier, InProcessCarrier, Introduce, TcpCarrier, TcpOptions
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import Listener
+from sbp_back.transport.serving import ListenAt
+from sbp_back.wire.identity import ask_identity, identity_of, new_identity, pd_name
+from sbp_back.wire.model import (
     CreateRangeRequest,
     CreateStreamRequest,
     DeleteStreamRequest,
@@ -35,18 +47,6 @@ from sbp_back.model import (
     Response,
     StreamInfo,
 )
-from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.service import (
-    PlacementDriverService,
-    PlacementDriverSetup,
-    start_placement_driver,
-)
-from sbp_back.placement_driver.sqlite import SqliteState
-from sbp_back.placement_driver.state import StateError
-from sbp_back.range_server.home import StoreHome
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
-from sbp_back.range_server.store import StoreOptions
-from sbp_back.serving import ListenAt
 from tests.sbp_back.document_lab import running
 
 STORE = StoreOptions(segment_bytes=1 << 20, allocate_step_bytes=1 << 20, zero_ahead_bytes=0, low_water_bytes=0)

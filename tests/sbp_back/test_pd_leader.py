@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sbp_back.carrier import Answer, Carrier, InProcessCarrier
-from sbp_back.dialects import DIALECTS
+from sbp_back.client.leader import PdCarrier, decode_cluster, encode_cluster, pd_carrier
 from sbp_back.errors import ConnectionLost, ErrorCode
-from sbp_back.handler import Reply
-from sbp_back.leader import PdCarrier, decode_cluster, encode_cluster, pd_carrier
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import (
+from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.model import (
     DescribeStreamRequest,
     PdNode,
     Request,

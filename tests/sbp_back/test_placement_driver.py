@@ -14,9 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbp_back.carrier import AnswerTo
 from sbp_back.errors import ConnectionLost, ErrorCode
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.rules import SERVER_IDS
+from sbp_back.placement_driver.servers import Servers, score
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.transport.carrier import AnswerTo
+from sbp_back.wire.model import (
     DELETED_DETAIL,
     AllocateIdRequest,
     AppendRequest,
@@ -47,11 +52,6 @@ from sbp_back.model import (
     TrimStreamRequest,
     UpdateStreamRequest,
 )
-from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.rules import SERVER_IDS
-from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.sqlite import SqliteState
-from sbp_back.placement_driver.state import StateError, StateVersionError
 
 
 class Clock:

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from sbp_back.entry import pack_entry
 from sbp_back.errors import DiskFull, ErrorCode, StoreCorrupt, StoreError, StoreFailed
-from sbp_back.model import (
+from sbp_back.range_server.fetches import FetchLimits
+from sbp_back.range_server.server import RangeServer, RangeServerOptions
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AppendRequest,
     AppendResponse,
@@ -40,9 +43,6 @@ from sbp_back.model import (
     StreamResponse,
     TrimStreamRequest,
 )
-from sbp_back.range_server.fetches import FetchLimits
-from sbp_back.range_server.server import RangeServer, RangeServerOptions
-from sbp_back.range_server.store.index import StoredRange
 
 Done = Callable[[StoreError | None], None]
 

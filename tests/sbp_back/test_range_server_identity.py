@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.carrier import InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
-from sbp_back.client import Client, ClientOptions
-from sbp_back.control import ControlOptions
+from sbp_back.client.client import Client, ClientOptions
+from sbp_back.client.control import ControlOptions
+from sbp_back.client.replica import RetryOptions
+from sbp_back.client.writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from sbp_back.identity import RangeServerCheck, ask_who, range_server_name
-from sbp_back.model import (
+from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.range_server.store import StoreOptions
+from sbp_back.transport.carrier import InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.transport.serving import ListenAt
+from sbp_back.wire.identity import RangeServerCheck, ask_who, range_server_name
+from sbp_back.wire.model import (
     DescribePdRequest,
     DescribePdResponse,
     ListRangeResponse,
@@ -25,12 +31,6 @@ from sbp_back.model import (
     Status,
     SystemErrorResponse,
 )
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
-from sbp_back.range_server.store import StoreOptions
-from sbp_back.replica import RetryOptions
-from sbp_back.serving import ListenAt
-from sbp_back.writer import WriterOptions
 from tests.sbp_back.document_lab import write
 
 STORE = StoreOptions(segment_bytes=64 << 10, durability="os", low_water_bytes=0)

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from sbp_back.carrier import InProcessCarrier
 from sbp_back.errors import ConnectionLost, SbpError
-from sbp_back.handler import Reply
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.range_server.ranges import RangeState, RangeTable
+from sbp_back.range_server.reconcile import Reconciled, reconcile
+from sbp_back.range_server.reporter import Reporter
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.transport.carrier import InProcessCarrier
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import (
     ClientRole,
     CreateRangeRequest,
     CreateStreamRequest,
@@ -34,12 +40,6 @@ from sbp_back.model import (
     StreamResponse,
     TrimStreamRequest,
 )
-from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.sqlite import SqliteState
-from sbp_back.range_server.ranges import RangeState, RangeTable
-from sbp_back.range_server.reconcile import Reconciled, reconcile
-from sbp_back.range_server.reporter import Reporter
-from sbp_back.range_server.store.index import StoredRange
 
 
 @pytest.fixture

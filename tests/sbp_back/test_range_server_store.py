@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ErrorCode, StoreError
-from sbp_back.model import (
+from sbp_back.files import Files
+from sbp_back.range_server.server import RangeServer, RangeServerOptions
+from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import (
     AppendRequest,
     Buffer,
     CreateRangeRequest,
@@ -31,9 +34,6 @@ from sbp_back.model import (
     SealRangeRequest,
     TrimStreamRequest,
 )
-from sbp_back.range_server.server import RangeServer, RangeServerOptions
-from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.range_server.store.files import Files
 
 OK = ErrorCode.OK
 SEGMENT = 256 * 1024

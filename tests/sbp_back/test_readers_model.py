@@ -19,9 +19,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from sbp_back.client import Client, StreamWriter
+from sbp_back.client.client import Client, StreamWriter
+from sbp_back.client.replica import TellOptions
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.model import (
+from sbp_back.range_server.fetches import FetchLimits
+from sbp_back.wire.model import (
     AppendRequest,
     FetchRequest,
     FetchResponse,
@@ -31,8 +33,6 @@ from sbp_back.model import (
     Request,
     SealRangeRequest,
 )
-from sbp_back.range_server.fetches import FetchLimits
-from sbp_back.replica import TellOptions
 from tests.sbp_back.truth_lab import PD, Link, World
 
 SERVERS = 2

@@ -9,15 +9,23 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sbp_back.carrier import Answer, Carrier, InProcessCarrier, TcpCarrier, TcpOptions, parse_address, tcp_connector
-from sbp_back.dialects import DIALECTS
 from sbp_back.document import messages as m
-from sbp_back.entry import pack_entry
 from sbp_back.errors import ConnectionLost, ErrorCode
-from sbp_back.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
-from sbp_back.handler import Reply
-from sbp_back.listener import Listener
-from sbp_back.model import (
+from sbp_back.transport.carrier import (
+    Answer,
+    Carrier,
+    InProcessCarrier,
+    TcpCarrier,
+    TcpOptions,
+    parse_address,
+    tcp_connector,
+)
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import Listener
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import GOAWAY_MAINTENANCE, RESPONSE_FLAGS, Frame, FrameReader, encode_frame
+from sbp_back.wire.model import (
     AppendRequest,
     AppendResponse,
     AppendResult,

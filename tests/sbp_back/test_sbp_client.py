@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from sbp_back.carrier import Answer, AnswerTo, InProcessCarrier
-from sbp_back.client import Client, ClientOptions, StreamWriter
-from sbp_back.control import ControlOptions
+from sbp_back.client.client import Client, ClientOptions, StreamWriter
+from sbp_back.client.control import ControlOptions
+from sbp_back.client.replica import MAX_ENTRY_PAYLOAD, RetryOptions
+from sbp_back.client.writer import WriterOptions
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, FencedError, NoSpace, SbpError
-from sbp_back.handler import Reply
-from sbp_back.model import (
+from sbp_back.transport.carrier import Answer, AnswerTo, InProcessCarrier
+from sbp_back.transport.handler import Reply
+from sbp_back.wire.model import (
     AppendRequest,
     AppendResponse,
     AppendResult,
@@ -40,8 +42,6 @@ from sbp_back.model import (
     SystemErrorResponse,
     TrimStreamRequest,
 )
-from sbp_back.replica import MAX_ENTRY_PAYLOAD, RetryOptions
-from sbp_back.writer import WriterOptions
 
 # --- small servers, written from the rules and not from the real ones ----------------------------------------------
 

@@ -12,16 +12,21 @@ from typing import TypeVar
 
 import pytest
 
-from sbp_back.carrier import Answer, Carrier, InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
-from sbp_back.client import Client, ClientOptions, StreamWriter
-from sbp_back.control import ControlOptions
-from sbp_back.dialects import DIALECTS
-from sbp_back.entry import entry_crc, pack_entry
+from sbp_back.client.client import Client, ClientOptions, StreamWriter
+from sbp_back.client.control import ControlOptions
+from sbp_back.client.writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
-from sbp_back.frame import crc32
-from sbp_back.handler import Handler
-from sbp_back.listener import Listener, ListenerOptions
-from sbp_back.model import (
+from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.range_server.server import RangeServer, RangeServerOptions
+from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Handler
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.wire.entry import entry_crc, pack_entry
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,
     AppendRequest,
@@ -59,11 +64,6 @@ from sbp_back.model import (
     TrimStreamRequest,
     UpdateStreamRequest,
 )
-from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
-from sbp_back.placement_driver.sqlite import SqliteState
-from sbp_back.range_server.server import RangeServer, RangeServerOptions
-from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.writer import WriterOptions
 from tests.sbp_back.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.dialects.v01 import DialectV01
-from sbp_back.model import Opcode
+from sbp_back.document.v01 import DialectV01
+from sbp_back.wire.model import Opcode
 from tests.sbp_back.document_lab import running
 
 ROOT = Path(__file__).parents[2]

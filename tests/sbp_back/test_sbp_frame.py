@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.frame import (
+from sbp_back.wire.frame import (
     FRAME_OVERHEAD,
     MAX_FRAME_LENGTH,
     RESPONSE_FLAGS,

@@ -17,9 +17,14 @@ from flatbuffers.table import Table as FbTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbp_back import model as m
-from sbp_back.dialects import DIALECTS
-from sbp_back.dialects.v02 import (
+from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.wire import model as m
+from sbp_back.wire.entry import META, PREFIX_BYTES, TELLING_PREFIX_BYTES, entry_crc, pack_entry, parse_entries
+from sbp_back.wire.flat import Table
+from sbp_back.wire.frame import SYSTEM_ERROR_FLAGS, crc32
+from sbp_back.wire.model import Entry, Opcode, Status
+from sbp_back.wire.v02 import (
     MAX_REQUEST_HEADER,
     REQUESTS,
     RESPONSES,
@@ -32,11 +37,6 @@ from sbp_back.dialects.v02 import (
     unpack_append_response,
     unpack_fetch_request,
 )
-from sbp_back.entry import META, PREFIX_BYTES, TELLING_PREFIX_BYTES, entry_crc, pack_entry, parse_entries
-from sbp_back.errors import DecodeError, ErrorCode, SbpError
-from sbp_back.flat import Table
-from sbp_back.frame import SYSTEM_ERROR_FLAGS, crc32
-from sbp_back.model import Entry, Opcode, Status
 
 DIALECT = DIALECTS["sbp-0.2"]
 
@@ -405,7 +405,7 @@ def test_fields_of_later_schemas_are_skipped() -> None:
     builder.PrependUOffsetTRelativeSlot(8, key, 0)
     builder.PrependInt64Slot(11, 5, -1)
     builder.Finish(builder.EndObject())
-    from sbp_back.dialects.v02 import RANGE
+    from sbp_back.wire.v02 import RANGE
 
     assert RANGE.read(bytes(builder.Output())) == m.RangeInfo(stream_id=5)
 

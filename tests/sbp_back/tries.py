@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sbp_back.client import StreamWriter
+from sbp_back.client.client import StreamWriter
 from sbp_back.errors import SbpError
 
 

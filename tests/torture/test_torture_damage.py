@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torture_damage as damage
 
-from sbp_back.frame import crc32
 from sbp_back.range_server.store.format import (
     BLOCK,
     RECORD,
@@ -21,6 +20,7 @@ from sbp_back.range_server.store.format import (
     encode_group,
     encode_segment_header,
 )
+from sbp_back.wire.frame import crc32
 
 SALT = 77
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbp_back.frame import crc32
+from sbp_back.files import Files
 from sbp_back.range_server.store.checkpoint import checkpoint_files, decode
-from sbp_back.range_server.store.files import Files
 from sbp_back.range_server.store.format import BLOCK, RECORD, RecordType, decode_segment_header, encode_group
 from sbp_back.range_server.store.scan import Group, SegmentScanner
+from sbp_back.wire.frame import crc32
 
 KINDS = ("nothing", "garbage", "torn header", "torn body", "body without header", "group of an earlier use")
 

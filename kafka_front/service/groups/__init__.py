@@ -15,7 +15,7 @@ from .service import GroupService
 from .settings import GroupSettings
 
 if TYPE_CHECKING:
-    from bridges.config import KafkaSettings
+    from bridges.node.config import KafkaSettings
     from kafka_front.service.core import KafkaService
 
 __all__ = ["GroupService", "GroupSettings", "group_settings", "register"]

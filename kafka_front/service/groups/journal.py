@@ -20,7 +20,7 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 
 
 class GroupStore(Protocol):
-    """The part of :class:`bridges.progress.FrontProgress` that keeps a front's groups."""
+    """The part of :class:`bridges.catalog.progress.FrontProgress` that keeps a front's groups."""
 
     async def load_groups(self) -> dict[str, bytes]: ...
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.catalog.progress import Committed, GroupHeld, Place
 from bridges.errors import LogError
-from bridges.progress import Committed, GroupHeld, Place
 from kafka_front.dispatch import Registry
 from kafka_front.service.turns import Once, in_turns
 from kafka_front.wire.apis import ApiKey

@@ -12,9 +12,9 @@ from typing import Protocol
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.catalog import Topic
-from bridges.group_view import GroupSummary
-from bridges.progress import Committed, GroupHeld, Place
+from bridges.catalog.group_view import GroupSummary
+from bridges.catalog.progress import Committed, GroupHeld, Place
+from bridges.catalog.topics import Topic
 
 from . import codes
 from .group import Group, GroupState
@@ -30,7 +30,7 @@ _SLICE = 2000
 
 
 class Positions(GroupStore, Protocol):
-    """What is used of :class:`bridges.progress.FrontProgress`."""
+    """What is used of :class:`bridges.catalog.progress.FrontProgress`."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +54,7 @@ class Positions(GroupStore, Protocol):
 
 
 class Topics(Protocol):
-    """What is used of :class:`bridges.catalog.Catalog`."""
+    """What is used of :class:`bridges.catalog.topics.Catalog`."""
 
     @property
     def topics(self) -> Mapping[str, Topic]: ...

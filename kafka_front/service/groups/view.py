@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bridges.group_view import GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
 
 from .embedded import EmbeddedFormatError, assigned_partitions
 from .group import Group, GroupState, Member
@@ -23,7 +23,7 @@ def summary_of(group_id: str, group: Group | None) -> GroupSummary:
 
 
 class LiveGroups:
-    """The groups that Kafka clients joined; see :class:`bridges.group_view.GroupDirectory`."""
+    """The groups that Kafka clients joined; see :class:`bridges.catalog.group_view.GroupDirectory`."""
 
     def __init__(self, groups: Mapping[str, Group], space: str) -> None:
         self.space = space

@@ -12,10 +12,10 @@ from pathlib import Path
 from struct import Struct
 
 from sbp_back.errors import DecodeError
-from sbp_back.frame import crc32
-from sbp_back.model import Buffer
-from sbp_back.range_server.store.files import Files, write_file_durably
+from sbp_back.files import Files, write_file_durably
 from sbp_back.range_server.store.index import StoredRange, StoredStream, StoreState
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer
 
 _MAGIC = b"ANBRCKP\1"
 _HEADER = Struct("<8sQQQQQ")

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import TypeAlias
 
 from sbp_back.errors import DecodeError, StoreVersionError
-from sbp_back.frame import crc32
-from sbp_back.model import Buffer
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer
 
 BLOCK = 4096
 """Alignment of groups, and size of the segment header, in bytes."""

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from sbp_back.errors import StoreLocked, StoreVersionError
-from sbp_back.range_server.store.files import Files, read_range, write_all
+from sbp_back.files import Files, read_range, write_all
 from sbp_back.range_server.store.format import BLOCK, FORMAT_VERSION, decode_segment_header
 from sbp_back.range_server.store.options import StoreOptions
 

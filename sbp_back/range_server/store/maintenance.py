@@ -11,10 +11,9 @@ import os
 from collections.abc import Callable
 
 from sbp_back.errors import StoreCorrupt, StoreError
-from sbp_back.model import Entry
+from sbp_back.files import read_range
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
-from sbp_back.range_server.store.files import read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
 from sbp_back.range_server.store.index import StoredRange
@@ -23,6 +22,7 @@ from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.writer import Control, Copies, Item
+from sbp_back.wire.model import Entry
 
 
 class Maintenance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sbp_back.range_server.store.files import Files
+from sbp_back.files import Files
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbp_back.range_server.store.files import is_disk_full, write_all
+from sbp_back.files import is_disk_full, write_all
 from sbp_back.range_server.store.format import BLOCK, SegmentHeader, encode_segment_header
 from sbp_back.range_server.store.options import KIB, StoreOptions
 from sbp_back.range_server.store.segment import Segment, segment_path

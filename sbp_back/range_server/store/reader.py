@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sbp_back.entry import parse_entries
 from sbp_back.errors import DecodeError, StoreCorrupt
-from sbp_back.frame import crc32
-from sbp_back.model import Entry
-from sbp_back.range_server.store.files import Files
+from sbp_back.files import Files
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.range_server.store.segment import Segment
+from sbp_back.wire.entry import parse_entries
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Entry
 
 MAX_ENTRIES = 4096
 """Entries one read returns at most: small ones cost by their number, not by their bytes."""

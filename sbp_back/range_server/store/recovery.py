@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.files import Files, read_range, write_all
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
-from sbp_back.range_server.store.files import Files, read_range, write_all
 from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex, load_index, write_index
 from sbp_back.range_server.store.index import Run, StoredRange, StoreState

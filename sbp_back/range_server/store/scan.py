@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sbp_back.range_server.store.files import Files, read_range
+from sbp_back.files import Files, read_range
 from sbp_back.range_server.store.format import (
     BLOCK,
     GROUP_MAGIC,

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbp_back.range_server.store.files import Files
+from sbp_back.files import Files
 from sbp_back.range_server.store.format import BLOCK
 
 if TYPE_CHECKING:

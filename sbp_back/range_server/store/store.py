@@ -14,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from sbp_back.entry import entry_crc
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
-from sbp_back.model import Entry
+from sbp_back.files import is_disk_full, make_directories, read_range
 from sbp_back.range_server.store import reader
-from sbp_back.range_server.store.files import is_disk_full, make_directories, read_range
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.idxfile import host_is_supported
 from sbp_back.range_server.store.inbox import Inbox
@@ -34,6 +32,8 @@ from sbp_back.range_server.store.replay import apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
 from sbp_back.range_server.store.writer import SMALL_BYTES, Append, Control, Copies, Done, Group, Item, Roll, WalWriter
+from sbp_back.wire.entry import entry_crc
+from sbp_back.wire.model import Entry
 
 logger = logging.getLogger(__name__)
 

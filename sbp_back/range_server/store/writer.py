@@ -21,9 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import cast
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
-from sbp_back.frame import crc32
-from sbp_back.model import Buffer, Entry
-from sbp_back.range_server.store.files import Files, is_disk_full
+from sbp_back.files import Files, is_disk_full
 from sbp_back.range_server.store.format import (
     BLOCK,
     FLAG_NOT_FLUSHED,
@@ -39,6 +37,8 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
 from sbp_back.range_server.store.segment import Segment
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer, Entry
 
 logger = logging.getLogger(__name__)
 

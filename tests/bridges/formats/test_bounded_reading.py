@@ -19,7 +19,7 @@ from bridges.errors import BatchInvalid, DecompressedTooLarge
 from bridges.formats import compression, kafka
 from bridges.formats.compression import PIECE, Compression, compress, decompress, inflate
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode, heads, iterate, slices
-from bridges.records import Buffer, Record
+from bridges.formats.records import Buffer, Record
 from tests.fuzz import fuzz_records
 
 LIMIT = 1 << 20

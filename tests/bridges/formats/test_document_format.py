@@ -10,7 +10,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, StoredFormat, Translator, decode, format_of
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat, iterate
-from bridges.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch
 from sbp_back.document.batch import FORMAT_FLAG, DocumentRecord, encode_batch, set_base_offset
 
 FORMAT = DocumentFormat()

@@ -16,7 +16,7 @@ from bridges.errors import BatchCorrupt, BatchInvalid, CompressionUnsupported, D
 from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.compression import Compression, compress, decompress
 from bridges.formats.kafka import check_batch, encode, iterate, parse_header, set_log_append_time, stamp
-from bridges.records import Record, StoredBatch
+from bridges.formats.records import Record, StoredBatch
 
 CODECS = list(Compression)
 

@@ -9,7 +9,7 @@ import pytest
 from bridges.errors import BatchInvalid
 from bridges.formats import FormatId, Translator
 from bridges.formats.kafka import check_batch, iterate
-from bridges.records import StoredBatch
+from bridges.formats.records import StoredBatch
 from bridges.sliced import SlicedWorks
 from sbp_back.document.batch import DocumentRecord, encode_batch
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from benchmarks.kafka_broker import KafkaBroker
-from bridges.catalog import PartitionInfo, Topic
-from bridges.progress import Progress
-from bridges.schema import MIGRATIONS
-from bridges.sql import Database
+from bridges.catalog.progress import Progress
+from bridges.catalog.schema import MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.catalog.topics import PartitionInfo, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.groups import admin, codes, membership, offsets

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bridges.barrier import Barrier
-from bridges.catalog import PartitionInfo, Topic
+from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.progress import Committed, Progress
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.catalog.topics import PartitionInfo, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
-from bridges.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
-from bridges.progress import Committed, Progress
-from bridges.schema import APPLICATION_ID, MIGRATIONS
-from bridges.sql import Database
 from kafka_front.service.groups import GroupService, GroupSettings, codes
 from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.group import JoinReply, SyncReply

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from sbp_back.model import Buffer
 from sbp_back.range_server.store import Files
+from sbp_back.wire.model import Buffer
 
 SECTOR = 512
 

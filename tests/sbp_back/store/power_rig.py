@@ -14,8 +14,8 @@ from random import Random
 from typing import Any
 
 from sbp_back.errors import StoreError
-from sbp_back.model import Entry
 from sbp_back.range_server.store import Store, StoreOptions
+from sbp_back.wire.model import Entry
 from tests.sbp_back.store.power_loss import Disk, Image, RecordingFiles, Step, steps_of, write_image
 from tests.sbp_back.store.store_harness import KIB, entry_bytes, make_entry, small_options
 

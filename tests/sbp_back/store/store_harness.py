@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sbp_back.entry import pack_entry
 from sbp_back.errors import StoreError
-from sbp_back.model import Buffer, Entry
 from sbp_back.range_server.store import Files, Store, StoreOptions
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Buffer, Entry
 
 KIB = 1024
 

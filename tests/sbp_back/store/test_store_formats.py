@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbp_back.errors import DecodeError, StoreVersionError
-from sbp_back.frame import crc32
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.format import (
     BLOCK,
@@ -24,6 +23,7 @@ from sbp_back.range_server.store.format import (
     group_size,
 )
 from sbp_back.range_server.store.idxfile import SegmentIndex, encode_index
+from sbp_back.wire.frame import crc32
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)

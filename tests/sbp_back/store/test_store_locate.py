@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbp_back.entry import pack_entry
-from sbp_back.model import Entry
 from sbp_back.range_server.store import index
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.model import Entry
 from tests.sbp_back.store.store_harness import Driver, make_entry
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbp_back.errors import StoreError
-from sbp_back.model import Entry
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.range_server.store.checkpoint import checkpoint_files
+from sbp_back.wire.model import Entry
 from tests.sbp_back.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
 STREAMS = st.integers(1, 3)

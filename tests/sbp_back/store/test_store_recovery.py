@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from sbp_back.errors import StoreCorrupt
-from sbp_back.model import Buffer, Entry
 from sbp_back.range_server.store import Files, Store
 from sbp_back.range_server.store.checkpoint import checkpoint_files
 from sbp_back.range_server.store.format import BLOCK
+from sbp_back.wire.model import Buffer, Entry
 from tests.sbp_back.store.store_harness import KIB, Driver, entry_bytes, make_entry, small_options
 
 
@@ -509,7 +509,7 @@ async def test_a_copy_of_the_log_inside_an_entry_is_not_taken_for_the_log(tmp_pa
         begin = driver.store._log.active.used
         prefix = make_entry(1, 1).prefix
         padding = b"." * (2 * BLOCK - (48 + 56 + len(prefix)))
-        from sbp_back.entry import pack_entry
+        from sbp_back.wire.entry import pack_entry
 
         await driver.append(pack_entry(1, 0, 0, 1, 1, 0, padding + backup))
         crashed = driver.crash_copy(tmp_path / "crashed")

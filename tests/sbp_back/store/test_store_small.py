@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from sbp_back.errors import DiskFull, StoreError, StoreFailed
-from sbp_back.model import Buffer
 from sbp_back.range_server.store import StoreOptions, writer
+from sbp_back.wire.model import Buffer
 from tests.sbp_back.store.store_harness import KIB, Driver, FaultyFiles, entry_bytes, make_entry, small_options
 
 LOOP = "loop"

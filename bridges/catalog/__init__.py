@@ -1,0 +1,1 @@
+"""Topics, their names and configuration, committed positions, and the database that keeps them."""

@@ -1,0 +1,55 @@
+"""Configuration of groups and of client metrics as Kafka's admin tools see it.
+
+Names, types and defaults are those of Kafka 4.2. They are for kinds of groups and for metrics that Anabranch does not
+offer, so they are told and cannot be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bridges.catalog.config_types import ConfigDef, ConfigType, table
+
+
+def _fixed(name: str, kind: ConfigType, default: str, doc: str) -> ConfigDef:
+    return ConfigDef(name, kind, default, doc, dynamic=False, honoured=False)
+
+
+GROUP_CONFIGS: Mapping[str, ConfigDef] = table(
+    *(
+        definition
+        for kind in ("consumer", "share", "streams")
+        for definition in (
+            _fixed(
+                f"{kind}.heartbeat.interval.ms", ConfigType.INT, "5000", "Milliseconds between heartbeats of a member."
+            ),
+            _fixed(
+                f"{kind}.session.timeout.ms",
+                ConfigType.INT,
+                "45000",
+                "Milliseconds without a heartbeat after which a member is taken for dead.",
+            ),
+        )
+    ),
+    _fixed("share.auto.offset.reset", ConfigType.STRING, "latest", "Where a new share group begins to read."),
+    _fixed("share.isolation.level", ConfigType.STRING, "read_uncommitted", "Which records a share group sees."),
+    _fixed(
+        "share.record.lock.duration.ms",
+        ConfigType.INT,
+        "30000",
+        "Milliseconds for which a member of a share group has a record for itself.",
+    ),
+    _fixed(
+        "streams.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        "3000",
+        "Milliseconds the first rebalance of a streams group waits for more members.",
+    ),
+    _fixed("streams.num.standby.replicas", ConfigType.INT, "0", "Standby copies of a streams group's state."),
+)
+
+CLIENT_METRICS_CONFIGS: Mapping[str, ConfigDef] = table(
+    _fixed("interval.ms", ConfigType.INT, "300000", "Milliseconds between two reports of a client."),
+    _fixed("match", ConfigType.LIST, "", "Which clients report."),
+    _fixed("metrics", ConfigType.LIST, "", "Which metrics they report."),
+)

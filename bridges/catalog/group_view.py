@@ -1,0 +1,78 @@
+"""Consumer groups as people look at them: what a front tells the console and the command line about its groups.
+
+A front tells who is in a group and who reads what. Committed positions belong to all fronts
+(bridges/catalog/progress.py), so the node adds them, and the lag, itself (bridges/console/groups.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+CONSUMERS = "consumers"
+"""The space of groups that read topics and are called by a plain name: Kafka's consumer groups, YDB's consumers."""
+
+GroupName = tuple[str, str]
+"""Space and name of a group (see :mod:`bridges.catalog.progress`)."""
+
+
+@dataclass(slots=True, frozen=True)
+class GroupMemberView:
+    """A member and the (topic, partition) pairs it reads; ``partitions`` is None if its assignment is opaque to us."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[tuple[str, int], ...] | None
+
+
+@dataclass(slots=True, frozen=True)
+class GroupSummary:
+    """One line of a list of groups; ``kind`` is the protocol's name for the sort of group."""
+
+    group_id: str
+    kind: str
+    state: str
+    protocol_type: str
+    members: int
+
+
+@dataclass(slots=True, frozen=True)
+class GroupView:
+    """Everything a front knows about one of its groups; ``protocol`` is how its members share the partitions."""
+
+    summary: GroupSummary
+    generation: int
+    protocol: str
+    leader: str | None
+    members: tuple[GroupMemberView, ...]
+
+
+class GroupDirectory(Protocol):
+    """The groups that live in a front: those clients joined through it.
+
+    Groups of which there are but committed positions are none of them. Looking at groups changes nothing.
+    """
+
+    @property
+    def space(self) -> str:
+        """Whose names the groups have (see :mod:`bridges.catalog.progress`): fronts of one space mean the same
+        group."""
+        ...
+
+    def summaries(self) -> list[GroupSummary]:
+        """All groups, in any order."""
+        ...
+
+    def view(self, group_id: str) -> GroupView | None:
+        """One group, None if there is no such group."""
+        ...
+
+
+def records_behind(committed: int, start: int, end: int) -> int:
+    """Records a group has still to read in a partition that keeps the offsets from ``start`` to before ``end``.
+
+    Records that are no longer there do not count, which is where this differs from ``kafka-consumer-groups``.
+    """
+    return max(0, end - max(committed, start))

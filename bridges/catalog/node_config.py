@@ -1,0 +1,293 @@
+"""Configuration of a node as Kafka's admin tools see it: broker-level keys, their types, defaults and meaning here.
+
+Names, types and defaults are those of Kafka 4.2; the sentences are ours. Listed are the keys that decide topic
+defaults (all of them may be changed while the node runs) and those that describe this node's limits and behaviour
+(read-only: they come from its settings). Keys of parts that Anabranch does not have are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bridges.catalog.config_types import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigSource,
+    ConfigType,
+    ConfigValue,
+    InvalidConfig,
+    between,
+    one_of,
+    table,
+)
+from bridges.catalog.topic_config import TOPIC_CONFIGS, cluster_defaults
+
+
+def _topic_defaults() -> list[ConfigDef]:
+    """For every node-level synonym of a topic key the definition that belongs to it."""
+    definitions: dict[str, ConfigDef] = {}
+    for topic in TOPIC_CONFIGS.values():
+        for place, synonym in enumerate(topic.synonyms):
+            scaled = synonym.scale != 1
+            default = topic.default if place == 0 and len(topic.synonyms) == 1 else None
+            unit = {60_000: "minutes", 3_600_000: "hours"}.get(synonym.scale)
+            doc = f"Default of the topic configuration {topic.name}{f', in {unit}' if unit else ''}. {topic.doc}"
+            definitions[synonym.name] = ConfigDef(
+                synonym.name,
+                ConfigType.INT if scaled else topic.type,
+                _HOURS.get(synonym.name, default),
+                doc,
+                between(-1, LONG_MAX // synonym.scale) if scaled else topic.check,
+                dynamic=not scaled and synonym.name != "log.flush.scheduler.interval.ms",
+                honoured=topic.honoured,
+            )
+    return list(definitions.values())
+
+
+# Where several keys mean the same, the coarsest carries the default, as in Kafka.
+_HOURS = {"log.retention.hours": "168", "log.roll.hours": "168", "log.roll.jitter.hours": "0"}
+_HOURS["log.flush.scheduler.interval.ms"] = str(LONG_MAX)
+
+
+def _fixed(
+    name: str, kind: ConfigType, default: str | None, doc: str, check: Any = None, honoured: bool = True
+) -> ConfigDef:
+    return ConfigDef(name, kind, default, doc, check, dynamic=False, honoured=honoured)
+
+
+NODE_CONFIGS: Mapping[str, ConfigDef] = table(
+    *_topic_defaults(),
+    _fixed("advertised.listeners", ConfigType.LIST, None, "Addresses told to clients."),
+    _fixed("authorizer.class.name", ConfigType.STRING, "", "Who decides what a client may do; empty: everybody may."),
+    _fixed(
+        "auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        "Whether a topic that is asked for is created with default settings.",
+    ),
+    _fixed(
+        "auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true", "Whether leadership moves by itself.", None, False
+    ),
+    _fixed("broker.id", ConfigType.INT, "-1", "Number of this node."),
+    _fixed("broker.rack", ConfigType.STRING, None, "Where this node stands, for clients that prefer near nodes."),
+    _fixed(
+        "connection.failed.authentication.delay.ms",
+        ConfigType.INT,
+        "100",
+        "Milliseconds before a connection that failed to authenticate is closed.",
+        between(0),
+    ),
+    _fixed(
+        "connections.max.idle.ms", ConfigType.LONG, "600000", "Milliseconds after which an idle connection is closed."
+    ),
+    _fixed(
+        "connections.max.reauth.ms",
+        ConfigType.LONG,
+        "0",
+        "Milliseconds after which a client must authenticate again; 0: never.",
+    ),
+    _fixed(
+        "default.replication.factor",
+        ConfigType.INT,
+        "1",
+        "Replicas a topic reports when its creator does not say.",
+        None,
+        False,
+    ),
+    _fixed("delete.topic.enable", ConfigType.BOOLEAN, "true", "Whether topics may be deleted."),
+    _fixed(
+        "fetch.max.bytes",
+        ConfigType.INT,
+        "57671680",
+        "Most bytes one fetch is answered with, unless a single batch is larger.",
+        between(1024),
+    ),
+    _fixed(
+        "group.consumer.assignors",
+        ConfigType.LIST,
+        "uniform,range",
+        "Assignors offered to groups that leave assignment to the node.",
+    ),
+    _fixed(
+        "group.consumer.heartbeat.interval.ms",
+        ConfigType.INT,
+        "5000",
+        "Milliseconds between heartbeats of a member.",
+        between(1),
+    ),
+    _fixed(
+        "group.consumer.max.size", ConfigType.INT, str(INT_MAX), "Most members of a group of the new kind.", between(1)
+    ),
+    _fixed(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Between which kinds of group a group may move.",
+        None,
+        False,
+    ),
+    _fixed(
+        "group.consumer.session.timeout.ms",
+        ConfigType.INT,
+        "45000",
+        "Milliseconds without a heartbeat after which a member is taken for dead.",
+        between(1),
+    ),
+    _fixed(
+        "group.coordinator.rebalance.protocols",
+        ConfigType.LIST,
+        "classic,consumer,streams",
+        "Kinds of group this node serves.",
+    ),
+    _fixed(
+        "group.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        "3000",
+        "Milliseconds the first rebalance of an empty group waits for more members.",
+    ),
+    _fixed(
+        "group.max.session.timeout.ms",
+        ConfigType.INT,
+        "1800000",
+        "Longest session timeout a member may ask for, in ms.",
+    ),
+    _fixed("group.max.size", ConfigType.INT, str(INT_MAX), "Most members of a group.", between(1)),
+    _fixed("group.min.session.timeout.ms", ConfigType.INT, "6000", "Shortest session timeout a member may ask for."),
+    _fixed("inter.broker.listener.name", ConfigType.STRING, None, "Listener that nodes use among themselves."),
+    _fixed(
+        "listener.security.protocol.map",
+        ConfigType.STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "Which kind of connection each listener takes.",
+    ),
+    _fixed("listeners", ConfigType.LIST, "PLAINTEXT://:9092", "Addresses this node listens on."),
+    _fixed("log.cleaner.backoff.ms", ConfigType.LONG, "15000", "Milliseconds between looks for logs to compact."),
+    _fixed("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Whether compacted topics are compacted."),
+    _fixed("log.cleaner.threads", ConfigType.INT, "1", "Workers that compact.", between(0), False),
+    _fixed("log.dir", ConfigType.LIST, "/tmp/kafka-logs", "Directory of the data, when log.dirs is not set."),
+    _fixed("log.dirs", ConfigType.LIST, None, "Directory of the data."),
+    _fixed(
+        "log.retention.check.interval.ms",
+        ConfigType.LONG,
+        "300000",
+        "Milliseconds between two looks for records that may go.",
+        between(1),
+    ),
+    _fixed("max.connections", ConfigType.INT, str(INT_MAX), "Most connections of this node.", between(0)),
+    _fixed("max.connections.per.ip", ConfigType.INT, str(INT_MAX), "Most connections of one address.", between(0)),
+    _fixed(
+        "max.incremental.fetch.session.cache.slots", ConfigType.INT, "1000", "Most fetch sessions kept.", between(0)
+    ),
+    _fixed("node.id", ConfigType.INT, None, "Number of this node.", between(0)),
+    _fixed("num.io.threads", ConfigType.INT, "8", "Threads that serve requests.", between(1), False),
+    _fixed("num.network.threads", ConfigType.INT, "3", "Threads that serve connections.", between(1), False),
+    _fixed(
+        "num.partitions",
+        ConfigType.INT,
+        "1",
+        "Partitions of a topic whose creator does not say.",
+        between(1),
+    ),
+    _fixed("num.recovery.threads.per.data.dir", ConfigType.INT, "2", "Threads that recover data.", between(1), False),
+    _fixed("num.replica.fetchers", ConfigType.INT, "1", "Threads that copy from other nodes.", between(1), False),
+    _fixed("offset.metadata.max.bytes", ConfigType.INT, "4096", "Longest text a consumer may attach to a position."),
+    _fixed(
+        "offsets.retention.check.interval.ms",
+        ConfigType.LONG,
+        "600000",
+        "Milliseconds between two looks for positions that may go.",
+        between(1),
+    ),
+    _fixed(
+        "offsets.retention.minutes",
+        ConfigType.INT,
+        "10080",
+        "Minutes for which positions of a group without members are kept.",
+        between(1),
+    ),
+    _fixed("offsets.topic.num.partitions", ConfigType.INT, "50", "Shares of the groups.", between(1), False),
+    _fixed("offsets.topic.replication.factor", ConfigType.SHORT, "3", "Replicas of positions.", between(1), False),
+    _fixed("process.roles", ConfigType.LIST, None, "What this node does."),
+    _fixed(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        "86400000",
+        "Milliseconds after which an idle producer's sequence numbers are forgotten.",
+        between(1),
+    ),
+    _fixed("queued.max.requests", ConfigType.INT, "500", "Requests that may wait.", between(1), False),
+    _fixed("replica.fetch.max.bytes", ConfigType.INT, "1048576", "Bytes copied at a time.", between(0), False),
+    _fixed(
+        "replica.lag.time.max.ms", ConfigType.LONG, "30000", "Lag at which a replica counts as behind.", None, False
+    ),
+    _fixed("request.timeout.ms", ConfigType.INT, "30000", "Milliseconds a request between nodes may take."),
+    _fixed("sasl.enabled.mechanisms", ConfigType.LIST, "GSSAPI", "Ways in which clients may authenticate."),
+    _fixed(
+        "security.inter.broker.protocol",
+        ConfigType.STRING,
+        "PLAINTEXT",
+        "Kind of connection between nodes.",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    _fixed("socket.listen.backlog.size", ConfigType.INT, "50", "Connections that may wait to be taken.", between(1)),
+    _fixed("socket.receive.buffer.bytes", ConfigType.INT, "102400", "Receive buffer of a connection.", None, False),
+    _fixed("socket.request.max.bytes", ConfigType.INT, "104857600", "Largest request accepted, in bytes.", between(1)),
+    _fixed("socket.send.buffer.bytes", ConfigType.INT, "102400", "Send buffer of a connection.", None, False),
+    _fixed("ssl.client.auth", ConfigType.STRING, "none", "Whether clients must show a certificate."),
+    _fixed(
+        "transaction.max.timeout.ms",
+        ConfigType.INT,
+        "900000",
+        "Longest transaction a producer may ask for.",
+        between(1),
+    ),
+    _fixed("transaction.state.log.num.partitions", ConfigType.INT, "50", "Shares of transactions.", between(1), False),
+    _fixed(
+        "transaction.state.log.replication.factor",
+        ConfigType.SHORT,
+        "3",
+        "Replicas of transactions.",
+        between(1),
+        False,
+    ),
+    _fixed(
+        "transactional.id.expiration.ms",
+        ConfigType.INT,
+        "604800000",
+        "Milliseconds after which an unused transactional id is forgotten.",
+        between(1),
+    ),
+)
+
+
+def validate_changes(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Check changes of dynamic keys (None removes) and return them in stored form. Raises InvalidConfig."""
+    checked: dict[str, str | None] = {}
+    for key, value in changes.items():
+        definition = NODE_CONFIGS.get(key)
+        if definition is None:
+            raise InvalidConfig(f"{key!r} is not a node configuration")
+        if not definition.dynamic:
+            raise InvalidConfig(f"{key} cannot be changed while the node runs")
+        checked[key] = None if value is None else definition.canonical(value)
+    return checked
+
+
+def resolve(key: str, dynamic: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:
+    """The effective value of a node-level key. Raises InvalidConfig for an unknown key."""
+    definition = NODE_CONFIGS.get(key)
+    if definition is None:
+        raise InvalidConfig(f"{key!r} is not a node configuration")
+    found: list[tuple[str, str | None, ConfigSource]] = []
+    if key in dynamic:
+        found.append((key, dynamic[key], ConfigSource.DYNAMIC_NODE))
+    if key in (shared := cluster_defaults(dynamic, static)):
+        found.append((key, shared[key], ConfigSource.DYNAMIC_DEFAULT))
+    if key in static:
+        found.append((key, static[key], ConfigSource.STATIC_NODE))
+    if definition.default is not None:
+        found.append((key, definition.default, ConfigSource.DEFAULT))
+    value, source = (found[0][1], found[0][2]) if found else (None, ConfigSource.DEFAULT)
+    return ConfigValue(definition, value, source, found)

@@ -1,0 +1,96 @@
+"""Which placement driver the streams of a node's topics live in; no other one is taken for it.
+
+Stream ids are small numbers, and those of two placement drivers overlap: topics of a node that was pointed at another
+one would be read from, and written to, other people's streams.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import structlog
+
+from bridges.catalog.sql import Database
+from bridges.errors import LogError
+from sbp_back.errors import StoreError
+from sbp_back.wire.identity import Call, ask_who
+
+_log = structlog.get_logger("anabranch.backend")
+
+_STRANGER = (
+    "this is a placement driver that does not say which one it is, so it is none of Anabranch's, and believing what "
+    "others and their range servers answer would lose acknowledged data: lead the node to its own (sbp.pd), or set "
+    "sbp.flavor=elastic-stream if it is one of elastic-stream's"
+)
+
+
+class StreamHome:
+    """Compares a placement driver with the one that the node's database names.
+
+    A node that has no streams takes another one; one that got its streams before placement drivers told who they are
+    takes the first that tells. ``strangers``: whether one that is not Anabranch's may be used, because the client is
+    made for such. ``refusal``: why the placement driver that was met last is none for this node. ``identity``: of the
+    one that is; empty until it was met, or when it tells none.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.strangers = False
+        self.refusal: str | None = None
+        self.identity = ""
+
+    async def introduce(self, call: Call) -> str | None:
+        """Why the placement driver that ``call`` asks is not to be used; see ``sbp_back.transport.carrier.Introduce``.
+        Raises ``SbpError`` when it does not say who it is."""
+        who = await ask_who(call)
+        if not who.ours and not self.strangers:
+            refusal: str | None = _STRANGER
+        else:
+            try:
+                refusal = await self._check(who.identity)
+            except LogError as error:
+                return f"which placement driver the topics are in cannot be told: {error}"
+        if refusal is not None and refusal != self.refusal:
+            _log.error("the placement driver is none for this node: partitions are unavailable", reason=refusal)
+        self.refusal = refusal
+        return refusal
+
+    async def require(self, identity: str) -> None:
+        """For one that is known without asking (empty: it never tells). Raises StoreError, or an error of the
+        database."""
+        refusal = await self._check(identity)
+        if refusal is not None:
+            raise StoreError(refusal)
+
+    async def _check(self, identity: str) -> str | None:
+        known = await self._db.run(lambda connection: _settle(connection, identity))
+        if known == identity:
+            self.identity = identity
+            return None
+        who = f"placement driver {identity}" if identity else "a placement driver that does not say which one it is"
+        return (
+            f"this is {who}, but the topics of this node are in placement driver {known}: streams of the same numbers "
+            "are other data there; lead the node back to its own (sbp.mode, sbp.pd), or give it an empty directory"
+        )
+
+
+def _settle(connection: sqlite3.Connection, identity: str) -> str:
+    """The placement driver of the node's streams, which is ``identity`` from now on if none was known or needed."""
+    row = connection.execute("SELECT identity FROM placement_driver").fetchone()
+    known = "" if row is None else str(row[0])
+    if known == identity or (known and _has_streams(connection)):
+        return known
+    # These are found by number, too. Those of a node whose home was never told are its own.
+    if known:
+        for table in ("partition_snapshots", "log_starts", "left_streams"):
+            connection.execute(f"DELETE FROM {table}")
+    connection.execute("DELETE FROM placement_driver")
+    if identity:
+        connection.execute("INSERT INTO placement_driver VALUES (1, ?)", (identity,))
+    return identity
+
+
+def _has_streams(connection: sqlite3.Connection) -> bool:
+    """Whether the database names a stream, or one is being made."""
+    tables = ("partitions", "doomed_streams", "stream_intents")
+    return any(connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)

@@ -1,0 +1,302 @@
+"""How far consumers have read: committed positions of every front's groups, and what a front keeps about a group.
+
+A group is known by its space and its name. Protocols that mean the same group by the same name use the same space, and
+that is how they share positions: a Kafka consumer group and a YDB consumer of one name are both in ``CONSUMERS``. A
+protocol whose groups are something else takes a space of its own, and meets nobody there.
+
+What is shared still has an owner. A position belongs to the front that committed it last, and only that front may let
+it expire. A group's state belongs to the front that stored it, by (front, space, group); as long as it is there, that
+front *holds* the group, and no other one can expire or delete any of the group's positions. These rules are kept here,
+in the database's own thread, and not left to the fronts: what a front believes about a group may be out of date.
+
+Reads are answered from memory; commits return once they are durable. Commits of different callers that wait at the
+same time share one flush (bridges/catalog/sql.py).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from bridges.catalog.group_view import CONSUMERS, GroupName
+from bridges.catalog.sql import Database
+from bridges.errors import LogError
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class GroupHeld(LogError):
+    """Another protocol's consumers use the group: its positions are not this front's to delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed position: the offset of the next record to read.
+
+    ``leader_epoch`` and ``metadata`` are given back as they came (-1 and "" when unknown). ``commit_ms`` is when it
+    was committed and ``expire_ms`` when it may be forgotten (-1: by the group's own retention), both since the epoch.
+    ``front`` committed it; :meth:`FrontProgress.commit` fills it in.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = -1
+    expire_ms: int = -1
+    front: str = field(default="", compare=False)
+
+
+_Positions = dict[GroupName, dict[Place, Committed]]
+_EMPTY: Mapping[Place, Committed] = MappingProxyType({})
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Progress:
+    """Committed positions by group, topic and partition. Call :meth:`load` before anything else.
+
+    Looking is for everybody; what changes anything goes through :meth:`front`.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._groups: _Positions = {}
+        self._holders: dict[GroupName, set[str]] = {}
+        # How many positions each group has in a topic: deleting one must not look at all positions there are.
+        self._readers: dict[str, dict[GroupName, int]] = {}
+
+    async def load(self) -> None:
+        """Read all positions into memory."""
+
+        def read(
+            connection: sqlite3.Connection,
+        ) -> tuple[dict[GroupName, dict[Place, Committed]], list[tuple[str, str, str]]]:
+            groups: _Positions = {}
+            for space, group, topic, partition, *rest in connection.execute(
+                "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
+                "FROM positions"
+            ):
+                groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
+            return groups, list(connection.execute("SELECT front, space, grp FROM groups"))
+
+        self._groups, held = await self._db.run(read)
+        self._holders = {}
+        for front, space, group in held:
+            self._holders.setdefault((space, group), set()).add(front)
+        self._readers = {}
+        for name, positions in self._groups.items():
+            for topic, _ in positions:
+                self._count(topic, name, 1)
+
+    def front(self, front: str, space: str = CONSUMERS) -> FrontProgress:
+        """What the front of that name sees and may do; ``space`` says with whom it shares its groups."""
+        return FrontProgress(self, front, space)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def committed(self, name: GroupName, topic: str, partition: int) -> Committed | None:
+        """The durable position of a group in a partition."""
+        positions = self._groups.get(name)
+        return None if positions is None else positions.get((topic, partition))
+
+    def names(self) -> list[GroupName]:
+        """Groups that have committed positions."""
+        return list(self._groups)
+
+    def of_group(self, name: GroupName) -> Mapping[Place, Committed]:
+        """All positions of a group (a live view; empty for an unknown group)."""
+        positions = self._groups.get(name)
+        return _EMPTY if positions is None else MappingProxyType(positions)
+
+    def holders(self, name: GroupName) -> Iterable[str]:
+        """Fronts that keep a state of the group."""
+        return self._holders.get(name, _NOBODY)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def forget_topic(self, topic: str) -> None:
+        """Forget every group's positions in a topic."""
+        await self._db.run(lambda connection: erase_topic(connection, topic))
+        self.topic_gone(topic)
+
+    def topic_gone(self, topic: str) -> None:
+        """Forget a topic in memory, after :func:`erase_topic` did so in the database."""
+        for name in list(self._readers.get(topic, ())):
+            self._forget(name, [place for place in self._groups[name] if place[0] == topic])
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def _store(self, name: GroupName, positions: Iterable[tuple[str, int, Committed]]) -> None:
+        stored = self._groups.setdefault(name, {})
+        for topic, partition, committed in positions:
+            if (topic, partition) not in stored:
+                self._count(topic, name, 1)
+            stored[topic, partition] = committed
+
+    def _forget(self, name: GroupName, places: Iterable[Place]) -> None:
+        positions = self._groups.get(name)
+        if positions is None:
+            return
+        for place in places:
+            if positions.pop(place, None) is not None:
+                self._count(place[0], name, -1)
+        if not positions:
+            del self._groups[name]
+
+    def _count(self, topic: str, name: GroupName, change: int) -> None:
+        readers = self._readers.setdefault(topic, {})
+        left = readers.get(name, 0) + change
+        if left:
+            readers[name] = left
+            return
+        del readers[name]
+        if not readers:
+            del self._readers[topic]
+
+
+class FrontProgress:
+    """Progress as one front sees it: the groups of its space, by name."""
+
+    def __init__(self, progress: Progress, front: str, space: str) -> None:
+        self.name = front
+        self.space = space
+        self._all = progress
+        self._db = progress._db
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def committed(self, group: str, topic: str, partition: int) -> Committed | None:
+        """The durable position of a group in a partition."""
+        return self._all.committed((self.space, group), topic, partition)
+
+    def groups(self) -> list[str]:
+        """Groups that have committed positions."""
+        return [group for space, group in self._all._groups if space == self.space]
+
+    def of_group(self, group: str) -> Mapping[Place, Committed]:
+        """All positions of a group (a live view; empty for an unknown group)."""
+        return self._all.of_group((self.space, group))
+
+    def held_elsewhere(self, group: str) -> bool:
+        """Whether another front keeps a state of the group."""
+        return any(front != self.name for front in self._all.holders((self.space, group)))
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None:
+        """Store positions; all of them are durable when this returns. Raises an error of the database."""
+        if not positions:
+            return
+        space, front = self.space, self.name
+
+        # There may be any number of them, and the event loop need not turn them into rows.
+        def write(connection: sqlite3.Connection) -> list[tuple[str, int, Committed]]:
+            connection.executemany(
+                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
+                    for topic, index, c in positions
+                ),
+            )
+            return [
+                (topic, index, Committed(c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front))
+                for topic, index, c in positions
+            ]
+
+        self._all._store((space, group), await self._db.run(write))
+
+    async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
+        """Forget a group's positions in ``places``, or all of them, whoever committed them.
+
+        Raises GroupHeld if another front keeps a state of the group; nothing is deleted then.
+        """
+        name = (self.space, group)
+        rows = None if places is None else [(*name, topic, partition) for topic, partition in places]
+
+        def write(connection: sqlite3.Connection) -> None:
+            if self._is_held(connection, group):
+                raise GroupHeld(f"group {group!r} is in use through another protocol")
+            if rows is None:
+                connection.execute("DELETE FROM positions WHERE space = ? AND grp = ?", name)
+            else:
+                connection.executemany(
+                    "DELETE FROM positions WHERE space = ? AND grp = ? AND topic = ? AND partition = ?", rows
+                )
+
+        await self._db.run(write)
+        gone = list(self._all.of_group(name)) if rows is None else [(topic, partition) for *_, topic, partition in rows]
+        self._all._forget(name, gone)
+
+    async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int:
+        """Forget those of a group's positions that are still as they were ``seen``; returns how many went.
+
+        Only this front's own go, and none of them while another front holds the group: a position may be old to those
+        who committed it, and dear to those who read on from it.
+        """
+        space, front = self.space, self.name
+        rows = [(space, group, *place, front, c.offset, c.commit_ms) for place, c in seen.items() if c.front == front]
+
+        def write(connection: sqlite3.Connection) -> list[Place]:
+            if self._is_held(connection, group):
+                return []
+            return [
+                (row[2], row[3])
+                for row in rows
+                if connection.execute(
+                    "DELETE FROM positions WHERE space = ? AND grp = ? AND topic = ? AND partition = ? AND front = ? "
+                    "AND offset = ? AND commit_ms = ?",
+                    row,
+                ).rowcount
+            ]
+
+        if not rows:
+            return 0
+        gone = await self._db.run(write)
+        self._all._forget((space, group), gone)
+        return len(gone)
+
+    def _is_held(self, connection: sqlite3.Connection, group: str) -> bool:
+        found = connection.execute(
+            "SELECT 1 FROM groups WHERE space = ? AND grp = ? AND front <> ? LIMIT 1", (self.space, group, self.name)
+        )
+        return found.fetchone() is not None
+
+    # --- what the front keeps about groups --------------------------------------------------------------------------
+
+    async def load_groups(self) -> dict[str, bytes]:
+        """Everything this front stored with :meth:`save_group`, by group."""
+        own = (self.name, self.space)
+        return await self._db.run(
+            lambda connection: dict(
+                connection.execute("SELECT grp, state FROM groups WHERE front = ? AND space = ?", own)
+            )
+        )
+
+    async def save_group(self, group: str, state: bytes | None) -> None:
+        """Store this front's state of a group, opaque here; None removes it. Durable when this returns.
+
+        While it is stored, this front holds the group.
+        """
+        key = (self.name, self.space, group)
+
+        def write(connection: sqlite3.Connection) -> None:
+            if state is None:
+                connection.execute("DELETE FROM groups WHERE front = ? AND space = ? AND grp = ?", key)
+            else:
+                connection.execute("INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?)", (*key, state))
+
+        await self._db.run(write)
+        holders = self._all._holders
+        if state is not None:
+            holders.setdefault((self.space, group), set()).add(self.name)
+        elif (held := holders.get((self.space, group))) is not None:
+            held.discard(self.name)
+            if not held:
+                del holders[self.space, group]
+
+
+def erase_topic(connection: sqlite3.Connection, topic: str) -> None:
+    """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
+    connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))

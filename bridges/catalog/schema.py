@@ -1,0 +1,139 @@
+"""Tables of the node's database (``node.db``), as a list of migrations.
+
+Never change a migration that was released: append one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+APPLICATION_ID = 0x416E6162
+"""Marks the file as ours (the letters ``Anab``)."""
+
+
+def _version_1(connection: sqlite3.Connection) -> None:
+    for statement in (
+        # Single values: cluster id, counters.
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
+        """CREATE TABLE topics (
+            name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, created_ms INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE partitions (
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            idx INTEGER NOT NULL,
+            stream_id INTEGER NOT NULL UNIQUE,
+            PRIMARY KEY (topic, idx)
+        ) STRICT, WITHOUT ROWID""",
+        """CREATE TABLE topic_config (
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            key TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (topic, key)
+        ) STRICT, WITHOUT ROWID""",
+        # What other protocols call a topic; a name belongs to one topic.
+        """CREATE TABLE topic_names (
+            protocol TEXT NOT NULL,
+            name TEXT NOT NULL,
+            topic TEXT NOT NULL REFERENCES topics (name) ON DELETE CASCADE,
+            PRIMARY KEY (protocol, name)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX topic_names_by_topic ON topic_names (topic)",
+        "CREATE TABLE node_config (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID",
+        # Written before streams are created and removed together with the commit of what they were created for: a
+        # row found at start means that streams from first_stream_id on may belong to nobody.
+        """CREATE TABLE stream_intents (
+            id INTEGER PRIMARY KEY, first_stream_id INTEGER NOT NULL, count INTEGER NOT NULL
+        ) STRICT""",
+        # Streams nobody refers to any more, whose data must still be deleted.
+        "CREATE TABLE doomed_streams (stream_id INTEGER PRIMARY KEY) STRICT",
+        # Consumer positions, and what each front keeps about a group.
+        """CREATE TABLE positions (
+            grp TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            partition INTEGER NOT NULL,
+            offset INTEGER NOT NULL,
+            leader_epoch INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
+            commit_ms INTEGER NOT NULL,
+            expire_ms INTEGER NOT NULL,
+            PRIMARY KEY (grp, topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX positions_by_topic ON positions (topic)",
+        "CREATE TABLE groups (grp TEXT PRIMARY KEY, state BLOB NOT NULL) STRICT, WITHOUT ROWID",
+    ):
+        connection.execute(statement)
+
+
+def _version_2(connection: sqlite3.Connection) -> None:
+    # Derived state of partition logs, so that opening one need not read it from its start.
+    connection.execute(
+        """CREATE TABLE partition_snapshots (
+            stream_id INTEGER PRIMARY KEY, log_offset INTEGER NOT NULL, state BLOB NOT NULL
+        ) STRICT"""
+    )
+
+
+def _version_3(connection: sqlite3.Connection) -> None:
+    # The placement driver that stream ids in the other tables are of (bridges/catalog/pd_identity.py): one row or none.
+    connection.execute(
+        "CREATE TABLE placement_driver (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL) STRICT"
+    )
+
+
+def _version_4(connection: sqlite3.Connection) -> None:
+    # Groups get a space, positions and states a front (bridges/catalog/progress.py). Until now there was one front.
+    for statement in (
+        "ALTER TABLE positions RENAME TO former_positions",
+        """CREATE TABLE positions (
+            space TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            partition INTEGER NOT NULL,
+            offset INTEGER NOT NULL,
+            leader_epoch INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
+            commit_ms INTEGER NOT NULL,
+            expire_ms INTEGER NOT NULL,
+            front TEXT NOT NULL,
+            PRIMARY KEY (space, grp, topic, partition)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO positions SELECT 'consumers', *, 'kafka' FROM former_positions",
+        "DROP TABLE former_positions",
+        "CREATE INDEX positions_by_topic ON positions (topic)",
+        "ALTER TABLE groups RENAME TO former_groups",
+        """CREATE TABLE groups (
+            front TEXT NOT NULL,
+            space TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            state BLOB NOT NULL,
+            PRIMARY KEY (space, grp, front)
+        ) STRICT, WITHOUT ROWID""",
+        "INSERT INTO groups SELECT 'kafka', 'consumers', * FROM former_groups",
+        "DROP TABLE former_groups",
+    ):
+        connection.execute(statement)
+
+
+def _version_5(connection: sqlite3.Connection) -> None:
+    # Where partitions begin of which the backend does not know it (bridges/log/log_starts.py).
+    connection.execute("CREATE TABLE log_starts (stream_id INTEGER PRIMARY KEY, start INTEGER NOT NULL) STRICT")
+    # Streams of deleted topics that the backend cannot delete: they are left there with their data.
+    connection.execute("CREATE TABLE left_streams (stream_id INTEGER PRIMARY KEY) STRICT")
+
+
+def _version_6(connection: sqlite3.Connection) -> None:
+    # Offsets that cannot be read and that an operator has declared lost: readers find a gap there
+    # (bridges/log/skips.py).
+    connection.execute(
+        """CREATE TABLE skipped_offsets (
+            stream_id INTEGER NOT NULL,
+            first_offset INTEGER NOT NULL,
+            end_offset INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            skipped_ms INTEGER NOT NULL,
+            PRIMARY KEY (stream_id, first_offset)
+        ) STRICT, WITHOUT ROWID"""
+    )
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6)

@@ -1,0 +1,712 @@
+"""Which topics there are: partitions and their SBP streams, names in every protocol, configuration, and counters.
+
+Everything is kept in memory and changed in memory only after the change is durable in the node's database. Creating is
+crash-safe: an intent is written, then the SBP streams are made, then topic and end of the intent are one commit. A
+crash in between leaves streams that belong to nobody; the intent tells the next start where to look for them.
+Deleting commits first and deletes the streams afterwards, as often as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from bridges.barrier import Barrier
+from bridges.catalog import node_config, topic_config
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.names import check_topic_name, collision_key, derived_names
+from bridges.catalog.sql import Database
+from bridges.errors import LogError, LogUnavailable
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.wire.identity import new_identity
+from sbp_back.wire.model import RangeInfo, StreamInfo
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("anabranch.catalog")
+
+_PROBE_MISSES = 64
+"""Stream ids without a stream after which the search for streams of an unfinished creation ends."""
+_DELETE_CONCURRENCY = 32
+_RETRY_FIRST_S = 1.0
+_RETRY_LAST_S = 60.0
+
+
+class TopicExists(LogError):
+    """A topic of that name exists, or is being created or deleted at this moment."""
+
+
+class TopicNotFound(LogError):
+    """There is no topic of that name."""
+
+
+class NameCollision(LogError):
+    """The name, or what another protocol would call the topic, is taken by a different topic."""
+
+
+class InvalidPartitions(LogError):
+    """The number of partitions is out of bounds, or smaller than it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition and the SBP stream that holds it."""
+
+    index: int
+    stream_id: int
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[PartitionInfo]
+    config: dict[str, str]
+    created_ms: int
+    names: dict[str, str] = field(default_factory=dict)
+
+
+class ChangeKind(Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    PARTITIONS = "partitions"
+    CONFIG = "config"
+    NODE_CONFIG = "node_config"
+
+
+class _Fate(Enum):
+    """What became of a stream that was to be deleted."""
+
+    GONE = "gone"
+    LATER = "later"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
+
+    kind: ChangeKind
+    topic: Topic | None = None
+
+
+class StreamClient(Protocol):
+    """What the catalog needs of the backend client."""
+
+    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo: ...
+    async def describe_stream(self, stream_id: int) -> StreamInfo: ...
+    async def delete_stream(self, stream_id: int) -> object: ...
+    async def list_ranges(self, stream_id: int) -> list[RangeInfo]: ...
+
+
+@dataclass(slots=True)
+class CatalogOptions:
+    """``owns_streams``: no other program makes streams in this placement driver, so an unfinished creation's may be
+    looked for by number. ``static`` is the node-level configuration that the node's settings give."""
+
+    replica: int = 1
+    ack_count: int = 1
+    owns_streams: bool = True
+    max_partitions_per_topic: int = 10_000
+    max_partitions: int = 100_000
+    static: Mapping[str, str] = field(default_factory=dict)
+
+
+class Catalog:
+    """The node's topics. Call :meth:`load` before anything else and :meth:`close` at the end.
+
+    Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that what other tables
+    know of it goes at the same instant. Functions in ``on_change`` are called on the loop after every change.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        client: StreamClient,
+        options: CatalogOptions | None = None,
+        erasers: Sequence[Callable[[sqlite3.Connection, str], None]] = (),
+        barrier: Barrier | None = None,
+    ) -> None:
+        self.options = options or CatalogOptions()
+        self.on_change: list[Callable[[Change], None]] = []
+        self.cluster_id = ""
+        self._db = db
+        self._client = client
+        self._erasers = tuple(erasers)
+        self._barrier = barrier or Barrier()
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self._by_name: dict[tuple[str, str], Topic] = {}
+        self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._node_config: dict[str, str] = {}
+        self._partitions = 0
+        self._top_stream = -1
+        self._doomed: set[int] = set()
+        self._left = 0
+        self._work: set[asyncio.Task[Any]] = set()
+        self._deleter: asyncio.Task[None] | None = None
+        self._deleter_wake = asyncio.Event()
+
+    # --- looking up -------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """Topics by canonical name (a live view)."""
+        return MappingProxyType(self._topics)
+
+    @property
+    def by_id(self) -> Mapping[uuid.UUID, Topic]:
+        """Topics by id (a live view)."""
+        return MappingProxyType(self._by_id)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return self._partitions
+
+    @property
+    def pending_deletions(self) -> int:
+        """Streams of deleted topics that the backend still has to delete."""
+        return len(self._doomed)
+
+    @property
+    def left_streams(self) -> int:
+        """Streams of deleted topics that the backend cannot delete: they stay there with their data."""
+        return self._left
+
+    def topic(self, name: str) -> Topic:
+        """The topic called ``name``. Raises TopicNotFound."""
+        found = self._topics.get(name)
+        if found is None:
+            raise TopicNotFound(f"there is no topic {name!r}")
+        return found
+
+    def by_name(self, protocol: str, name: str) -> Topic | None:
+        """The topic that ``protocol`` calls ``name``."""
+        return self._by_name.get((protocol, name))
+
+    def stream_of(self, topic: str, partition: int) -> int | None:
+        """The SBP stream of a partition, or None when there is no such partition."""
+        found = self._topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition].stream_id
+
+    def effective(self, topic: str, key: str) -> Any:
+        """A topic's effective configuration value, typed (see :func:`bridges.catalog.topic_config.effective`)."""
+        return topic_config.effective(key, self.topic(topic).config, self._node_config, self.options.static)
+
+    @property
+    def node_config(self) -> Mapping[str, str]:
+        """Node-level configuration set while running (a live view); see bridges/catalog/node_config.py for the keys."""
+        return MappingProxyType(self._node_config)
+
+    # --- start and end ----------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
+
+        def read(connection: sqlite3.Connection) -> tuple[list[tuple[int, int, int]], list[int]]:
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
+            for counter in ("next_epoch", "next_producer_id"):
+                connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
+            (self.cluster_id,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
+            self._read_topics(connection)
+            self._node_config = dict(connection.execute("SELECT key, value FROM node_config"))
+            intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
+            doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
+            (self._left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
+            return intents, doomed
+
+        intents, doomed = await self._db.run(read)
+        self._doomed.update(doomed)
+        self._top_stream = max(
+            (partition.stream_id for topic in self._topics.values() for partition in topic.partitions), default=-1
+        )
+        self._top_stream = max(self._top_stream, max(doomed, default=-1))
+        if intents:
+            await self._clean_intents(intents)
+        self._deleter = asyncio.create_task(self._delete_doomed(), name="catalog-deleter")
+
+    async def close(self) -> None:
+        """Finish changes under way; streams not deleted yet are left to the next start."""
+        while self._work:
+            await asyncio.wait(self._work)
+        if self._deleter is not None:
+            self._deleter.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._deleter
+            self._deleter = None
+
+    def _read_topics(self, connection: sqlite3.Connection) -> None:
+        for name, topic_id, created_ms in connection.execute("SELECT name, topic_id, created_ms FROM topics"):
+            self._topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms)
+        for name, index, stream_id in connection.execute("SELECT topic, idx, stream_id FROM partitions ORDER BY idx"):
+            self._topics[name].partitions.append(PartitionInfo(index, stream_id))
+        for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
+            self._topics[name].config[key] = value
+        for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
+            self._topics[name].names[protocol] = other
+        for topic in self._topics.values():
+            self._index(topic)
+
+    def _index(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._taken[collision_key(topic.name)] = topic.name
+        self._partitions += len(topic.partitions)
+        for protocol, other in topic.names.items():
+            self._by_name[protocol, other] = topic
+
+    def _unindex(self, topic: Topic) -> None:
+        del self._topics[topic.name]
+        del self._by_id[topic.topic_id]
+        self._partitions -= len(topic.partitions)
+        for protocol, other in topic.names.items():
+            del self._by_name[protocol, other]
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    def check_new_topic(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """Raise what :meth:`create_topic` would raise for these arguments before it touches anything."""
+        self._checked(name, partitions, config, names)
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """Create a topic; when this returns, it is durable and ready for appends.
+
+        ``names`` are what other protocols call it, where that differs from the derived names. A caller that is
+        cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions,
+        InvalidConfig, LogUnavailable (backend) or an error of the database.
+        """
+        stored_config, all_names = self._checked(name, partitions, config, names)
+        topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names)
+        self._taken[collision_key(name)] = name
+        for protocol, other in all_names.items():
+            self._by_name[protocol, other] = topic
+        return await self._shielded(self._create(topic, partitions))
+
+    def _checked(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str] | None,
+        names: Mapping[str, str] | None,
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        check_topic_name(name)
+        taken = self._taken.get(collision_key(name))
+        if taken == name:
+            state = "exists" if name in self._topics else "is being created or deleted"
+            raise TopicExists(f"topic {name!r} {state}")
+        if taken is not None:
+            raise NameCollision(f"topic {name!r} and the existing {taken!r} differ only in '.' and '_'")
+        if not 1 <= partitions <= self.options.max_partitions_per_topic:
+            limit = self.options.max_partitions_per_topic
+            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions}")
+        self._check_total(partitions)
+        all_names = derived_names(name)
+        all_names.update(names or {})
+        for protocol, other in all_names.items():
+            owner = self._by_name.get((protocol, other))
+            if owner is not None:
+                raise NameCollision(f"{protocol} would call topic {name!r} {other!r}, as it calls {owner.name!r}")
+        return topic_config.validate(config or {}), all_names
+
+    def _check_total(self, more: int) -> None:
+        if self._partitions + more > self.options.max_partitions:
+            raise InvalidPartitions(
+                f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
+            )
+
+    async def _create(self, topic: Topic, partitions: int) -> Topic:
+        try:
+
+            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+                connection.execute(
+                    "INSERT INTO topics VALUES (?, ?, ?)", (topic.name, topic.topic_id.bytes, topic.created_ms)
+                )
+                _insert_partitions(connection, topic.name, infos)
+                _insert_config(connection, topic.name, topic.config)
+                connection.executemany(
+                    "INSERT INTO topic_names VALUES (?, ?, ?)",
+                    [(protocol, other, topic.name) for protocol, other in topic.names.items()],
+                )
+
+            topic.partitions.extend(await self._with_streams(0, partitions, commit))
+        except BaseException:
+            del self._taken[collision_key(topic.name)]
+            for protocol, other in topic.names.items():
+                del self._by_name[protocol, other]
+            raise
+        self._index(topic)
+        self._tell_of_compaction(topic.name)
+        self._changed(Change(ChangeKind.CREATED, topic))
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic: when this returns nobody can find it, also after a crash. Its data goes in the background.
+
+        Raises TopicNotFound or an error of the database.
+        """
+        self.topic(name)
+        await self._shielded(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        async with self._changing(name) as topic:
+            # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
+            self._unindex(topic)
+
+            def commit(connection: sqlite3.Connection) -> None:
+                for eraser in self._erasers:
+                    eraser(connection, name)
+                connection.executemany(
+                    "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
+                )
+                connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+
+            try:
+                # Before its streams go, which the placement driver never takes back: the topic must not come back with
+                # the power.
+                await self._db.run(commit, flush=True)
+            except BaseException:
+                self._index(topic)
+                raise
+            del self._taken[collision_key(name)]
+            self._changed(Change(ChangeKind.DELETED, topic))
+            self._doom(partition.stream_id for partition in topic.partitions)
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        """Give a topic ``total`` partitions. Raises TopicNotFound, InvalidPartitions, LogUnavailable."""
+        self.check_partitions(name, total)
+        return await self._shielded(self._add_partitions(name, total))
+
+    def check_partitions(self, name: str, total: int) -> None:
+        """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
+        have = len(self.topic(name).partitions)
+        if total <= have:
+            raise InvalidPartitions(f"topic {name!r} has {have} partitions, and partitions cannot be taken away")
+        if total > self.options.max_partitions_per_topic:
+            limit = self.options.max_partitions_per_topic
+            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {total}")
+        self._check_total(total - have)
+
+    async def _add_partitions(self, name: str, total: int) -> Topic:
+        async with self._changing(name) as topic:
+            self.check_partitions(name, total)  # again: another change may have come first
+            have = len(topic.partitions)
+            infos = await self._with_streams(
+                have, total - have, lambda connection, new: _insert_partitions(connection, name, new)
+            )
+            topic.partitions.extend(infos)
+            self._partitions += len(infos)
+            self._changed(Change(ChangeKind.PARTITIONS, topic))
+            return topic
+
+    def check_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """The topic's configuration after ``changes`` (None removes a key). Raises TopicNotFound, InvalidConfig."""
+        merged = dict(self.topic(name).config)
+        for key, value in changes.items():
+            if value is not None:
+                merged[key] = value
+            elif key in topic_config.TOPIC_CONFIGS:
+                merged.pop(key, None)
+            else:
+                raise InvalidConfig(f"{key!r} is not a topic configuration")
+        return topic_config.validate(merged)
+
+    async def set_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        """Change a topic's configuration; None removes a key. Raises TopicNotFound, InvalidConfig."""
+        self.check_config(name, changes)
+        return await self._shielded(self._set_config(name, changes))
+
+    async def _set_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        async with self._changing(name) as topic:
+            config = self.check_config(name, changes)
+
+            def commit(connection: sqlite3.Connection) -> None:
+                connection.execute("DELETE FROM topic_config WHERE topic = ?", (name,))
+                _insert_config(connection, name, config)
+
+            await self._db.run(commit)
+            before = self.effective(name, "cleanup.policy")
+            topic.config = config
+            if self.effective(name, "cleanup.policy") != before:
+                self._tell_of_compaction(name)
+            self._changed(Change(ChangeKind.CONFIG, topic))
+            return topic
+
+    async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
+        """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
+        checked = node_config.validate_changes(changes)
+
+        def commit(connection: sqlite3.Connection) -> None:
+            for key, value in checked.items():
+                if value is None:
+                    connection.execute("DELETE FROM node_config WHERE key = ?", (key,))
+                else:
+                    connection.execute("INSERT OR REPLACE INTO node_config VALUES (?, ?)", (key, value))
+
+        await self._db.run(commit)
+        for key, value in checked.items():
+            if value is None:
+                self._node_config.pop(key, None)
+            else:
+                self._node_config[key] = value
+        self._changed(Change(ChangeKind.NODE_CONFIG))
+
+    def _tell_of_compaction(self, name: str) -> None:
+        policy = self.effective(name, "cleanup.policy")
+        if "compact" not in policy:
+            return
+        _log.warning(
+            "topics are not compacted yet: records that a later one of the same key replaces stay",
+            topic=name,
+            cleanup_policy=",".join(policy),
+            removed_by="time and size" if "delete" in policy else "nothing",
+        )
+
+    @asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[Topic]:
+        """Changes of one topic happen one after the other, those of different topics together."""
+        topic = self.topic(name)
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            if self._topics.get(name) is not topic:
+                raise TopicNotFound(f"topic {name!r} was deleted")
+            try:
+                yield topic
+            finally:
+                if name not in self._topics:
+                    # Whoever still waits for this lock finds the topic gone; a topic of the same name gets a new one.
+                    self._locks.pop(name, None)
+
+    def _changed(self, change: Change) -> None:
+        # The change is durable already: whoever made it, and the other listeners, must not miss it.
+        for callback in tuple(self.on_change):
+            self._barrier.call("catalog change", callback, change)
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._work.discard(task)
+        if not task.cancelled():
+            task.exception()  # it was raised in the caller, unless that was cancelled meanwhile
+
+    # --- counters ---------------------------------------------------------------------------------------------------
+
+    async def next_epoch(self) -> int:
+        """A number above every one given before in this data directory, also across crashes; the first is 0."""
+        return await self._count("next_epoch", 1)
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        """The first of ``count`` producer ids that nobody was given before."""
+        if count < 1:
+            raise ValueError("at least one producer id must be asked for")
+        return await self._count("next_producer_id", count)
+
+    async def _count(self, counter: str, step: int) -> int:
+        def advance(connection: sqlite3.Connection) -> int:
+            (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
+            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value + step, counter))
+            return int(value)
+
+        # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
+        return await self._db.run(advance, flush=True)
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    async def _with_streams(
+        self, first_index: int, count: int, commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None]
+    ) -> list[PartitionInfo]:
+        """Make ``count`` streams and call ``commit`` with them, so that a crash leaves either both or an intent."""
+        first_stream = self._top_stream + 1
+
+        def write_intent(connection: sqlite3.Connection) -> int:
+            cursor = connection.execute(
+                "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?)", (first_stream, count)
+            )
+            assert cursor.lastrowid is not None
+            return cursor.lastrowid
+
+        def end_intent(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
+
+        intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
+        options = self.options
+        made = await asyncio.gather(
+            *(self._client.create_stream(options.replica, options.ack_count) for _ in range(count)),
+            return_exceptions=True,
+        )
+        streams = [one.stream_id for one in made if isinstance(one, StreamInfo)]
+        self._top_stream = max([self._top_stream, *streams])
+        infos = [PartitionInfo(first_index + n, stream_id) for n, stream_id in enumerate(streams)]
+        failures = [one for one in made if isinstance(one, BaseException)]
+        try:
+            if failures:
+                raise failures[0]
+
+            def finish(connection: sqlite3.Connection) -> None:
+                commit(connection, infos)
+                end_intent(connection)
+
+            await self._db.run(finish)
+        except BaseException as error:
+
+            def give_up(connection: sqlite3.Connection) -> None:
+                connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
+                end_intent(connection)
+
+            with suppress(LogError):  # the intent stays then, and the next start looks for the streams
+                await self._db.run(give_up)
+                self._doom(streams)
+            if isinstance(error, SbpError):
+                raise LogUnavailable(f"the backend cannot create streams: {error}") from error
+            raise
+        return infos
+
+    async def _clean_intents(self, intents: list[tuple[int, int, int]]) -> None:
+        if not self.options.owns_streams:
+            # Other programs make streams there, too: what is unused may be theirs and is left alone.
+            _log.warning("streams of unfinished topic creations may remain in the backend", creations=len(intents))
+            orphans: list[int] = []
+        else:
+            try:
+                orphans = await self._find_orphans(min(first for _, first, _ in intents))
+            except SbpError as error:
+                _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
+                return
+
+        def commit(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR IGNORE INTO doomed_streams VALUES (?)", [(one,) for one in orphans])
+            connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
+
+        await self._db.run(commit)
+        self._doomed.update(orphans)
+        if orphans:
+            _log.info("found streams of unfinished topic creations", streams=len(orphans))
+
+    async def _find_orphans(self, first: int) -> list[int]:
+        """Streams from ``first`` on that exist, were never opened and belong to no topic."""
+        known = {partition.stream_id for topic in self._topics.values() for partition in topic.partitions}
+        orphans: list[int] = []
+        misses, stream_id = 0, first
+        while misses < _PROBE_MISSES or stream_id <= self._top_stream:
+            if stream_id not in known and stream_id not in self._doomed:
+                try:
+                    await self._client.describe_stream(stream_id)
+                    misses = 0
+                    if not await self._client.list_ranges(stream_id):
+                        orphans.append(stream_id)
+                except SbpError as error:
+                    if error.code != ErrorCode.NOT_FOUND:
+                        raise
+                    misses += 1
+            stream_id += 1
+        self._top_stream = max([self._top_stream, *orphans])
+        return orphans
+
+    def _doom(self, streams: Iterable[int]) -> None:
+        self._doomed.update(streams)
+        self._deleter_wake.set()
+
+    async def _delete_doomed(self) -> None:
+        delay = _RETRY_FIRST_S
+        while True:
+            if not self._doomed:
+                self._deleter_wake.clear()
+                await self._deleter_wake.wait()
+            waiting = sorted(self._doomed)
+            for start in range(0, len(waiting), _DELETE_CONCURRENCY):
+                try:
+                    await self._delete_batch(waiting[start : start + _DELETE_CONCURRENCY])
+                except Exception as error:  # noqa: BLE001 - logged, counted and tried again
+                    self._barrier.caught("stream deletion", error)
+            if self._doomed.isdisjoint(waiting):
+                delay = _RETRY_FIRST_S
+            else:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _RETRY_LAST_S)
+
+    async def _delete_batch(self, batch: list[int]) -> None:
+        results = await asyncio.gather(*(self._delete_stream(stream_id) for stream_id in batch))
+        gone = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is not _Fate.LATER]
+        left = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is _Fate.LEFT]
+
+        def commit(connection: sqlite3.Connection) -> int:
+            connection.executemany("INSERT OR IGNORE INTO left_streams VALUES (?)", left)
+            connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
+            (count,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
+            return int(count)
+
+        try:
+            self._left = await self._db.run(commit)
+        except LogError as error:
+            _log.warning("deleted streams could not be struck off the list", error=str(error))
+        else:
+            self._doomed.difference_update(stream_id for (stream_id,) in gone)
+            if left:
+                _log.warning(
+                    "streams of deleted topics stay in the backend, which cannot delete them: their space is not given "
+                    "back",
+                    streams=[stream_id for (stream_id,) in left],
+                    left_so_far=self._left,
+                )
+
+    async def _delete_stream(self, stream_id: int) -> _Fate:
+        try:
+            await self._client.delete_stream(stream_id)
+        except SbpError as error:
+            if error.code == ErrorCode.NOT_FOUND:
+                return _Fate.GONE
+            if error.code == ErrorCode.UNSUPPORTED_OPERATION:
+                return _Fate.LEFT
+            _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
+            return _Fate.LATER
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
+            self._barrier.caught("stream deletion", error, stream_id=stream_id)
+            return _Fate.LATER
+        return _Fate.GONE
+
+
+def _insert_partitions(connection: sqlite3.Connection, topic: str, infos: list[PartitionInfo]) -> None:
+    connection.executemany(
+        "INSERT INTO partitions VALUES (?, ?, ?)", [(topic, info.index, info.stream_id) for info in infos]
+    )
+
+
+def _insert_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
+    connection.executemany(
+        "INSERT INTO topic_config VALUES (?, ?, ?)", [(topic, key, value) for key, value in config.items()]
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

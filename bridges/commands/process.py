@@ -1,0 +1,137 @@
+"""A server in a process of its own: signals, draining, exit codes. What every such command shares."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
+from bridges.commands.common import fail
+from bridges.node.memory import keep_buffers
+
+if TYPE_CHECKING:
+    from bridges.node.config import Settings
+
+
+class Service(Protocol):
+    """What runs in the process. ``failure``: why it cannot go on, if so."""
+
+    @property
+    def failure(self) -> str | None: ...
+
+    async def start(self, ready_file: Path | None = None) -> None:
+        """Serve, and write the ready file. Cancelled when the process is told to stop meanwhile."""
+        ...
+
+    async def stop(self) -> None:
+        """Finish what is under way, and stop."""
+        ...
+
+    def hurry(self) -> None:
+        """Have a stop that is under way give up waiting."""
+        ...
+
+
+def run(
+    flags: Mapping[str, str],
+    file: Path | None,
+    make: Callable[[Settings, Callable[[str], None]], Service],
+    *,
+    ready: Path | None,
+) -> None:
+    """Run what ``make`` makes of the settings until SIGTERM or SIGINT; ends the process with an exit code if that is
+    not 0. ``make`` also gets what is to be called, with a sentence, when the service cannot go on."""
+    # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
+    gc.disable()
+    keep_buffers()
+    from bridges.node.config import SettingsError, load
+
+    try:
+        settings = load(flags, environ=os.environ, file=file).settings
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+
+    import structlog
+
+    from bridges.node import descriptors
+    from bridges.node import logging as log
+    from bridges.node.log_limit import LOG_LIMIT, tell_left_out
+    from sbp_back.errors import StoreError
+
+    LOG_LIMIT.lines = settings.logging.repeated_lines
+    log.configure(settings.logging.level, settings.logging.format)
+    settings, lowered = descriptors.fit(settings, descriptors.raise_limit())
+    if lowered is not None:
+        structlog.get_logger("anabranch").warning(lowered)
+    try:
+        failure = asyncio.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))
+    except (StoreError, OSError) as error:
+        fail(str(error), EXIT_CANNOT_START)
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+    finally:
+        tell_left_out(all_of_them=True)
+    if failure is not None:
+        fail(failure, EXIT_NODE_FAILED)
+
+
+async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
+    """Do ``work``, and tell meanwhile how many log lines were left out."""
+    from bridges.node.log_limit import PERIOD_SECONDS, tell_left_out
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            tell_left_out()
+
+    telling = asyncio.create_task(tell())
+    try:
+        return await work
+    finally:
+        telling.cancel()
+
+
+async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready: Path | None) -> str | None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    urgent = asyncio.Event()
+    failed: list[str] = []
+
+    def asked() -> None:
+        # A second signal says that waiting for requests in flight takes too long.
+        (urgent if stop.is_set() else stop).set()
+
+    def give_up(reason: str) -> None:
+        failed.append(reason)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    service = make(give_up)
+    starting = asyncio.ensure_future(service.start(ready))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()  # it stops again what it has started
+        await asyncio.wait({starting})
+        return failed[0] if failed else None
+    starting.result()
+    # What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
+    # (reference/kafka.md, section 6 rule 8).
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()
+    await stopping
+    draining = asyncio.ensure_future(service.stop())
+    hurrying = asyncio.ensure_future(urgent.wait())
+    await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    if not draining.done():
+        service.hurry()
+    await draining
+    hurrying.cancel()
+    return failed[0] if failed else service.failure

@@ -1,0 +1,76 @@
+"""The console address: one HTTP server for health, metrics, the JSON API and the web console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from bridges.console.errors import errors_as_json, own_pages_only
+from bridges.console.groups import GroupHandlers
+from bridges.console.records import FRONT, RecordHandlers
+from bridges.console.status import StatusHandlers
+from bridges.console.topics import TopicHandlers
+from bridges.net.address import Address
+from bridges.net.http_site import HttpSite
+
+if TYPE_CHECKING:
+    from bridges.node.assembly import Node
+
+_STATIC = Path(__file__).parent / "static"
+_MAX_BODY = 1024 * 1024
+"""Bytes of a JSON body; records are streamed and have no such limit."""
+
+
+class Console:
+    """The HTTP server of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._records = RecordHandlers(node)
+        limits = node.settings.limits
+        self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
+
+    async def start(self, address: Address) -> Address:
+        """Listen; returns the real address. Raises OSError."""
+        app = web.Application(middlewares=[self._measured, errors_as_json, own_pages_only], client_max_size=_MAX_BODY)
+        StatusHandlers(self._node).add_to(app)
+        TopicHandlers(self._node).add_to(app)
+        GroupHandlers(self._node).add_to(app)
+        self._records.add_to(app)
+        app.router.add_get("/", self._page)
+        app.router.add_static("/static/", _STATIC)
+        app.on_response_prepare.append(_ask_each_time)
+        return await self._site.start(app, address, handler_cancellation=True)
+
+    async def stop(self) -> None:
+        """End streams, finish requests, close connections."""
+        self._records.stop()
+        await self._site.stop()
+        self._records.close()
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        return web.FileResponse(_STATIC / "index.html")
+
+    @web.middleware
+    async def _measured(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        route = request.match_info.route.resource
+        kind = f"{request.method} {route.canonical}" if route is not None else "unknown"
+        counts = self._node.metrics.front(FRONT).kind(kind)
+        start = time.perf_counter()
+        response = await handler(request)
+        counts.done(time.perf_counter() - start, request.content_length or 0, max(0, response.content_length or 0))
+        if response.status >= 400:
+            counts.failed(str(response.status))
+        return response
+
+
+async def _ask_each_time(request: web.Request, response: web.StreamResponse) -> None:
+    """Have browsers ask whether a file has changed: after an upgrade page, script and style must be of one release."""
+    if isinstance(response, web.FileResponse):
+        response.headers["Cache-Control"] = "no-cache"

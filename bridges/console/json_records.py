@@ -1,0 +1,233 @@
+"""Records as lines of JSON: what the HTTP interface and the commands ``produce`` and ``tail`` exchange.
+
+A line is an object with any of ``key``, ``value``, ``headers``, ``partition``, ``timestamp``. Bytes that are UTF-8 are
+given as text in ``key`` and ``value``; others as base64 in ``key_base64`` and ``value_base64``, header values as an
+object ``{"base64": ...}``. A value that is a JSON number, list or object is stored as its JSON text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import json
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any
+
+from bridges.errors import LogError
+from bridges.formats.records import Record
+
+_KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
+_OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
+"""Keys that reading adds and writing ignores, so that what was read can be written again."""
+
+
+_LONG_LINE = 64 * 1024
+_MOST_VALUES = 100_000
+"""Values (numbers, texts, members of lists and objects) of a longer line: each costs a good part of a microsecond."""
+_NO_VALUE = bytes(set(range(256)) - set(b'",[{'))
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
+
+class BadLine(LogError):
+    """A line is not a record; the message says why."""
+
+
+def parse_line(line: bytes) -> tuple[Record, int | None]:
+    """The record of a line and the partition it asks for (None: by key). Raises BadLine."""
+    if len(line) > _LONG_LINE and _values(line) > _MOST_VALUES:
+        raise BadLine(f"more than {_MOST_VALUES} values in one line: give a large value as text")
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadLine("not a JSON object")
+    if unknown := sorted(document.keys() - _KEYS - _OUTPUT_ONLY):
+        raise BadLine(f"unknown field {unknown[0]!r}")
+    partition = _whole(document, "partition", None)
+    timestamp = _whole(document, "timestamp", -1)
+    assert timestamp is not None
+    record = Record(
+        _bytes(document, "key"), _bytes(document, "value"), _headers(document.get("headers")), max(-1, timestamp)
+    )
+    return record, partition
+
+
+def _values(line: bytes) -> int:
+    """About how many values a line of JSON has, told without making them; its texts are not looked into."""
+    left = line.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_VALUE)
+    strings = left.count(b'"') // 2
+    if strings > _MOST_VALUES:
+        return strings
+    return strings + sum(map(len, left.split(b'"')[::2]))
+
+
+def to_line(record: Record, partition: int) -> bytes:
+    """A record as one line of JSON, newline included."""
+    document: dict[str, Any] = {"partition": partition, "offset": record.offset}
+    if record.timestamp >= 0:
+        document["timestamp"] = record.timestamp
+    _put(document, "key", record.key)
+    _put(document, "value", record.value)
+    if record.headers:
+        document["headers"] = [[name, _header_value(value)] for name, value in record.headers]
+    return _json(document) + b"\n"
+
+
+_PIECE = 64 * 1024
+"""Bytes of a long record that are rendered at a time."""
+
+
+def line_parts(record: Record, partition: int) -> Iterator[bytes]:
+    """:func:`to_line` in pieces, empty ones among them, none of which takes long however long the record is."""
+    size = len(record.key or b"") + len(record.value or b"")
+    size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    if size <= _PIECE:
+        yield to_line(record, partition)
+        return
+    document: dict[str, Any] = {"partition": partition, "offset": record.offset}
+    if record.timestamp >= 0:
+        document["timestamp"] = record.timestamp
+    yield _json(document)[:-1]
+    for name, value in (("key", record.key), ("value", record.value)):
+        if value is None:
+            yield b',"%s":null' % name.encode()
+        elif (yield from _is_text(value)):
+            yield b',"%s":' % name.encode()
+            yield from _text_parts(value)
+        else:
+            yield b',"%s_base64":' % name.encode()
+            yield from _base64_parts(value)
+    if record.headers:
+        separator = b',"headers":['
+        for name, value in record.headers:
+            yield separator + b"["
+            yield from _text_parts(name.encode())
+            yield b","
+            if value is None:
+                yield b"null"
+            elif (yield from _is_text(value)):
+                yield from _text_parts(value)
+            else:
+                yield b'{"base64":'
+                yield from _base64_parts(value)
+                yield b"}"
+            yield b"]"
+            separator = b","
+        yield b"]"
+    yield b"}\n"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _pieces(data: bytes, size: int = _PIECE) -> Iterator[tuple[memoryview, bool]]:
+    """Pieces of ``data``, and whether each is the last; at least one."""
+    view = memoryview(data)
+    for start in range(0, max(len(view), 1), size):
+        yield view[start : start + size], start + size >= len(view)
+
+
+def _is_text(data: bytes) -> Generator[bytes, None, bool]:
+    decoder = _UTF8()
+    try:
+        for piece, last in _pieces(data):
+            decoder.decode(piece, last)
+            yield b""
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _text_parts(data: bytes) -> Iterator[bytes]:
+    decoder = _UTF8()
+    yield b'"'
+    for piece, last in _pieces(data):
+        yield _json(decoder.decode(piece, last))[1:-1]
+    yield b'"'
+
+
+def _base64_parts(data: bytes) -> Iterator[bytes]:
+    yield b'"'
+    for piece, _ in _pieces(data, _PIECE // 3 * 3):
+        yield base64.b64encode(piece)
+    yield b'"'
+
+
+def _whole(document: Mapping[str, Any], key: str, default: int | None) -> int | None:
+    value = document.get(key, default)
+    if value is default or value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 2**63:
+        raise BadLine(f"{key} is not a whole number in range")
+    return value
+
+
+def _bytes(document: Mapping[str, Any], key: str) -> bytes | None:
+    encoded = document.get(f"{key}_base64")
+    if encoded is not None:
+        if document.get(key) is not None:
+            raise BadLine(f"both {key} and {key}_base64 are given")
+        return _base64(encoded, f"{key}_base64")
+    return _text(document.get(key), key)
+
+
+def _text(value: Any, what: str) -> bytes | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadLine(f"{what} has half a surrogate pair, which is no character") from None
+
+
+def _base64(value: Any, what: str) -> bytes:
+    if not isinstance(value, str):
+        raise BadLine(f"{what} is not text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadLine(f"{what} is not base64") from None
+
+
+def _headers(value: Any) -> list[tuple[str, bytes | None]]:
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    elif isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+    ):
+        pairs = [(pair[0], pair[1]) for pair in value]
+    else:
+        raise BadLine("headers are neither an object nor a list of [name, value]")
+    headers: list[tuple[str, bytes | None]] = []
+    for name, content in pairs:
+        _text(name, "a header's name")
+        if isinstance(content, dict) and content.keys() == {"base64"}:
+            headers.append((name, _base64(content["base64"], f"header {name}")))
+        else:
+            headers.append((name, _text(content, f"header {name}")))
+    return headers
+
+
+def _put(document: dict[str, Any], key: str, value: bytes | None) -> None:
+    if value is None:
+        document[key] = None
+        return
+    try:
+        document[key] = value.decode()
+    except UnicodeDecodeError:
+        document[f"{key}_base64"] = base64.b64encode(value).decode()
+
+
+def _header_value(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

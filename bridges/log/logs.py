@@ -1,0 +1,444 @@
+"""All partition logs of one node: found by topic and partition, opened on first use, closed in order.
+
+Opening takes ownership (a newer epoch seals whoever wrote before), restores the latest snapshot and reads the headers
+of what was appended after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.barrier import Barrier
+from bridges.errors import LogError, LogUnavailable
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
+from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
+from bridges.log.partition_state import PartitionState
+from bridges.log.skips import Skips, next_after, past
+from bridges.log.snapshotter import SnapshotStore, Snapshotter
+from bridges.log.streams import unwrapped
+from bridges.log.tail_cache import Tail, TailCache
+from bridges.log.time_search import TimeSearch
+from bridges.sliced import SlicedWorks
+from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
+
+if TYPE_CHECKING:
+    from bridges.log.streams import Streams, Writer
+    from sbp_back.wire.model import Entry
+
+_log = structlog.get_logger("anabranch.logs")
+
+
+@dataclass(slots=True)
+class LogOptions:
+    """Limits of the partition logs of one node; see docs/operations.md."""
+
+    tail_cache_bytes: int = 32 * 1024 * 1024
+    snapshot_bytes: int = 64 * 1024 * 1024
+    max_producers_per_partition: int = 20_000
+    max_producers: int = 2_000_000
+    producer_idle_ms: int = 86_400_000
+    open_concurrency: int = 64
+    open_attempts: int = 5
+    rebuild_read_bytes: int = 1024 * 1024
+    retention_openings: int = 100
+    inflated_bytes: int = DEFAULT_LIMIT
+
+
+_BATCHES_AT_ONCE = 500
+"""Batches taken in, in one turn of the event loop, when a partition is rebuilt."""
+_LOGS_AT_ONCE = 200
+"""Logs looked at in one turn of the event loop by chores that look at all of them."""
+_REBUILT_SNAPSHOTS = 4
+"""A long rebuild saves what it has after so many times what asks for a snapshot, so that it need not begin again."""
+
+
+class Logs:
+    """The node's partition logs. ``next_epoch`` must give a number above every one it gave before, also after a crash.
+
+    ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition.
+    """
+
+    def __init__(
+        self,
+        client: Streams,
+        streams: Callable[[str, int], int | None],
+        snapshots: SnapshotStore,
+        next_epoch: Callable[[], Awaitable[int]],
+        options: LogOptions | None = None,
+        barrier: Barrier | None = None,
+        starts: StartStore | None = None,
+        works: SlicedWorks | None = None,
+        skips: Skips | None = None,
+    ) -> None:
+        self.options = options or LogOptions()
+        self.barrier = barrier or Barrier()
+        """What callbacks of requests raise, and openings unexpectedly, is logged and counted here."""
+        self.skips = skips or Skips()
+        self._client = client
+        self._streams = streams
+        self._snapshots = snapshots
+        self._snapshotter = Snapshotter(snapshots, self.barrier)
+        self._next_epoch = next_epoch
+        self._starts: StartStore = starts or StartsInMemory()
+        self._trims = Trims(client, self._starts)
+        self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._by_stream: dict[int, PartitionLog] = {}
+        self._cache = TailCache(self.options.tail_cache_bytes)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gate = asyncio.Semaphore(self.options.open_concurrency)
+        self.search = TimeSearch(works or SlicedWorks(), self.barrier, self.options.inflated_bytes)
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self._shared: set[int] = set()
+        self.epoch = -1
+        """The epoch of this run of the node; a partition that had to be opened again has a newer one of its own."""
+
+    async def start(self) -> None:
+        """Take this run's epoch."""
+        self.epoch = await self._next_epoch()
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition, whether or not it is open yet; None when there is no such partition."""
+        log = self._logs.get((topic, partition))
+        if log is None:
+            stream_id = self._streams(topic, partition)
+            if stream_id is None or self._closing:
+                return None
+            log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
+            self._logs[topic, partition] = self._by_stream[stream_id] = log
+        return log
+
+    def known(self, topic: str, partition: int) -> PartitionLog | None:
+        """The log of a partition that was used since the node started."""
+        return self._logs.get((topic, partition))
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The epoch the partition is, or would be, written in."""
+        log = self._logs.get((topic, partition))
+        return self.epoch if log is None or log.epoch < 0 else log.epoch
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        """Every log touched so far."""
+        return iter(list(self._logs.values()))
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cache.total
+
+    def topic_deleted(self, topic: str, partitions: Iterable[int]) -> None:
+        """Drop the logs of a topic that is no more."""
+        for partition in partitions:
+            log = self._logs.pop((topic, partition), None)
+            if log is not None:
+                self._by_stream.pop(log.stream_id, None)
+                log.delete()
+                self.skips.deleted(log.stream_id)
+
+    # --- what partition logs ask of their owner -----------------------------------------------------------------
+
+    @property
+    def client(self) -> Streams:
+        return self._client
+
+    def overtaken(self, stream_id: int, entries: list[Entry]) -> None:
+        """Another writer has appended ``entries`` to a stream that is a partition's."""
+        log = self._by_stream.get(stream_id)
+        if log is None:
+            return
+        # Once is enough: it may be with every batch from now on.
+        tell = _log.debug if stream_id in self._shared else _log.warning
+        self._shared.add(stream_id)
+        tell(
+            "another writer appends to this partition: it is not fenced in this dialect",
+            topic=log.topic,
+            partition=log.partition,
+            offset=entries[0].base_offset,
+        )
+        log.overtaken(entries)
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def opening(self, log: PartitionLog) -> None:
+        self._spawn(self._open(log))
+
+    def let_go(self, writer: Writer) -> None:
+        self._spawn(self._close_writer(writer))
+
+    async def _close_writer(self, writer: Writer) -> None:
+        try:
+            await writer.close()
+        except Exception as error:  # noqa: BLE001 - logged and counted; whoever opens the stream next fences it
+            self.barrier.caught("closing a writer", error)
+
+    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
+        return self._snapshotter.want(log)
+
+    async def trim(self, stream_id: int, offset: int) -> None:
+        await self._trims.trim(stream_id, offset)
+
+    def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
+        task = self._searches.get(log)
+        if task is None:
+            task = self._searches[log] = asyncio.ensure_future(self._raise_start(log, offset))
+            task.add_done_callback(lambda _: self._searches.pop(log, None))
+        return task
+
+    async def _raise_start(self, log: PartitionLog, offset: int) -> LogError | None:
+        try:
+            start, end = log.log_start_offset, log.high_watermark
+            first = await first_readable(self._client, log.stream_id, max(offset, start), end)
+            if first > start and log.is_open:
+                await self._give_up_below(log, start, first)
+                log.start_raised(first)
+                self._snapshotter.want(log)  # of the producers of what is gone the log tells nothing any more
+        except SbpError as error:
+            return LogUnavailable(f"{log.topic}-{log.partition}: {error}")
+        except LogError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered
+            self.barrier.caught("search for the log's start", error, topic=log.topic, partition=log.partition)
+            return LogUnavailable(f"{log.topic}-{log.partition}: unexpectedly, {type(error).__name__}")
+        return None
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, log: PartitionLog) -> None:
+        writer: Writer | None = None
+        try:
+            async with self._gate:
+                writer = await self._take(log)
+                rebuilt = await self._rebuild_what_is_left(log, writer)
+            if self._is_current(log):
+                log.opened(writer, rebuilt)
+                return
+            reason = "it was deleted"  # meanwhile; it has answered its callers itself
+        except (SbpError, LogError) as error:
+            reason = str(error)
+            _log.error("partition not opened", topic=log.topic, partition=log.partition, error=reason)
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered: the log must not stay as it is
+            reason = f"unexpectedly, {type(error).__name__}"
+            self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
+        if self._is_current(log):
+            log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
+        if writer is not None:
+            await self._close_writer(writer)
+
+    def _is_current(self, log: PartitionLog) -> bool:
+        return self._logs.get((log.topic, log.partition)) is log
+
+    async def _take(self, log: PartitionLog) -> Writer:
+        # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
+        epoch = self.epoch if log.epoch < 0 else await self._next_epoch()
+        attempts = self.options.open_attempts
+        while True:
+            try:
+                return await self._client.open(log.stream_id, epoch)
+            except FencedError:
+                attempts -= 1
+                if not attempts:
+                    raise
+                epoch = await self._next_epoch()
+
+    async def _rebuild_what_is_left(self, log: PartitionLog, writer: Writer) -> Rebuilt:
+        """As :meth:`_rebuild`, from the first offset that the backend still has."""
+        remembered = self._starts.of(log.stream_id)
+        if remembered > writer.next_offset:
+            await self._starts.lost(log.stream_id, writer.next_offset)
+            remembered = writer.next_offset
+        writer.start_offset = max(writer.start_offset, remembered)
+        while True:
+            try:
+                return await self._rebuild(log, writer)
+            except Reclaimed as error:
+                start = max(writer.start_offset, error.offset)
+                first = await first_readable(self._client, log.stream_id, start, writer.next_offset)
+                if first == start:
+                    raise  # it is readable after all: whoever asks next finds out
+                await self._give_up_below(log, writer.start_offset, first)
+                writer.start_offset = first
+
+    async def _give_up_below(self, log: PartitionLog, start: int, first: int) -> None:
+        await self._starts.save(log.stream_id, first)
+        _log.warning(
+            "the beginning of a partition is gone from the backend: its log starts later now",
+            topic=log.topic,
+            partition=log.partition,
+            log_start=first,
+            records_gone=first - start,
+        )
+
+    async def _rebuild(self, log: PartitionLog, writer: Writer) -> Rebuilt:
+        await self._snapshotter.settled(log)
+        state, snapshot_offset = await self._restored(log, writer)
+        start, end = writer.start_offset, writer.next_offset
+        skipped = await self.skips.within(log.stream_id, start, end)
+        position = past(skipped, max(start, snapshot_offset))
+        cost = taken_in = 0
+        save_at = step = self.options.snapshot_bytes * _REBUILT_SNAPSHOTS
+        while position < end:
+            entries: list[Entry] = await self._client.fetch_entries(
+                log.stream_id, position, self.options.rebuild_read_bytes, limit=next_after(skipped, position, end)
+            )
+            if not entries:
+                raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
+            for entry in unwrapped(entries):
+                if entry.end_offset > position:
+                    state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
+                    position = entry.end_offset
+                    cost += rebuild_cost(len(entry.payload))
+                    taken_in += 1
+                    if taken_in % _BATCHES_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
+            position = past(skipped, position)
+            await asyncio.sleep(0)
+            if cost >= save_at and position < end:
+                try:
+                    await self._snapshotter.save(log.stream_id, state.capture(position))
+                    snapshot_offset, cost = position, 0
+                except LogError as error:
+                    _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
+                save_at = cost + step
+        state.drop_before(start)
+        return Rebuilt(state, snapshot_offset, cost, skipped)
+
+    async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
+        """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
+        saved = await self._snapshots.load(log.stream_id)
+        if saved is None:
+            return PartitionState(self.options.max_producers_per_partition), -1
+        offset, data = saved
+        state = PartitionState(self.options.max_producers_per_partition)
+        try:
+            if offset > writer.next_offset:
+                raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
+            for _ in state.restoring(data, stale=offset < writer.start_offset):
+                await asyncio.sleep(0)
+            if not await self._is_of(log, writer, offset, state):
+                raise DecodeError("it is of another history of the log")
+        except DecodeError as error:
+            _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
+            # Before anything is appended: it must not be found again once the log has grown past its offset.
+            await self._snapshots.forget(log.stream_id)
+            return PartitionState(self.options.max_producers_per_partition), -1
+        return state, offset
+
+    async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
+        """Whether the log has, just below ``offset``, the batch that ``state`` saw there."""
+        if offset <= writer.start_offset:
+            return True  # it was trimmed, and there is nothing left to compare: an older history was forgotten above
+        try:
+            entries = await self._client.fetch_entries(log.stream_id, offset - 1, 1, limit=writer.next_offset)
+        except SbpError as error:
+            if error.code == ErrorCode.RS_DATA_CORRUPTED:
+                return True  # the snapshot does not get worse by a damaged batch
+            raise
+        for entry in unwrapped(entries):
+            if entry.base_offset < offset <= entry.end_offset:
+                found = (entry.base_offset, len(entry.payload), entry.timestamp)
+                return entry.end_offset == offset and found == state.last
+        return False
+
+    # --- upkeep -------------------------------------------------------------------------------------------------
+
+    async def enforce_retention(
+        self, partitions: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]], now_ms: int
+    ) -> int:
+        """Trim what is too old or too much of ``partitions``; returns how many were trimmed.
+
+        ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit. A partition that nobody has
+        used since the node started is opened for it, a bounded number in each call.
+        """
+        trimmed = 0
+        openings = self.options.retention_openings
+        for number, (topic, partition) in enumerate(partitions):
+            if number % _LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                keep_ms, keep_bytes = limits(topic)
+                log = self.get(topic, partition)
+                if log is None or (keep_ms < 0 and keep_bytes < 0):
+                    continue
+                if not log.is_open:
+                    if not openings:
+                        continue
+                    openings -= 1
+                await log.ready()
+                if keep_ms >= 0:
+                    await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
+                offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
+                if offset is not None and offset > log.log_start_offset:
+                    await log.trim(offset)
+                    trimmed += 1
+            except LogError as error:
+                _log.warning("retention not applied", topic=topic, partition=partition, error=str(error))
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
+                self.barrier.caught("retention", error, topic=topic, partition=partition)
+        return trimmed
+
+    async def expire_producers(self, now_ms: int) -> int:
+        """Forget producers idle for too long; returns how many. Looks only at these, a bounded number in one turn."""
+        before = now_ms - self.options.producer_idle_ms
+        expired = known = 0
+        for number, log in enumerate(self):
+            if number % _LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            while log.is_open and (gone := log.state.ledger.expire(before)):
+                expired += gone
+                await asyncio.sleep(0)
+            known += len(log.state.ledger)
+        if known > self.options.max_producers:
+            expired += await self._make_room_for_producers(known)
+        return expired
+
+    async def _make_room_for_producers(self, known: int) -> int:
+        """Forget the longest idle producers of the partitions with most, until a sixteenth of the limit is free."""
+        ledgers = sorted((log.state.ledger for log in self), key=len)
+        room = self.options.max_producers * 15 // 16
+        level = 0
+        for number, ledger in enumerate(ledgers):
+            level = room // (len(ledgers) - number)
+            if len(ledger) > level:
+                break
+            room -= len(ledger)
+        _log.warning(
+            "more producers than the node remembers: the longest idle of the partitions with most are forgotten",
+            producers=known,
+            limit=self.options.max_producers,
+            kept_per_partition=level,
+        )
+        forgotten = 0
+        for ledger in ledgers:
+            if len(ledger) > level:
+                forgotten += ledger.shrink(level)
+                await asyncio.sleep(0)
+        return forgotten
+
+    async def close(self) -> None:
+        """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
+        self._closing = True
+        await self.search.close()
+        while self._tasks or self._searches:
+            await asyncio.wait([*self._tasks, *self._searches.values()])
+        await self._snapshotter.drain()  # what is under way may be older than the last append
+        for log in self:
+            if log.is_open and log.has_moved:
+                self._snapshotter.want(log)
+        await self._snapshotter.drain()
+        for log in self:
+            try:
+                await log.close()
+            except Exception as error:  # noqa: BLE001 - logged and counted; the other logs are closed nevertheless
+                self.barrier.caught("closing a writer", error, topic=log.topic, partition=log.partition)

@@ -1,0 +1,115 @@
+"""Offsets that cannot be read and that an operator has declared lost: readers find a gap there, as after compaction.
+
+A batch may be damaged on disk, or may have been stored by a program that lied about its format. Readers are told so at
+its offset, again and again, until somebody decides that what comes behind it is worth more (bridges/log/skipping.py).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+
+from bridges.catalog.sql import Database
+
+Span = tuple[int, int]
+"""First offset, and the one after the last."""
+
+
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The spans in order, those that touch as one."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return tuple(found)
+
+
+def past(spans: Sequence[Span], offset: int) -> int:
+    """The first offset from ``offset`` on that is not skipped."""
+    for first, end in spans:
+        if first <= offset < end:
+            return end
+    return offset
+
+
+def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
+    """Where the first span behind ``offset`` begins, at most ``limit``."""
+    for first, _ in spans:
+        if first > offset:
+            return min(first, limit)
+    return limit
+
+
+class Skips:
+    """What was skipped of every stream, in memory and, with a database, for good."""
+
+    __slots__ = ("_db", "_spans")
+
+    def __init__(self, db: Database | None = None) -> None:
+        self._db = db
+        self._spans: dict[int, tuple[Span, ...]] = {}
+
+    async def load(self) -> None:
+        """Read everything; there is little of it."""
+        if self._db is None:
+            return
+
+        def select(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
+            return connection.execute("SELECT stream_id, first_offset, end_offset FROM skipped_offsets").fetchall()
+
+        for stream_id, first, end in await self._db.run(select):
+            self._spans[stream_id] = merged([*self.of(stream_id), (first, end)])
+
+    def of(self, stream_id: int) -> tuple[Span, ...]:
+        """What was skipped of a stream: in order, without overlap."""
+        return self._spans.get(stream_id, ())
+
+    async def add(self, stream_id: int, span: Span, reason: str) -> None:
+        """Skip ``span`` for good: it stays skipped whatever happens to the node, loss of power included.
+
+        Raises an error of the database.
+        """
+        now_ms = time.time_ns() // 1_000_000
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO skipped_offsets VALUES (?, ?, ?, ?, ?)", (stream_id, *span, reason, now_ms)
+            )
+
+        if self._db is not None:
+            await self._db.run(insert, flush=True)
+        self._spans[stream_id] = merged([*self.of(stream_id), span])
+
+    async def within(self, stream_id: int, start: int, end: int) -> tuple[Span, ...]:
+        """What was skipped of a log that reaches from ``start`` to ``end``.
+
+        A span that ends behind that is of another history, which the log has lost: it is forgotten for good, so that
+        it hides nothing once the log has grown past it. So is what was trimmed. Raises an error of the database.
+        """
+        spans = self.of(stream_id)
+        kept = tuple(span for span in spans if start < span[1] <= end)
+        if kept != spans:
+            if self._db is not None:
+                await self._db.run(
+                    lambda connection: connection.execute(
+                        "DELETE FROM skipped_offsets WHERE stream_id = ? AND (end_offset <= ? OR end_offset > ?)",
+                        (stream_id, start, end),
+                    ),
+                    flush=True,
+                )
+            self._spans[stream_id] = kept
+        return kept
+
+    def deleted(self, stream_id: int) -> None:
+        """Forget a stream whose rows went with its topic."""
+        self._spans.pop(stream_id, None)
+
+
+def erase_skips(connection: sqlite3.Connection, topic: str) -> None:
+    """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
+    connection.execute(
+        "DELETE FROM skipped_offsets WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
+    )

@@ -1,0 +1,96 @@
+"""What the node asks of its backend's client, whichever dialect that speaks, and what it makes of what it reads there.
+
+:class:`sbp_back.client.client.Client` and :class:`sbp_back.document.streams.DocumentStreams` are such clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from bridges.errors import BatchInvalid
+from bridges.formats import FORMAT_MASK, FormatId, format_of
+from bridges.formats.records import StoredBatch
+from sbp_back.document.wrapped import unwrap
+
+if TYPE_CHECKING:
+    from bridges.formats.records import Buffer
+    from sbp_back.errors import SbpError
+    from sbp_back.wire.model import Entry, RangeInfo, StreamInfo
+
+
+class Writer(Protocol):
+    """The writer of one stream. Batches are acknowledged in the order of their offsets."""
+
+    epoch: int
+    start_offset: int
+    next_offset: int
+    confirm_offset: int
+    failed: SbpError | None
+
+    def append(
+        self, payload: Buffer, count: int, flags: int, timestamp: int, done: Callable[[SbpError | None], None]
+    ) -> int:
+        """Append a batch; returns the base offset it gets. Raises SbpError for a batch that cannot be stored."""
+
+    async def close(self) -> None: ...
+
+
+class Streams(Protocol):
+    """A client of a backend."""
+
+    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo: ...
+    async def describe_stream(self, stream_id: int) -> StreamInfo: ...
+    async def delete_stream(self, stream_id: int) -> None: ...
+    async def list_ranges(self, stream_id: int) -> list[RangeInfo]: ...
+    async def trim(self, stream_id: int, min_offset: int) -> int: ...
+    async def open(self, stream_id: int, epoch: int) -> Writer: ...
+
+    def fetch(
+        self,
+        stream_id: int,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[list[Entry] | SbpError], None],
+        *,
+        limit: int = -1,
+    ) -> None: ...
+
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+        """(start, end, bytes of payload) of what a fetch would find, where that is known without asking anybody."""
+
+    async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
+
+    async def close(self) -> None: ...
+
+
+def unwrapped(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries as their writers made them: those that came through the document's dialect hold others."""
+    return [inner for entry in entries for inner in unwrap(entry)]
+
+
+def stored_batches(entries: list[Entry], offset: int, max_bytes: int) -> list[StoredBatch]:
+    """What a read at ``offset`` makes of the entries it got: batches from the one that contains ``offset`` on.
+
+    A batch that a node stored through the document's dialect has its base offset written into it here, because that
+    was not known when it was stored (docs/sbp.md).
+    """
+    if not any(entry.flags & FORMAT_MASK == FormatId.SBP_V01 for entry in entries):
+        return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload) for e in entries]
+    found: list[StoredBatch] = []
+    room = max_bytes
+    for entry in unwrapped(entries):
+        if entry.end_offset <= offset:
+            continue
+        room -= len(entry.payload)
+        if found and room < 0:
+            break
+        found.append(StoredBatch(entry.base_offset, entry.end_offset, entry.flags, _placed(entry)))
+    return found
+
+
+def _placed(entry: Entry) -> Buffer:
+    try:
+        return format_of(entry.flags).place(entry.payload, entry.base_offset)
+    except BatchInvalid:
+        return entry.payload  # whoever reads it is told what is wrong with it

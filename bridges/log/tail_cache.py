@@ -1,0 +1,130 @@
+"""The most recent batches of every partition, kept in memory so that consumers at the tail need no backend.
+
+One budget for the whole node; when it is exceeded the batch appended longest ago goes first, whichever partition it
+belongs to, so that busy partitions get the most room and idle ones cost nothing.
+
+What counts is what is kept alive: a batch is a view of the frame it came in, and keeps all of that. One that is small
+beside its frame is copied out of it instead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+
+from bridges.formats.records import Buffer, StoredBatch
+
+_COMPACT_AFTER = 256
+_OVERHEAD = 300
+"""Bytes that a cached batch takes besides its payload."""
+
+
+def _kept(payload: Buffer) -> int:
+    """Bytes that ``payload`` keeps alive."""
+    return len(payload.obj) if type(payload) is memoryview else len(payload)  # type: ignore[arg-type]
+
+
+class TailCache:
+    """The node-wide budget, in bytes of memory."""
+
+    __slots__ = ("_order", "budget", "total")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.total = 0
+        self._order: deque[Tail] = deque()
+
+    def admit(self, tail: Tail, size: int) -> None:
+        """Account for a batch just put into ``tail`` and evict what no longer fits."""
+        self._order.append(tail)
+        self.total += size
+        while self.total > self.budget and self._order:
+            self.total -= self._order.popleft().drop_oldest()
+
+
+class Tail:
+    """The cached batches of one partition: contiguous, ending at the high watermark."""
+
+    __slots__ = ("_bases", "_batches", "_cache", "_cleared", "_ends", "_head")
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._bases: list[int] = []
+        self._batches: list[StoredBatch] = []
+        # Bytes of payload from some point on up to the end of each batch.
+        self._ends: list[int] = []
+        self._head = 0
+        # Sizes of batches cleared at once, which the budget's queue still counts one by one.
+        self._cleared: deque[int] = deque()
+
+    def append(self, batch: StoredBatch) -> None:
+        """Add the next batch of the partition."""
+        payload = batch.payload
+        size = len(payload)
+        kept = _kept(payload)
+        if size * 4 < kept * 3:
+            batch = batch._replace(payload=bytes(payload))
+            kept = size
+        self._bases.append(batch.base_offset)
+        self._batches.append(batch)
+        ends = self._ends
+        ends.append(ends[-1] + size if ends else size)
+        self._cache.admit(self, kept + _OVERHEAD)
+
+    def drop_oldest(self) -> int:
+        """Forget the oldest batch; returns its size in bytes."""
+        if self._cleared:
+            return self._cleared.popleft()
+        size = _kept(self._batches[self._head].payload) + _OVERHEAD
+        self._batches[self._head] = _GONE
+        self._head += 1
+        if self._head >= _COMPACT_AFTER and self._head * 2 >= len(self._bases):
+            del self._bases[: self._head], self._batches[: self._head], self._ends[: self._head]
+            self._head = 0
+        return size
+
+    def clear(self) -> None:
+        """Forget everything (the partition was closed, or lost its owner)."""
+        self._cleared.extend(_kept(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
+        self._ends.clear()
+        self._bases.clear()
+        self._batches.clear()
+        self._head = 0
+
+    def _position(self, offset: int) -> int:
+        """Where the batch that contains ``offset`` is; -1 when it is not cached."""
+        bases = self._bases
+        if self._head >= len(bases) or offset < bases[self._head] or offset >= self._batches[-1].end_offset:
+            return -1
+        return bisect_right(bases, offset, self._head) - 1
+
+    def _until(self, position: int, max_bytes: int) -> int:
+        """Behind the last batch from ``position`` on that fits; the first always does."""
+        most = self._ends[position] - len(self._batches[position].payload) + max_bytes
+        return max(position + 1, bisect_right(self._ends, most, position))
+
+    def read(self, offset: int, max_bytes: int) -> list[StoredBatch] | None:
+        """Batches from the one that contains ``offset`` on, at least one; None when it is not cached."""
+        position = self._position(offset)
+        return None if position < 0 else self._batches[position : self._until(position, max_bytes)]
+
+    def bytes_from(self, offset: int, enough: int) -> int | None:
+        """Bytes from the batch that contains ``offset`` to the tail, counted up to ``enough``; None if not cached."""
+        position = self._position(offset)
+        if position < 0:
+            return None
+        first = len(self._batches[position].payload)
+        return max(first, min(enough, self._ends[-1] - self._ends[position] + first))
+
+    def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+        """(start, end, bytes) of what :meth:`read` would find of batches that begin before ``limit``."""
+        position = self._position(offset)
+        if position < 0 or self._bases[position] >= limit:
+            return None
+        last = min(self._until(position, max_bytes), bisect_left(self._bases, limit, position)) - 1
+        first = self._batches[position]
+        size = self._ends[last] - self._ends[position] + len(first.payload)
+        return first.base_offset, self._batches[last].end_offset, size
+
+
+_GONE = StoredBatch(-1, -1, 0, b"")

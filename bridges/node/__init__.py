@@ -1,0 +1,1 @@
+"""One node: its settings, its parts put together, its life, its metrics; the contract for fronts."""

@@ -1,0 +1,427 @@
+"""One node: everything it is made of, in the order it is started, drained and stopped.
+
+Start: data directory, database and backend, catalog and positions, partition logs, fronts, console, ready file.
+Stop: fronts accept nothing new and finish what is in flight, console, partition logs (which save snapshots), catalog,
+database, backend, data directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from bridges.catalog.pd_identity import StreamHome
+from bridges.catalog.progress import Progress, erase_topic
+from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.sql import Database
+from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
+from bridges.errors import LogError
+from bridges.log.log_starts import LogStarts, erase_starts
+from bridges.log.logs import LogOptions, Logs
+from bridges.log.skips import Skips, erase_skips
+from bridges.log.snapshots import Snapshots, erase_snapshots
+from bridges.net.address import Address
+from bridges.net.budget import MemoryBudget
+from bridges.node import backend, node_metrics, promises
+from bridges.node.config import Settings, SettingsError
+from bridges.node.data_dir import DataDirectory, write_ready_file
+from bridges.node.document_owner import PartitionOwners
+from bridges.node.front import ENTRY_POINTS, Front
+from bridges.node.metrics import Metrics
+from bridges.node.stalls import LoopStalls
+from bridges.node.static_config import static_config
+from bridges.sliced import SlicedWorks
+from bridges.version import VERSION
+
+if TYPE_CHECKING:
+    from bridges.console.api import Console
+    from bridges.log.streams import Streams
+    from sbp_back.embedded import Embedded
+
+CONSOLE = "console"
+CONSOLE_PORT = 8080
+OFF = "off"
+"""What ``listen.<name>`` says to keep a listener closed."""
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+_log = structlog.get_logger("anabranch.node")
+
+FrontFactory = Callable[["Node"], Front]
+
+
+class Phase(Enum):
+    """What a node is doing; ``/readyz`` says yes in SERVING only."""
+
+    NEW = "new"
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+class Node:
+    """A node from its settings. :meth:`start` and :meth:`stop` belong to one event loop.
+
+    ``fronts`` are factories; None takes those installed (entry points). ``on_failed`` is called with a sentence when
+    the node can no longer serve and must end; the process's entry point then stops it with a non-zero exit code.
+    """
+
+    budget: MemoryBudget
+    client: Streams
+    db: Database
+    catalog: Catalog
+    progress: Progress
+    logs: Logs
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        fronts: Sequence[FrontFactory] | None = None,
+        on_failed: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.node_id = settings.node.id
+        self.metrics = Metrics()
+        self.stalls = LoopStalls()
+        self.works = SlicedWorks()
+        self.phase = Phase.NEW
+        self.failure: str | None = None
+        self.fronts: list[Front] = []
+        self.addresses: dict[str, Address] = {}
+        """Real address of every open listener, by name."""
+        self.static_config: dict[str, str] = {}
+        """Node-level configuration that the settings give (bridges/catalog/node_config.py), by key."""
+        self.started_ms = 0
+        self._backend: backend.Backend | None = None
+        self._factories = fronts
+        self._on_failed = on_failed
+        self._directory: DataDirectory | None = None
+        self._console: Console | None = None
+        self._chores: list[asyncio.Task[None]] = []
+        self._ready_file: Path | None = None
+        self._hurry = asyncio.Event()
+
+    @property
+    def embedded(self) -> Embedded | None:
+        """The backend inside this node; None while there is none, and when the backend is elsewhere."""
+        return None if self._backend is None else self._backend.embedded
+
+    @property
+    def cluster_id(self) -> str:
+        """22 characters that stay the same for the life of the data."""
+        return self.catalog.cluster_id
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are welcome now."""
+        return self.phase is Phase.SERVING
+
+    def advertised(self, listener: str) -> Address | None:
+        """The address clients of a listener are told; None when it listens on every interface and none was set.
+
+        Then the right one is that which the client itself connected to.
+        """
+        told = self.settings.advertise.get(listener)
+        if told is not None:
+            return Address.parse(told)
+        address = self.addresses.get(listener)
+        return None if address is None or address.host in _WILDCARDS else address
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self, ready_file: Path | None = None) -> None:
+        """Start everything; when this returns, every listener serves and ``ready_file`` names their addresses.
+
+        Raises StoreError (data directory locked, damaged, of another version), SettingsError (a listener that does not
+        exist, a malformed address), OSError (an address is taken). Whatever was started is stopped again then.
+        """
+        self.phase = Phase.STARTING
+        try:
+            await self._start()
+            if ready_file is not None:
+                write_ready_file(ready_file, {name: str(address) for name, address in self.addresses.items()})
+                self._ready_file = ready_file
+        except BaseException:
+            await self.stop(drain=False)
+            raise
+        self.phase = Phase.SERVING
+        listening = {name: str(address) for name, address in self.addresses.items()}
+        _log.info("serving", node_id=self.node_id, cluster_id=self.cluster_id, **listening)
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
+        self.stalls.start(asyncio.get_running_loop())
+        self._directory = DataDirectory(settings.data_dir)
+        if settings.listen.get(CONSOLE) != OFF:
+            # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
+            importing = asyncio.get_running_loop().run_in_executor(None, import_module, "bridges.console.api")
+        self.fronts = [factory(self) for factory in self._front_factories()]
+        listen = self._listen_addresses()
+
+        durable = settings.sbp.durability == "fsync"
+        promises.tell(promises.of_node(settings.sbp), _log)
+        self.db = Database(
+            self._directory.database,
+            MIGRATIONS,
+            application_id=APPLICATION_ID,
+            synchronous="FULL" if durable else "NORMAL",
+            on_failed=lambda error: self.fail(str(error)),
+        )
+        await self.db.open()
+        self._backend = await backend.start_backend(
+            settings,
+            self._directory.backend,
+            _only(listen, backend.listeners(settings)),
+            self.fail,
+            StreamHome(self.db),
+            self.budget,
+        )
+        self.client = self._backend.client
+        self.addresses.update(self._backend.addresses)
+
+        self.progress = Progress(self.db)
+        await self.progress.load()
+        options = CatalogOptions(
+            max_partitions=settings.limits.max_partitions,
+            max_partitions_per_topic=settings.limits.max_partitions_per_topic,
+            static=self.static_config,
+            owns_streams=settings.sbp.mode == "embedded",
+        )
+        erasers = (erase_topic, erase_snapshots, erase_starts, erase_skips)
+        self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
+        await self.catalog.load()
+        starts = LogStarts(self.db)
+        await starts.load()
+        skips = Skips(self.db)
+        await skips.load()
+        self.logs = Logs(
+            self.client,
+            self.catalog.stream_of,
+            Snapshots(self.db),
+            self.catalog.next_epoch,
+            _log_options(settings),
+            self.metrics.barrier,
+            starts,
+            self.works,
+            skips,
+        )
+        await self.logs.start()
+        if self._backend.shared is not None:
+            self._backend.shared.overtaken = self.logs.overtaken
+        if self.embedded is not None:
+            self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
+        self.catalog.on_change.append(self._catalog_changed)
+        self.static_config.update(static_config(settings, listen, self._advertised_of(listen)))
+        node_metrics.install(self)
+
+        for front in self.fronts:
+            self.addresses.update(await front.start(_only(listen, front.listeners)))
+        self.static_config.update(static_config(settings, self.addresses, self._advertised_of(self.addresses)))
+        if CONSOLE in listen:
+            await importing
+            from bridges.console.api import Console
+
+            self._console = Console(self)
+            self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE])
+        self.started_ms = _now_ms()
+        self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
+        self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
+
+    def _front_factories(self) -> list[FrontFactory]:
+        if self._factories is not None:
+            return list(self._factories)
+        found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+        return [point.load() for point in found if self.settings.listen.get(point.name) != OFF]
+
+    def _listen_addresses(self) -> dict[str, Address]:
+        ports = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT}
+        for front in self.fronts:
+            ports.update(front.listeners)
+        given = {name: text for name, text in self.settings.listen.items() if text != OFF}
+        if unknown := sorted(set(given) - set(ports)):
+            raise SettingsError(f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}")
+        addresses: dict[str, Address] = {}
+        for name, port in ports.items():
+            if self.settings.listen.get(name) == OFF:
+                continue
+            try:
+                text = given.get(name)
+                host = self.settings.default_host
+                addresses[name] = Address(host, port) if text is None else Address.parse(text, host)
+            except ValueError as error:
+                raise SettingsError(f"listen.{name}: {error}") from None
+        for name, text in self.settings.advertise.items():
+            try:
+                Address.parse(text)
+            except ValueError as error:
+                raise SettingsError(f"advertise.{name}: {error}") from None
+        return addresses
+
+    def _advertised_of(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
+        told = self.settings.advertise
+        return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}
+
+    def describe(self) -> dict[str, object]:
+        """Who this node is and where it listens."""
+        return {
+            "version": VERSION,
+            "pid": os.getpid(),
+            "node_id": self.node_id,
+            "cluster_id": self.cluster_id,
+            "listeners": {name: str(address) for name, address in self.addresses.items()},
+        }
+
+    # --- stop -------------------------------------------------------------------------------------------------------
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Stop everything in order. With ``drain`` fronts first finish what is in flight, for a limited time.
+
+        May be called from any phase, also after a start that failed; later calls do nothing.
+        """
+        if self.phase is Phase.STOPPED:
+            return
+        served = self.phase is Phase.SERVING
+        self.phase = Phase.DRAINING
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        if drain and self.failure is None:
+            await self._drain()
+        for front in self.fronts:
+            await self._step(f"stopping {front.name}", front.stop())
+        if self._console is not None:
+            await self._step("stopping the console", self._console.stop())
+        if self.embedded is not None:
+            # Clients of the document's dialect append through the partition logs.
+            await self._step("draining sbp-v0.1", self.embedded.document.drain())
+        if hasattr(self, "logs"):
+            await self._step("closing partition logs", self.logs.close())
+        await self._step("ending work on records", asyncio.to_thread(self.works.close))
+        if hasattr(self, "catalog"):
+            await self._step("closing the catalog", self.catalog.close())
+        if hasattr(self, "db"):
+            await self._step("closing the database", self.db.close())
+        if self._backend is not None:
+            await self._step("closing the backend", self._backend.close())
+        if self._directory is not None:
+            self._directory.release()
+        self.stalls.stop()
+        self.phase = Phase.STOPPED
+        if served:
+            _log.info("stopped", failure=self.failure)
+
+    def hurry(self) -> None:
+        """Have a stop that is under way give up waiting for requests in flight."""
+        self._hurry.set()
+
+    async def _drain(self) -> None:
+        seconds = self.settings.node.drain_timeout_ms / 1000
+        drains = asyncio.gather(*(front.drain() for front in self.fronts), return_exceptions=True)
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        waiting: set[asyncio.Future[Any]] = {drains, hurry}
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if drains.done():
+            for front, error in zip(self.fronts, drains.result(), strict=True):
+                if isinstance(error, BaseException):
+                    _log.error("draining failed", front=front.name, exc_info=error)
+        else:
+            _log.warning("requests in flight were given up", waited_up_to_seconds=seconds)
+            drains.cancel()
+            await asyncio.wait({drains})
+
+    async def _step(self, what: str, work: Awaitable[object]) -> None:
+        # Every later step protects data or frees something: one that fails must not keep them from happening.
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
+            _log.exception(f"{what} failed")
+            if self.failure is None:
+                self.failure = f"{what} failed: {error}"
+
+    def fail(self, reason: str) -> None:
+        """Note that the node cannot go on, and have it stopped. Only the first reason counts."""
+        if self.failure is not None:
+            return
+        self.failure = reason
+        _log.critical("the node cannot go on", reason=reason)
+        if self._on_failed is not None:
+            self._on_failed(reason)
+
+    # --- chores -----------------------------------------------------------------------------------------------------
+
+    def every(self, interval_ms: int, chore: Callable[[int], Awaitable[object]], what: str) -> None:
+        """Call ``chore`` with the wall clock (ms) every ``interval_ms`` until the node stops.
+
+        One run ends before the next begins. An error is logged, and the chore is called again at its next time.
+        """
+        self._chores.append(asyncio.create_task(self._repeat(interval_ms / 1000, chore, what), name=what))
+
+    async def _repeat(self, seconds: float, chore: Callable[[int], Awaitable[object]], what: str) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await chore(_now_ms())
+            except Exception:  # noqa: BLE001 - logged; a chore must not end with its first failure
+                _log.exception("a chore failed", chore=what)
+
+    async def _enforce_retention(self, now_ms: int) -> None:
+        topics = list(self.catalog.topics.values())
+        places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
+        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms)
+        if trimmed:
+            _log.info("retention applied", partitions=trimmed)
+
+    def _retention_limits(self, topic: str) -> tuple[int, int]:
+        """(milliseconds, bytes) to keep of a topic, -1 for no limit."""
+        with suppress(LogError):  # deleted a moment ago
+            if "delete" in self.catalog.effective(topic, "cleanup.policy"):
+                effective = self.catalog.effective
+                return effective(topic, "retention.ms"), effective(topic, "retention.bytes")
+        return -1, -1
+
+    async def _expire_producers(self, now_ms: int) -> None:
+        await self.logs.expire_producers(now_ms)
+
+    def _catalog_changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            name = change.topic.name
+            self.logs.topic_deleted(name, range(len(change.topic.partitions)))
+            self.progress.topic_gone(name)
+            self.metrics.topic_deleted(name)
+
+
+def _only(listen: Mapping[str, Address], names: Mapping[str, int]) -> dict[str, Address]:
+    return {name: listen[name] for name in names if name in listen}
+
+
+def _log_options(settings: Settings) -> LogOptions:
+    log = settings.log
+    return LogOptions(
+        tail_cache_bytes=log.tail_cache_bytes,
+        snapshot_bytes=log.snapshot_bytes,
+        max_producers_per_partition=log.max_producers_per_partition,
+        max_producers=log.max_producers,
+        producer_idle_ms=log.producer_idle_ms,
+        open_concurrency=log.open_concurrency,
+        inflated_bytes=settings.limits.batch_inflated_bytes,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,182 @@
+"""The backend a node uses, started from its settings: inside the node, or somewhere else over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.net.address import Address
+from bridges.node.config import SbpSettings, Settings
+
+if TYPE_CHECKING:
+    from bridges.catalog.pd_identity import StreamHome
+    from bridges.log.streams import Streams
+    from bridges.net.budget import MemoryBudget
+    from sbp_back.client.client import ClientOptions
+    from sbp_back.document.streams import DocumentStreams
+    from sbp_back.embedded import Embedded
+    from sbp_back.range_server.store.options import StoreOptions
+    from sbp_back.transport.carrier import Carrier
+    from sbp_back.wire.model import RangeServerInfo
+
+PD = "sbp-pd"
+RANGE_SERVER = "sbp-range-server"
+LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
+"""Listeners of placement driver and range server, and their usual ports."""
+DOCUMENT_LISTENERS: Mapping[str, int] = {"sbp-v0.1": 12379, "sbp-v0.1-range-server": 10912, "sbp-v0.1-april": 12380}
+"""Listeners of the specification document's dialect (docs/sbp.md): closed unless they are given an address."""
+
+_log = structlog.get_logger("anabranch.backend")
+
+
+@dataclass(slots=True)
+class Backend:
+    """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
+    writers may append to the streams, and tells of it whoever wants to know."""
+
+    client: Streams
+    embedded: Embedded | None = None
+    shared: DocumentStreams | None = None
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where the backend's listeners really listen."""
+        if self.embedded is None:
+            return {}
+        return {name: Address(host, port) for name, (host, port) in self.embedded.addresses.items()}
+
+    async def close(self) -> None:
+        """Let go of everything; idempotent."""
+        await (self.client.close() if self.embedded is None else self.embedded.close())
+
+
+def listeners(settings: Settings) -> Mapping[str, int]:
+    """The listeners that a node with these settings can open for its backend."""
+    if settings.sbp.mode != "embedded":
+        return {}
+    wanted = {name: port for name, port in DOCUMENT_LISTENERS.items() if name in settings.listen}
+    return {**LISTENERS, **wanted}
+
+
+def store_options(sbp: SbpSettings) -> StoreOptions:
+    """How a store in this process is to be kept."""
+    from sbp_back.range_server.store.options import StoreOptions
+
+    return StoreOptions(
+        segment_bytes=sbp.segment_bytes,
+        durability=sbp.durability,
+        group_max_bytes=sbp.group_max_bytes,
+        retention_bytes=None if sbp.retention_bytes < 0 else sbp.retention_bytes,
+        low_water_bytes=None if sbp.low_water_bytes < 0 else sbp.low_water_bytes,
+    )
+
+
+async def start_backend(
+    settings: Settings,
+    directory: Path,
+    listen: Mapping[str, Address],
+    on_failed: Callable[[str], None],
+    home: StreamHome,
+    budget: MemoryBudget,
+) -> Backend:
+    """The backend that ``settings`` ask for.
+
+    Embedded: started in ``directory``, reachable for other programs at ``listen``; ``on_failed`` is called once, with
+    a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
+    started, and that it does not answer now is only said in the log, because it may answer later. Raises StoreError
+    when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
+    ``budget`` counts what the connections of its listeners hold.
+    """
+    if settings.sbp.mode == "external":
+        return await _external(settings, home)
+    from sbp_back.embedded import EmbeddedOptions, start_embedded
+
+    options = EmbeddedOptions(
+        store=store_options(settings.sbp),
+        listen={name: (address.host, address.port) for name, address in listen.items()},
+        advertise={name: told for name, told in settings.advertise.items() if name in listen},
+        max_connections=settings.sbp.max_connections,
+        heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
+        budget=budget,
+    )
+    embedded = await start_embedded(directory, options, on_failed)
+    try:
+        await home.require(embedded.placement_driver.identity)
+    except BaseException:
+        await embedded.close()
+        raise
+    return Backend(embedded.client, embedded)
+
+
+def client_options(sbp: SbpSettings) -> ClientOptions:
+    """Times of a client of an external backend: nothing may take longer than the clients of the node wait."""
+    from sbp_back.client.client import ClientOptions
+    from sbp_back.client.control import ControlOptions
+    from sbp_back.client.replica import RetryOptions
+    from sbp_back.client.writer import WriterOptions
+
+    seconds = sbp.timeout_ms / 1000
+    control = ControlOptions(timeout=seconds / 3)
+    retry = RetryOptions(append_timeout=seconds / 2, patience=seconds / 2)
+    return ClientOptions(
+        control,
+        WriterOptions(patience=seconds, retry=retry, control=control),
+        fetch_timeout=seconds / 2,
+        open_timeout=seconds,
+    )
+
+
+async def _external(settings: Settings, home: StreamHome) -> Backend:
+    from sbp_back.client.leader import pd_carrier
+    from sbp_back.errors import SbpError, StoreError
+    from sbp_back.transport.carrier import TcpOptions, tcp_connector
+    from sbp_back.transport.dialects import DIALECTS
+    from sbp_back.wire.identity import RangeServerCheck
+    from sbp_back.wire.model import DescribePdRequest
+
+    sbp = settings.sbp
+    # A server that comes back should be found soon: what waits for it are clients of the node.
+    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000)
+    # A server of the specification document may be anybody's; what the document promises is all that is asked of it.
+    home.strangers = sbp.flavor != "anabranch" or sbp.dialect == "v0.1"
+    dialect = DIALECTS[f"sbp-{sbp.dialect}"]
+    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce)
+    check = RangeServerCheck(strangers=home.strangers, identity=lambda: home.identity)
+    connect = tcp_connector(dialect, tcp, check)
+    backend = _shared(sbp, pd, connect) if sbp.dialect == "v0.1" else _fenced(sbp, pd, connect)
+    try:
+        described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
+        problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
+    except SbpError as error:
+        problem = error.message
+    if home.refusal is not None:
+        await backend.close()
+        raise StoreError(home.refusal)
+    if problem is not None:
+        _log.warning("the placement driver does not answer: partitions are unavailable until it does", error=problem)
+    return backend
+
+
+def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
+    from sbp_back.client.client import Client
+    from sbp_back.client.foreign import ForeignClient
+
+    kind = ForeignClient if sbp.flavor == "elastic-stream" else Client
+    return Backend(kind(pd, connect, client_options(sbp)))
+
+
+def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
+    from sbp_back.client.control import ControlOptions
+    from sbp_back.document.streams import DocumentStreams, StreamsOptions
+
+    seconds = sbp.timeout_ms / 1000
+    control = ControlOptions(timeout=seconds / 3)
+    options = StreamsOptions(
+        control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
+    )
+    streams = DocumentStreams(pd, connect, options)
+    return Backend(streams, shared=streams)

@@ -1,0 +1,227 @@
+"""Placement driver and range server as processes of their own, from settings (``anabranch pd``, ``range-server``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from prometheus_client.core import Metric
+
+from bridges.net.address import Address
+from bridges.net.budget import MemoryBudget
+from bridges.node import backend, promises
+from bridges.node.config import Settings, SettingsError
+from bridges.node.data_dir import write_ready_file
+from bridges.node.metrics import Metrics, gauge
+from bridges.node.node_metrics import budget_metrics, process_metrics, store_metrics
+from sbp_back.client.leader import pd_carrier
+from sbp_back.placement_driver.driver import PlacementDriverOptions
+from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.range_server.home import StoreHome
+from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.transport.carrier import Carrier, TcpOptions, tcp_connector
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.transport.serving import ListenAt
+from sbp_back.wire.identity import RangeServerCheck
+
+if TYPE_CHECKING:
+    from bridges.node.health import HealthServer
+
+METRICS = "metrics"
+"""The listener of health and metrics."""
+
+_log = structlog.get_logger("anabranch.backend")
+
+
+class _Process:
+    """What both have in common. ``kind`` is the name of the listener."""
+
+    kind: str
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.failure: str | None = None
+        self.is_serving = False
+        self.addresses: dict[str, Address] = {}
+        self.metrics = Metrics()
+        self._health: HealthServer | None = None
+        self._hurrying: asyncio.Future[None] | None = None
+        self._ready_file: Path | None = None
+
+    async def start(self, ready_file: Path | None = None) -> None:
+        """Raises SettingsError, StoreError, OSError; whatever was started is stopped again then."""
+        try:
+            await self._start_all()
+            if ready_file is not None:
+                write_ready_file(ready_file, {name: str(address) for name, address in self.addresses.items()})
+                self._ready_file = ready_file
+        except BaseException:
+            await self.stop()
+            raise
+        self.is_serving = True
+        _log.info("serving", kind=self.kind, **{name: str(address) for name, address in self.addresses.items()})
+
+    async def stop(self) -> None:
+        """Finish what is under way, for a limited time, and stop. Idempotent."""
+        served, self.is_serving = self.is_serving, False
+        if self._ready_file is not None:
+            self._ready_file.unlink(missing_ok=True)
+            self._ready_file = None
+        await self._step("stopping", self._stop())
+        if self._health is not None:
+            await self._step("stopping health and metrics", self._health.stop())
+        if served:
+            _log.info("stopped", kind=self.kind, failure=self.failure)
+
+    def hurry(self) -> None:
+        """Have a stop that is under way cut its connections."""
+        listener = self._listener()
+        if listener is not None:
+            self._hurrying = asyncio.ensure_future(listener.close())
+
+    async def _start_all(self) -> None:
+        given = {name: text for name, text in self.settings.listen.items() if text != "off"}
+        budget = MemoryBudget(self.settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
+        if unknown := sorted(set(given) - {self.kind, METRICS}):
+            raise SettingsError(f"there is no listener {unknown[0]!r}; there are {self.kind}, {METRICS}")
+        if METRICS in given:
+            from bridges.node.health import HealthServer
+
+            self.metrics.add_source(process_metrics)
+            self.metrics.add_source(lambda: budget_metrics(budget))
+            self._health = HealthServer(self, self.metrics.rendered)
+            # First, so that a long recovery can be watched.
+            self.addresses[METRICS] = await self._health.start(self._address(METRICS, given[METRICS]))
+        port = backend.LISTENERS[self.kind]
+        host = self.settings.default_host
+        address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
+        options = self._listener_options()
+        options.max_connections = self.settings.sbp.max_connections
+        options.drain_seconds = self.settings.node.drain_timeout_ms / 1000
+        advertise = self.settings.advertise.get(self.kind)
+        if advertise is not None:
+            self._address(self.kind, advertise)
+        await self._start(ListenAt((address.host, address.port), advertise, options=options, budget=budget))
+        listener = self._listener()
+        assert listener is not None
+        self.addresses[self.kind] = Address(*listener.address)
+
+    def _address(self, name: str, text: str) -> Address:
+        try:
+            return Address.parse(text, self.settings.default_host)
+        except ValueError as error:
+            raise SettingsError(f"{name}: {error}") from None
+
+    async def _step(self, what: str, work: Awaitable[object]) -> None:
+        # Every later step frees something: one that fails must not keep them from happening.
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - logged, and told by the exit code
+            _log.exception(f"{what} failed")
+            if self.failure is None:
+                self.failure = f"{what} failed: {error}"
+
+    def _listener_options(self) -> ListenerOptions:
+        raise NotImplementedError
+
+    def _listener(self) -> Listener | None:
+        raise NotImplementedError
+
+    async def _start(self, listen: ListenAt) -> None:
+        raise NotImplementedError
+
+    async def _stop(self) -> None:
+        raise NotImplementedError
+
+
+class PdProcess(_Process):
+    """A placement driver."""
+
+    kind = backend.PD
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._service: PlacementDriverService | None = None
+
+    def _listener_options(self) -> ListenerOptions:
+        return ListenerOptions.placement_driver()
+
+    def _listener(self) -> Listener | None:
+        return None if self._service is None else self._service.listener
+
+    async def _start(self, listen: ListenAt) -> None:
+        promises.tell(promises.of_placement_driver(), _log)
+        driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
+        setup = PlacementDriverSetup(driver, listen)
+        # Told of deletions, seals and trims: it must be the one they are meant for.
+        check = RangeServerCheck(
+            strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
+        )
+        self._service = await start_placement_driver(self.settings.data_dir, setup, tcp_connector(check=check))
+        self.metrics.add_source(self._collect)
+
+    async def _stop(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+
+    def _collect(self) -> Iterator[Metric]:
+        assert self._service is not None
+        alive = gauge("anabranch_pd_range_servers_alive", "Range servers that may be given new ranges.")
+        alive.add_metric([], len(self._service.driver.alive_servers()))
+        yield alive
+
+
+class RangeServerProcess(_Process):
+    """A range server. ``give_up`` is called with a sentence when its store fails."""
+
+    kind = backend.RANGE_SERVER
+
+    def __init__(self, settings: Settings, give_up: Callable[[str], None]) -> None:
+        super().__init__(settings)
+        self._give_up = give_up
+        self._pd: Carrier | None = None
+        self._service: RangeServerService | None = None
+
+    def _listener_options(self) -> ListenerOptions:
+        return ListenerOptions()
+
+    def _listener(self) -> Listener | None:
+        return None if self._service is None else self._service.listener
+
+    async def _start(self, listen: ListenAt) -> None:
+        sbp = self.settings.sbp
+        if not sbp.pd:
+            raise SettingsError("a range server needs sbp.pd (--pd), the address of the placement driver")
+        promises.tell(promises.of_range_server(sbp), _log)
+        store = await open_store(self.settings.data_dir, backend.store_options(sbp))
+        home = StoreHome(store)
+        tcp = TcpOptions(client_id="range-server", backoff_limit=1.0)
+        self._pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce)
+        setup = RangeServerSetup(
+            heartbeat_seconds=sbp.heartbeat_ms / 1000, listen=listen, wait_for_id=True, home=home, meet_seconds=5.0
+        )
+        self._service = await start_range_server(store, self._pd, setup, self._failed)
+        stats = store.stats
+        self.metrics.add_source(lambda: store_metrics(stats))
+        self.metrics.add_source(self._collect)
+
+    async def _stop(self) -> None:
+        if self._service is not None:
+            await self._service.close()
+        if self._pd is not None:
+            await self._pd.close()
+
+    def _failed(self, reason: str) -> None:
+        self.failure = reason
+        self._give_up(reason)
+
+    def _collect(self) -> Iterator[Metric]:
+        assert self._service is not None
+        number = gauge("anabranch_range_server_id", "Number the placement driver gave this range server.")
+        number.add_metric([], self._service.server.info.server_id)
+        waiting = gauge("anabranch_range_server_waiting_fetches", "Fetches that wait for data.")
+        waiting.add_metric([], self._service.server.waiting_fetches)
+        yield from (number, waiting)

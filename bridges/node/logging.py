@@ -1,0 +1,76 @@
+"""Structured logging of the node: one event per line, on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+import structlog
+
+from bridges.node.log_limit import LOG_LIMIT, LogLimit
+
+
+class _Patient:
+    """A stream whose failures are nobody's business: a full disk must not break what is being logged about."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def configure(
+    level: str = "info", format: str = "auto", stream: TextIO | None = None, limit: LogLimit = LOG_LIMIT
+) -> None:
+    """Set up structlog, and route the standard library's loggers through the same output.
+
+    ``format``: ``json``, ``console``, or ``auto`` (console on a terminal, json elsewhere). All lines pass ``limit``.
+    Meant to be called once, by the process's entry point.
+    """
+    out = cast(TextIO, _Patient(stream or sys.stderr))
+    number = getattr(logging, level.upper())
+    if format == "auto":
+        format = "console" if out.isatty() else "json"
+    # Of lines of other libraries' loggers the handler's filter takes care.
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    ]
+    renderer: Any
+    if format == "json":
+        shared.append(structlog.processors.format_exc_info)
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback, timestamp_key="time"
+        )
+    structlog.configure(
+        processors=[limit.processor, *shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(out)
+    handler.addFilter(limit.filter)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))

@@ -1,0 +1,169 @@
+"""What a scrape tells about a node as a whole: its partitions, consumers, memory, database and store."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from bridges.catalog.group_view import records_behind
+from bridges.net.budget import Kind, MemoryBudget
+from bridges.node.front import live_groups
+from bridges.node.log_limit import LOG_LIMIT
+from bridges.node.metrics import SLICE, counter, gauge, slices
+
+if TYPE_CHECKING:
+    from bridges.catalog.group_view import GroupName
+    from bridges.node.assembly import Node
+    from sbp_back.range_server.store import StoreStats
+
+
+def install(node: Node) -> None:
+    """Have the node's metrics include all of this module."""
+    node.metrics.add_source(lambda: _about(node))
+    node.metrics.add_source(node.stalls.metrics)
+    node.metrics.add_source(lambda: _partitions(node))
+    node.metrics.add_source(lambda: _lag(node))
+    node.metrics.add_source(lambda: () if node.embedded is None else store_metrics(node.embedded.store.stats))
+
+
+def _about(node: Node) -> Iterator[Metric]:
+    yield _value("anabranch_node_id", "Number of this node.", node.node_id)
+    yield _value("anabranch_topics", "Topics.", len(node.catalog.topics))
+    yield _value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
+    yield _value(
+        "anabranch_partitions_open", "Partitions this node writes to now.", sum(log.is_open for log in node.logs)
+    )
+    yield _value(
+        "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
+    )
+    yield _value(
+        "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
+    )
+    yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
+    groups = {*live_groups(node.fronts), *node.progress.names()}
+    yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
+    yield from process_metrics()
+    yield from budget_metrics(node.budget)
+    yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
+    yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def process_metrics() -> Iterator[Metric]:
+    """What any process tells of itself."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
+    yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    left_out = counter("anabranch_log_lines_left_out", "Log lines not written because of their number.", "like")
+    for kind, lines in LOG_LIMIT.left_out.items():
+        left_out.add_metric([kind], lines)
+    yield left_out
+
+
+def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
+    """What connections hold of a process's memory."""
+    held = gauge("anabranch_connections_memory_bytes", "Memory that connections hold, by what it is for.", "kind")
+    for kind in Kind:
+        held.add_metric([kind.name.lower()], budget.by_kind[kind])
+    yield held
+    yield _value("anabranch_connections_memory_limit_bytes", "Most of that memory.", budget.total)
+    yield _value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
+    yield _total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
+
+
+def _partitions(node: Node) -> Iterator[Metric]:
+    labels = ("topic", "partition")
+    logs = [log for log in node.logs if log.is_open]
+    for name, text, attribute in (
+        ("anabranch_partition_end_offset", "Offset after the last readable record.", "high_watermark"),
+        ("anabranch_partition_start_offset", "Offset of the oldest record kept.", "log_start_offset"),
+    ):
+        for some in slices(logs):
+            family = gauge(name, text, *labels)
+            for log in some:
+                family.add_metric([log.topic, str(log.partition)], getattr(log, attribute))
+            yield family
+
+
+def _lag_family() -> GaugeMetricFamily:
+    return gauge(
+        "anabranch_group_lag_records", "Records a group has not read yet.", "group", "topic", "partition", "space"
+    )
+
+
+def _lag(node: Node) -> Iterator[Metric]:
+    groups: list[tuple[int, GroupName]] = []
+    for names in slices(node.progress.names()):
+        groups.extend((len(node.progress.of_group(name)), name) for name in names)
+        yield _lag_family()
+    room = node.settings.limits.group_lag_series
+    omitted = 0
+    # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
+    groups.sort()
+    for some in slices(groups):
+        told = _lag_family()
+        for size, (space, group) in some:
+            if size > room:
+                omitted += size
+                continue
+            for (topic, partition), committed in list(node.progress.of_group((space, group)).items()):
+                log = node.logs.known(topic, partition)
+                if log is not None and log.is_open:
+                    behind = records_behind(committed.offset, log.log_start_offset, log.high_watermark)
+                    told.add_metric([group, topic, str(partition), space], behind)
+                    room -= 1
+                if len(told.samples) >= SLICE:
+                    yield told
+                    told = _lag_family()
+        yield told
+    yield _value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
+
+
+_STORE_TOTALS = {
+    "appends": "Batches made durable.",
+    "append_bytes": "Bytes of batches made durable.",
+    "refused_appends": "Appends answered with an error.",
+    "groups": "Groups of appends written and flushed together.",
+    "group_bytes": "Bytes written to the log.",
+    "flush_seconds": "Time spent flushing.",
+    "reads": "Reads.",
+    "reads_from_disk": "Reads that had to wait for the disk.",
+    "read_bytes": "Bytes read.",
+    "damaged_entries": "Batches found damaged when read; they are never handed out.",
+    "segments_deleted": "Files given back.",
+    "evacuated_bytes": "Bytes copied to give files back.",
+    "checkpoints": "Checkpoints written.",
+    "maintenance_errors": "Failures of upkeep that are tried again.",
+}
+_STORE_VALUES = {
+    "pending_bytes": "Bytes of batches that wait to become durable.",
+    "segments": "Files of the log.",
+    "log_bytes": "Bytes of those files up to the end of their data.",
+    "live_bytes": "Bytes of batches that can still be read.",
+    "disk_free": "Free bytes of the file system.",
+    "disk_full": "1 while appends are refused for want of space.",
+    "flush_seconds_max": "Longest flush so far.",
+    "recovery_seconds": "Time the last recovery took.",
+}
+
+
+def store_metrics(stats: StoreStats) -> Iterator[Metric]:
+    """What a store tells, inside a node or in a range server of its own."""
+    for name, text in _STORE_TOTALS.items():
+        yield _total(f"anabranch_store_{name}", text, getattr(stats, name))
+    for name, text in _STORE_VALUES.items():
+        yield _value(f"anabranch_store_{name}", text, float(getattr(stats, name)))
+
+
+def _value(name: str, text: str, value: float) -> Metric:
+    family = gauge(name, text)
+    family.add_metric([], value)
+    return family
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    family = counter(name, text)
+    family.add_metric([], value)
+    return family

@@ -1,0 +1,73 @@
+"""How long the event loop keeps others waiting: a beat that comes late shows how late everything else was."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from bridges.node.metrics import gauge
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds in seconds."""
+BEAT_SECONDS = 0.1
+
+
+class LoopStalls:
+    """Beats ten times a second from :meth:`start` to :meth:`stop`: what lasts longer than a beat is never missed."""
+
+    __slots__ = ("_due", "_loop", "_timer", "beats", "buckets", "longest", "seconds")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.beats = 0
+        self.seconds = 0.0
+        """How late all beats were, together."""
+        self.longest = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Beat on ``loop``."""
+        self._loop = loop
+        self._next(loop.time())
+
+    def stop(self) -> None:
+        """Beat no more; harmless when repeated."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _next(self, now: float) -> None:
+        assert self._loop is not None
+        self._due = now + BEAT_SECONDS
+        self._timer = self._loop.call_at(self._due, self._beat)
+
+    def _beat(self) -> None:
+        assert self._loop is not None
+        now = self._loop.time()
+        late = max(0.0, now - self._due)
+        self.buckets[bisect_left(BUCKETS, late)] += 1
+        self.beats += 1
+        self.seconds += late
+        self.longest = max(self.longest, late)
+        self._next(now)
+
+    def metrics(self) -> Iterator[Metric]:
+        """For a scrape."""
+        family = HistogramMetricFamily(
+            "anabranch_loop_stall_seconds", "How late a beat of the event loop came, ten times a second."
+        )
+        running = 0
+        rows: list[tuple[str, float]] = []
+        for bound, number in zip((*map(str, BUCKETS), "+Inf"), self.buckets, strict=True):
+            running += number
+            rows.append((bound, running))
+        family.add_metric([], rows, self.seconds)
+        yield family
+        longest = gauge("anabranch_loop_stall_longest_seconds", "Longest of these so far.")
+        longest.add_metric([], self.longest)
+        yield longest

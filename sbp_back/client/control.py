@@ -1,0 +1,84 @@
+"""Requests to servers that somebody waits for: checked, and repeated where a repetition does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
+from sbp_back.transport.carrier import Carrier
+from sbp_back.wire.model import ListRangeRequest, ListRangeResponse, RangeInfo, Request, Response
+
+A = TypeVar("A")
+T = TypeVar("T", bound=Response)
+
+TRANSIENT_CODES = frozenset(
+    {
+        int(ErrorCode.TOO_MANY_REQUESTS),
+        int(ErrorCode.PD_INTERNAL_SERVER_ERROR),
+        int(ErrorCode.PD_NO_AVAILABLE_RS),
+        int(ErrorCode.PD_NOT_LEADER),
+        int(ErrorCode.RS_INTERNAL_SERVER_ERROR),
+    }
+)
+"""Refusals that may be gone when the same is asked again."""
+
+
+@dataclass(slots=True)
+class ControlOptions:
+    """Seconds. ``timeout``: of one try; ``delay_first``, ``delay_limit``: pause before the next, doubled each time."""
+
+    timeout: float = 10.0
+    tries: int = 5
+    delay_first: float = 0.05
+    delay_limit: float = 1.0
+
+
+def error_of(response: Response) -> SbpError:
+    """The failure a response reports, as an exception."""
+    status = response.status
+    if status.code == ErrorCode.EXPIRED_RANGE_EPOCH:
+        return FencedError(status.code, status.message)
+    return SbpError(status.code, status.message)
+
+
+async def ask(carrier: Carrier, request: Request, kind: type[T], options: ControlOptions) -> T:
+    """The good answer to ``request``, tried once. Raises ``SbpError``, ``FencedError`` for code 1471."""
+    response = await carrier.call(request, options.timeout)
+    if not response.status.ok:
+        raise error_of(response)
+    if not isinstance(response, kind):
+        raise SbpError(ErrorCode.DECODE, f"{type(response).__name__} is no answer to {type(request).__name__}")
+    return response
+
+
+async def ask_repeatedly(
+    carrier: Carrier, request: Request, kind: type[T], options: ControlOptions, *, final: Iterable[int] = ()
+) -> T:
+    """The same for a request that may be served more than once; codes in ``final`` are not worth a repetition."""
+    return await repeatedly(lambda: ask(carrier, request, kind, options), options, final=final)
+
+
+async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOptions, *, final: Iterable[int] = ()) -> A:
+    """What ``attempt`` comes to, which does no harm when it is made more than once: until it succeeds, fails for good
+    or has been made ``options.tries`` times. Raises ``SbpError``."""
+    delay = options.delay_first
+    for _ in range(options.tries - 1):
+        try:
+            return await attempt()
+        except ConnectionLost:
+            pass
+        except SbpError as error:
+            if error.code not in TRANSIENT_CODES or error.code in final:
+                raise
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, options.delay_limit)
+    return await attempt()
+
+
+async def list_ranges(pd: Carrier, stream_id: int, options: ControlOptions) -> list[RangeInfo]:
+    """The ranges of a stream as the placement driver knows them, in order. Raises ``SbpError``."""
+    response = await ask_repeatedly(pd, ListRangeRequest(stream_id=stream_id), ListRangeResponse, options)
+    return sorted(response.ranges, key=lambda known: known.index)

@@ -1,0 +1,157 @@
+"""The way to a placement driver of several nodes: requests go to whichever of them leads.
+
+A node that does not lead answers 1503 with the cluster in the status detail (reference/sbp.md, section 2.4); the same
+request is then put to the leader named there. A node that cannot be reached loses its turn to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
+from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, Introduce, TcpCarrier, TcpOptions, parse_address
+from sbp_back.transport.dialects import Dialect
+from sbp_back.wire.flat import Table, Tables, Text, flag
+from sbp_back.wire.model import PdNode, Request, Response
+
+_MAX_HOPS = 3
+_MAX_ADDRESSES = 32
+"""What the answers name is learned up to this many addresses."""
+
+
+@dataclass(slots=True)
+class _Cluster:
+    nodes: list[PdNode] = field(default_factory=list)
+
+
+_CLUSTER = Table(
+    _Cluster,
+    Tables(
+        "nodes",
+        Table(PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader")),
+        required=True,
+    ),
+)
+
+
+def encode_cluster(nodes: Sequence[PdNode]) -> bytes:
+    """The status detail of a node that does not lead."""
+    return _CLUSTER.write(_Cluster(list(nodes)))
+
+
+def decode_cluster(detail: bytes) -> list[PdNode]:
+    """The nodes named in a status detail; none when it is no cluster."""
+    try:
+        cluster: _Cluster = _CLUSTER.read(detail)
+    except DecodeError:
+        return []
+    return cluster.nodes
+
+
+class PdCarrier:
+    """A :class:`~sbp_back.transport.carrier.Carrier` to the placement drivers at ``addresses`` ("host:port", at least
+    one).
+
+    ``connect`` makes the carrier to one address. Raises ``ValueError`` for an address that is none.
+    """
+
+    def __init__(self, addresses: Sequence[str], connect: Callable[[str, int], Carrier]) -> None:
+        if not addresses:
+            raise ValueError("no address of a placement driver")
+        for address in addresses:
+            parse_address(address)
+        self._addresses = list(dict.fromkeys(addresses))
+        self._connect = connect
+        self._current = self._addresses[0]
+        self._carriers: dict[str, Carrier] = {}
+        self._closed = False
+
+    @property
+    def current(self) -> str:
+        """The address that requests go to now."""
+        return self._current
+
+    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+        if self._closed:
+            reply(ConnectionLost("the carrier is closed"))
+            return
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        self._send(request, reply, deadline, _MAX_HOPS)
+
+    async def call(self, request: Request, timeout: float | None = None) -> Response:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def reply(answer: Answer) -> None:
+            if not future.done():  # the caller may have been cancelled
+                future.set_result(answer)
+
+        self.submit(request, reply, timeout)
+        answer = await future
+        if isinstance(answer, ConnectionLost):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        self._closed = True
+        carriers, self._carriers = self._carriers, {}
+        for carrier in carriers.values():
+            await carrier.close()
+
+    def _send(self, request: Request, reply: AnswerTo, deadline: float | None, hops: int) -> None:
+        address = self._current
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, ConnectionLost):
+                # Whether it was served is unknown: repeating it is the caller's decision, the next node its chance.
+                self._leave(address)
+            elif answer.status.code == ErrorCode.PD_NOT_LEADER:
+                leader = self._leader(answer.status.detail)
+                if leader is None or leader == address:
+                    self._leave(address)
+                else:
+                    self._current = leader
+                    if hops > 0 and not self._closed:
+                        self._send(request, reply, deadline, hops - 1)
+                        return
+            reply(answer)
+
+        carrier = self._carriers.get(address)
+        if carrier is None:
+            carrier = self._carriers[address] = self._connect(*parse_address(address))
+        left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+        carrier.submit(request, answered, left)
+
+    def _leave(self, address: str) -> None:
+        if self._current == address:
+            position = self._addresses.index(address) if address in self._addresses else -1
+            self._current = self._addresses[(position + 1) % len(self._addresses)]
+
+    def _leader(self, detail: bytes) -> str | None:
+        """The leader named in ``detail``; what else is named there is learned."""
+        leader = None
+        for node in decode_cluster(detail):
+            try:
+                parse_address(node.advertise_addr)
+            except ValueError:
+                continue
+            if node.advertise_addr not in self._addresses:
+                if len(self._addresses) >= _MAX_ADDRESSES:
+                    continue
+                self._addresses.append(node.advertise_addr)
+            if node.is_leader:
+                leader = node.advertise_addr
+        return leader
+
+
+def pd_carrier(
+    addresses: str,
+    dialect: Dialect | None = None,
+    options: TcpOptions | None = None,
+    introduce: Introduce | None = None,
+) -> PdCarrier:
+    """Over TCP to ``addresses``, separated by commas; a connection that ``introduce`` refuses is like one that cannot
+    be made. Raises ``ValueError``."""
+    listed = [one.strip() for one in addresses.split(",") if one.strip()]
+    return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options, introduce))

@@ -1,0 +1,420 @@
+"""Appends on their way to range servers: what a writer's range looks like from the client's side.
+
+A :class:`Channel` leads to one range server and is shared by all writers that write there: what they append in one
+turn of the event loop leaves in as few APPEND requests as frames allow. A :class:`Replica` is one range on one server:
+it sends the range's entries in order, repeats what may have been lost, and knows how far they are durable. Rules:
+reference/sbp.md, sections 2.2 and 2.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Protocol
+
+from sbp_back.barrier import guarded
+from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
+from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
+from sbp_back.wire.frame import MAX_FRAME_LENGTH
+from sbp_back.wire.model import OK, AppendRequest, AppendResponse, CreateRangeRequest, Entry, RangeInfo, Status
+
+MAX_ENTRY_PAYLOAD = MAX_FRAME_LENGTH - 64 * 1024
+"""Largest payload of an entry, in bytes: alone in a frame it must leave room for headers, also on the way back."""
+
+_MAX_REQUEST_BYTES = 2 * 1024 * 1024
+"""A request takes no further entry beyond this (a larger entry has one of its own): with more than one request on its
+way the server stores the next while this side deals with the answers to the last, which made writers that wait for
+each other's group three times as fast as with frames as long as the protocol allows."""
+_MAX_REQUEST_ENTRIES = 4096
+
+_MAX_TOLD = 2000
+"""Ranges in one request that tells what is confirmed: 40 KB."""
+
+_COMMITTED: int = ErrorCode.APPEND_TO_COMMITTED_OFFSET
+_STORED = frozenset({OK, _COMMITTED})
+_PENDING: int = ErrorCode.APPEND_TO_PENDING_OFFSET
+
+FENCED_CODES = frozenset({int(ErrorCode.RANGE_ALREADY_SEALED), int(ErrorCode.EXPIRED_RANGE_EPOCH)})
+"""Somebody else has taken the range away."""
+
+HOPELESS_CODES = frozenset(
+    int(code)
+    for code in (
+        ErrorCode.ENCODE,
+        ErrorCode.DECODE,
+        ErrorCode.BAD_REQUEST,
+        ErrorCode.UNAUTHORIZED,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.METHOD_NOT_ALLOWED,
+        ErrorCode.PRECONDITION_FAILED,
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        ErrorCode.HEADER_FIELDS_TOO_LARGE,
+        ErrorCode.OFFSET_OVERFLOW,
+        ErrorCode.UNSUPPORTED_OPERATION,
+        ErrorCode.UNKNOWN_OPERATION,
+        ErrorCode.RS_NOT_IMPLEMENTED,
+    )
+)
+"""Asking again, or asking another server, would give the same answer."""
+
+
+@dataclass(slots=True)
+class RetryOptions:
+    """``tries``: failures in a row, without any progress between, after which a replica is given up. ``pending_tries``:
+    the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``: pause before a
+    repetition in seconds, doubled each time. ``append_timeout``: seconds. ``patience``: seconds without any progress
+    after which a failure is final, however few tries there were: a server that answers nothing uses up a whole
+    ``append_timeout`` with each."""
+
+    tries: int = 5
+    pending_tries: int = 60
+    delay_first: float = 0.01
+    delay_limit: float = 0.5
+    append_timeout: float = 20.0
+    patience: float = 30.0
+
+
+class ReplicaOwner(Protocol):
+    """The writer a replica belongs to. It is told after the fact, once for all entries of an answer."""
+
+    def progressed(self) -> None:
+        """The replica's ``confirm`` has grown."""
+
+    def unsent(self, replica: Replica) -> Sequence[Entry]:
+        """The entries of the range from ``replica.confirm`` on, in order."""
+
+    def out_of_space(self, replica: Replica, status: Status) -> None:
+        """The server's disk is full. Nothing from ``replica.confirm`` on is stored or can still be, and the replica
+        has forgotten those entries."""
+
+    def broken(self, replica: Replica, status: Status) -> None:
+        """The replica was given up (it sends nothing more), or the range was fenced, or the server will not have it."""
+
+
+@dataclass(slots=True)
+class TellOptions:
+    """When a range server is told what is confirmed, beyond what travels with the entries. Seconds. ``delay``: after
+    the answer to an append that no other has followed; ``again``: after a telling that was not answered. ``tells``:
+    whether any of it is done (servers of elastic-stream know nothing of it)."""
+
+    tells: bool = True
+    delay: float = 0.005
+    again: float = 0.5
+
+
+class Channel:
+    """All appends of this client to one range server, and what it tells the server of their fate: readers are shown
+    only what their writer knows to be durable (docs/sbp.md, "What readers see")."""
+
+    __slots__ = (
+        "_loop",
+        "_queue",
+        "_reminder",
+        "_replicas",
+        "_scheduled",
+        "_tell_options",
+        "_tell_timer",
+        "_untold",
+        "carrier",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+        tell: TellOptions | None = None,
+    ) -> None:
+        self.carrier = carrier
+        self.timeout = timeout
+        self._loop = loop
+        self._queue: list[tuple[Replica, Entry]] = []
+        self._scheduled = False
+        self._tell_options = tell if tell is not None else TellOptions()
+        # With the ``confirm`` it had when last looked at: who still moves is told of by its own entries.
+        self._untold: dict[Replica, int] = {}
+        self._tell_timer: asyncio.TimerHandle | None = None
+
+    def push(self, replica: Replica, entry: Entry) -> None:
+        """Sends ``entry`` at the end of this turn of the loop; ``replica`` gets the result."""
+        self._queue.append((replica, entry))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        queue, self._queue = self._queue, []
+        size = 0
+        first = 0
+        for position, (_, entry) in enumerate(queue):
+            more = len(entry.prefix) + len(entry.payload)
+            full = size + more > _MAX_REQUEST_BYTES or position - first == _MAX_REQUEST_ENTRIES
+            if full and position > first:
+                self._submit(queue[first:position])
+                first, size = position, 0
+            size += more
+        self._submit(queue[first:] if first else queue)
+
+    def _submit(self, items: list[tuple[Replica, Entry]]) -> None:
+        request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items])
+        self.carrier.submit(request, lambda answer: _answered(items, answer), self.timeout)
+
+    # --- what is confirmed ------------------------------------------------------------------------------------------
+
+    def closed(self, replica: Replica) -> None:
+        """What the replica has confirmed since its writer last heard of it is nobody's business any more."""
+        self._untold.pop(replica, None)
+
+    def confirmed(self, replicas: Iterable[Replica]) -> None:
+        """Their ``confirm`` may have grown, and their writers are about to hear of it."""
+        options = self._tell_options
+        if not options.tells:
+            return
+        if isinstance(self.carrier, InProcessCarrier):
+            self.tell(replicas)
+            return
+        for replica in replicas:
+            if replica.confirm > replica.told and not replica._closed:
+                self._untold.setdefault(replica, replica.confirm)
+        self._wait_to_tell(options.delay)
+
+    def tell(self, replicas: Iterable[Replica]) -> None:
+        """Tells the server now, ahead of whatever is sent after this."""
+        if self._tell_options.tells:
+            self._tell([replica for replica in replicas if replica.confirm > replica.told and not replica._closed])
+
+    async def told(self) -> None:
+        """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
+        replicas = [replica for replica in self._untold if not replica._closed]
+        for first in range(0, len(replicas), _MAX_TOLD):
+            part = replicas[first : first + _MAX_TOLD]
+            await self.carrier.call(_telling(part), self.timeout)
+
+    def _tell(self, replicas: list[Replica]) -> None:
+        for first in range(0, len(replicas), _MAX_TOLD):
+            part = replicas[first : first + _MAX_TOLD]
+            before = [replica.told for replica in part]
+            for replica in part:
+                replica.told = replica.confirm
+            self.carrier.submit(_telling(part), partial(self._tell_answered, part, before), self.timeout)
+
+    def _tell_answered(self, replicas: list[Replica], before: list[int], answer: Answer) -> None:
+        if not isinstance(answer, ConnectionLost):
+            return  # a server that refuses would do so again
+        for replica, told in zip(replicas, before, strict=True):
+            if not replica._closed:
+                replica.told = min(replica.told, told)
+                self._untold.setdefault(replica, replica.confirm)
+        self._wait_to_tell(self._tell_options.again)
+
+    def _wait_to_tell(self, delay: float) -> None:
+        if self._untold and self._tell_timer is None:
+            self._tell_timer = self._loop.call_later(delay, self._tell_the_quiet)
+
+    def _tell_the_quiet(self) -> None:
+        """Who still moves is told of by its own entries."""
+        self._tell_timer = None
+        looked_at, self._untold = self._untold, {}
+        quiet: list[Replica] = []
+        for replica, confirm in looked_at.items():
+            if replica.confirm == confirm and confirm > replica.told:
+                quiet.append(replica)
+            elif replica.confirm > replica.told:
+                self._untold[replica] = replica.confirm
+        self._tell(quiet)
+        self._wait_to_tell(self._tell_options.delay)
+
+
+def _telling(replicas: list[Replica]) -> AppendRequest:
+    return AppendRequest(0, [], [(replica.info.stream_id, replica.info.index, replica.confirm) for replica in replicas])
+
+
+def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
+    touched: dict[Replica, None] = {}
+    if type(answer) is AppendResponse and answer.status.code == OK and len(answer.results) == len(items):
+        for (replica, entry), result in zip(items, answer.results, strict=True):
+            replica.outstanding -= 1
+            code = result.status.code
+            if code in _STORED:
+                # The server acknowledges in order of offset, so all before this entry is durable as well.
+                end = entry.base_offset + entry.count
+                if end > replica.confirm:
+                    replica.confirm = end
+            else:
+                replica.refused(entry.base_offset, result.status)
+            touched[replica] = None
+    else:
+        if isinstance(answer, ConnectionLost):
+            status = Status(answer.code, answer.message)
+        elif answer.status.ok:
+            status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the answer does not fit the append")
+        else:
+            status = answer.status
+        unknown = isinstance(answer, ConnectionLost) or answer.status.ok
+        for replica, entry in items:
+            replica.outstanding -= 1
+            replica.refused(entry.base_offset, status)
+            replica.uncertain = replica.uncertain or unknown
+            touched[replica] = None
+    if touched:
+        # First, so that whoever hears from a writer that its batch is stored finds it there.
+        items[0][0].channel.confirmed(touched)
+    for replica in touched:
+        # Other streams' entries are in the same answer: what goes wrong in one of them is not theirs.
+        guarded("settling an append", replica.settle)
+
+
+class Replica:
+    """The open range ``info`` on one server.
+
+    Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
+    some were never answered, so they may still become durable behind our back; only sealing the range settles that.
+    ``told``: how far the server knows, or is about to, what is confirmed.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_closed",
+        "_delay",
+        "_failed_at",
+        "_failure",
+        "_known",
+        "_moved_at",
+        "_options",
+        "_owner",
+        "_stalls",
+        "_timer",
+        "channel",
+        "confirm",
+        "info",
+        "outstanding",
+        "told",
+        "uncertain",
+    )
+
+    def __init__(self, owner: ReplicaOwner, channel: Channel, info: RangeInfo, options: RetryOptions) -> None:
+        self._owner = owner
+        self._options = options
+        self.channel = channel
+        self.info = info
+        self.confirm = info.start
+        self.outstanding = 0
+        self.uncertain = False
+        self.told = info.start
+        self._known = info.start  # ``confirm`` when the owner last heard of it
+        self._moved_at = monotonic()  # when there was progress, or nothing to wait for
+        self._failure: Status | None = None
+        self._failed_at = 0
+        self._attempts = 0
+        self._stalls = 0
+        self._delay = options.delay_first
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def sending(self) -> bool:
+        """Whether a new entry may follow those that are sent already."""
+        return self._failure is None and self._timer is None and not self._closed
+
+    def send(self, entry: Entry) -> None:
+        """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
+        if self._failure is None and self._timer is None and not self._closed:
+            if not self.outstanding:
+                self._moved_at = monotonic()
+            self.outstanding += 1
+            self._push(entry)
+
+    def close(self) -> None:
+        """Reports nothing more. Idempotent."""
+        self._closed = True
+        self.channel.closed(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def refused(self, base: int, status: Status) -> None:
+        """Of several refusals the one of the lowest offset is the cause of the others."""
+        if base >= self.confirm and (self._failure is None or base < self._failed_at):
+            self._failure = status
+            self._failed_at = base
+
+    def settle(self) -> None:
+        """All entries of one answer are counted: acts on what they amount to."""
+        if self._closed:
+            return
+        if self.confirm > self._known:
+            self._known = self.confirm
+            self._moved_at = monotonic()
+            self._attempts = self._stalls = 0
+            self._delay = self._options.delay_first
+            self._owner.progressed()
+        failure = self._failure
+        if failure is not None and self._failed_at < self.confirm:
+            failure = self._failure = None  # answered twice, and the good answer counts
+        if failure is None or self._closed:
+            return
+        if failure.code in FENCED_CODES or failure.code in HOPELESS_CODES:
+            self.close()
+            self._owner.broken(self, failure)
+            return
+        # Repeating while entries are under way could put the repetition between them.
+        if self.outstanding or self._timer is not None:
+            return
+        if failure.detail == NO_SPACE_DETAIL and not self.uncertain:
+            self._failure = None
+            self._owner.out_of_space(self, failure)
+            return
+        if failure.code == _PENDING:
+            self._stalls += 1
+        else:
+            self._attempts += 1
+        options = self._options
+        given_up = self._attempts >= options.tries or self._stalls >= options.pending_tries
+        if given_up or monotonic() - self._moved_at >= options.patience:
+            self.close()
+            self._owner.broken(self, failure)
+            return
+        self._timer = self.channel._loop.call_later(self._delay, self._repeat)
+        self._delay = min(2 * self._delay, options.delay_limit)
+
+    def _repeat(self) -> None:
+        failure = self._failure
+        if failure is not None and failure.code == ErrorCode.RANGE_NOT_FOUND:
+            # Its creation there got lost; it is repeatable, and the entries then follow.
+            self._failure = None
+            self.channel.carrier.submit(CreateRangeRequest(self.info), self._created, self.channel.timeout)
+            return
+        self._send_all()
+
+    def _created(self, answer: Answer) -> None:
+        if self._closed:
+            return
+        if isinstance(answer, ConnectionLost):
+            self._failure = Status(answer.code, answer.message)
+        elif not answer.status.ok and answer.status.code != ErrorCode.BAD_REQUEST:
+            # 1400: it exists, but not as we knew it. How it is now, sealed by somebody else, the append will tell.
+            self._failure = answer.status
+        if self._failure is not None:
+            self._failed_at = self.confirm
+            self._timer = None
+            self.settle()
+            return
+        self._send_all()
+
+    def _send_all(self) -> None:
+        self._timer = None
+        self._failure = None
+        for entry in self._owner.unsent(self):
+            self.outstanding += 1
+            self._push(entry)
+
+    def _push(self, entry: Entry) -> None:
+        if entry.confirmed > self.told:
+            self.told = entry.confirmed
+        self.channel.push(self, entry)

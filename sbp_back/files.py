@@ -1,0 +1,150 @@
+"""Every operation of the store on the file system, behind one class, so that tests can make each of them fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sbp_back.wire.model import Buffer
+
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the kernel answers when there is no room: unlike EIO, nothing that was durable is in doubt."""
+
+_DSYNC = getattr(os, "RWF_DSYNC", 0)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in DISK_FULL_ERRNOS
+
+
+class Files:
+    """The real file system. Methods raise ``OSError`` and may be called from any thread."""
+
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        """Write ``parts`` at ``offset``; when ``durable``, return after they reached stable media. Bytes written."""
+        if not durable:
+            return os.pwritev(fd, parts, offset)
+        if _DSYNC:
+            return os.pwritev(fd, parts, offset, _DSYNC)
+        written = os.pwritev(fd, parts, offset)
+        os.fsync(fd)
+        return written
+
+    def read(self, fd: int, buffer: Buffer, offset: int) -> int:
+        return os.preadv(fd, [buffer], offset)
+
+    def read_cached(self, fd: int, buffer: Buffer, offset: int) -> int:
+        """Bytes that could be read without waiting for the disk; raises ``BlockingIOError`` when there are none."""
+        if not _NOWAIT:
+            raise BlockingIOError(errno.EAGAIN, "reads without waiting are not available here")
+        return os.preadv(fd, [buffer], offset, _NOWAIT)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def allocate(self, fd: int, offset: int, size: int) -> None:
+        """Reserve disk blocks, so that a later write there cannot run out of space."""
+        os.posix_fallocate(fd, offset, size)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def next_data(self, fd: int, offset: int) -> int | None:
+        """Where the next bytes that are not a hole begin at or after ``offset``; None when only a hole is left."""
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Raises ``FileExistsError`` when there is one."""
+        os.mkdir(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes an unprivileged process can still allocate on the file system of ``path``."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def write_all(files: Files, fd: int, data: Buffer, offset: int) -> None:
+    """Write all of ``data``, not durably. Raises ``OSError``, also when the kernel takes nothing more."""
+    view = memoryview(data)
+    while view.nbytes:
+        written = files.write(fd, [view], offset, False)
+        if written <= 0:
+            raise OSError(errno.EIO, "the kernel wrote nothing")
+        view = view[written:]
+        offset += written
+
+
+def write_file_durably(files: Files, path: Path, parts: Sequence[Buffer]) -> None:
+    """Replace ``path`` so that after a crash it holds either its old or its new content, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        offset = 0
+        for part in parts:
+            write_all(files, fd, part, offset)
+            offset += memoryview(part).nbytes
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+def make_directories(files: Files, path: Path) -> None:
+    """Make a directory, and those above it as far as they are missing, so that none of them vanishes in a crash."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with suppress(FileExistsError):
+            files.make_directory(directory)
+        with suppress(PermissionError):  # one may write into a directory without being allowed to open it
+            files.sync_directory(directory.parent)
+
+
+def read_range(files: Files, fd: int, offset: int, size: int) -> bytearray:
+    """Up to ``size`` bytes from ``offset``: fewer only at the end of the file."""
+    buffer = bytearray(size)
+    view = memoryview(buffer)
+    done = 0
+    while done < size:
+        got = files.read(fd, view[done:], offset + done)
+        if got <= 0:
+            view.release()
+            del buffer[done:]
+            break
+        done += got
+    return buffer

@@ -1,0 +1,1 @@
+"""Messages between client and server: in process, over TCP, and the listener."""

@@ -1,0 +1,41 @@
+"""What serves requests: a range server, a placement driver, or a stand-in for either in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from sbp_back.errors import ErrorCode
+from sbp_back.wire.model import Request, Response, Status
+
+Reply = Callable[[Response], None]
+
+DEFECT = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
+"""The answer to a request in whose service an exception came up that nobody expected."""
+
+
+class Handler(Protocol):
+    """Serves requests of any carrier.
+
+    ``handle`` is called on the event loop and never raises; should it have a defect, whoever calls it answers
+    :data:`DEFECT`. ``reply`` is called exactly once, on the loop, before ``handle`` returns or at any later time; a
+    :class:`~sbp_back.wire.model.GoAway` is never replied to. Only a :class:`~sbp_back.wire.model.DocumentRequest` may
+    be replied to in several parts, all but the last with ``last`` False.
+    """
+
+    def handle(self, request: Request, reply: Reply) -> None: ...
+
+
+class Session(Handler, Protocol):
+    """Serves the requests of one connection."""
+
+    def ended(self) -> None:
+        """The connection is no more; answers to what is under way go nowhere."""
+
+
+@runtime_checkable
+class HasSessions(Protocol):
+    """A handler for which it matters which requests come over one connection."""
+
+    def session(self) -> Session:
+        """For a connection that was just made."""

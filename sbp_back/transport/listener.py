@@ -1,0 +1,127 @@
+"""Serves a handler to TCP clients in one dialect; what one connection does is in
+:mod:`sbp_back.transport.connection`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sbp_back.budget import MemoryBudget
+from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
+from sbp_back.transport.dialects import Dialect
+from sbp_back.transport.handler import Handler
+from sbp_back.transport.turn import Turn
+from sbp_back.wire.frame import receive_buffer
+
+__all__ = ["GoAwayForm", "Listener", "ListenerOptions"]
+
+logger = logging.getLogger(__name__)
+
+
+class Listener:
+    """``handler`` at ``host``:``port`` (0: the system chooses a port, see :attr:`address`).
+
+    ``budget`` bounds what the connections of all listeners that share it hold together; without one it has its own, of
+    ``options.memory_bytes``.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        dialect: Dialect,
+        host: str,
+        port: int,
+        options: ListenerOptions | None = None,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        self._handler = handler
+        self._dialect = dialect
+        self._host = host
+        self._port = port
+        self._options = options or ListenerOptions()
+        self._budget = budget
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._address: tuple[str, int] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port it listens at. Raises ``RuntimeError`` before :meth:`start`."""
+        if self._address is None:
+            raise RuntimeError("the listener was not started")
+        return self._address
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Raises ``OSError`` when the address cannot be bound."""
+        loop = self._loop = asyncio.get_running_loop()
+        budget = self._budget or MemoryBudget(self._options.memory_bytes, loop.call_soon)
+        buffer = receive_buffer()
+        turn = Turn(loop)
+        self._server = await loop.create_server(
+            lambda: Connection(self, loop, self._handler, self._dialect, self._options, budget, buffer, turn),
+            self._host,
+            self._port,
+            backlog=1024,
+        )
+        self._address = self._server.sockets[0].getsockname()[:2]
+        if self._sweep_seconds > 0:
+            self._sweep_timer = loop.call_later(self._sweep_seconds, self._sweep)
+
+    @property
+    def _sweep_seconds(self) -> float:
+        times = [time for time in (self._options.idle_seconds, self._options.stall_seconds) if time > 0]
+        return min(times) / 4 if times else 0.0
+
+    async def drain(self) -> None:
+        """Accept no more, say GOAWAY, answer what is under way, and close; takes ``drain_seconds`` at most."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.go_away()
+        try:
+            await asyncio.wait_for(self._empty.wait(), self._options.drain_seconds)
+        except TimeoutError:
+            logger.warning("%d connections did not end in time and are cut", len(self._connections))
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut everything at once. Idempotent."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.abort()
+        await self._empty.wait()
+
+    def admit(self, connection: Connection) -> bool:
+        """For a new connection: False when there are too many."""
+        if len(self._connections) >= self._options.max_connections:
+            logger.warning("connection refused: there are %d already", len(self._connections))
+            return False
+        self._connections.add(connection)
+        self._empty.clear()
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        # One timer for all: connections are many, and closing one a little late harms nobody.
+        assert self._loop is not None
+        self._sweep_timer = self._loop.call_later(self._sweep_seconds, self._sweep)
+        now = self._loop.time()
+        for connection in list(self._connections):
+            connection.look_after(now)

@@ -1,0 +1,64 @@
+"""What every assembly of servers shares: a listener with the address it advertises, and stopping in order."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+from sbp_back.budget import MemoryBudget
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Handler
+from sbp_back.transport.listener import Listener, ListenerOptions
+
+logger = logging.getLogger(__name__)
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+Step = Callable[[], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class ListenAt:
+    """``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that clients are told, where
+    it is not the one listened at. ``budget``: memory that its connections share with others'."""
+
+    address: tuple[str, int]
+    advertise: str | None = None
+    dialect: str = "sbp-0.2"
+    options: ListenerOptions = field(default_factory=ListenerOptions)
+    budget: MemoryBudget | None = None
+
+
+async def listen(handler: Handler, at: ListenAt) -> Listener:
+    """A started listener. Raises ``OSError`` when the address cannot be bound."""
+    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget)
+    await listener.start()
+    return listener
+
+
+def advertised(listener: Listener | None, told: str | None) -> str:
+    """What clients are told to connect to; empty when there is nothing."""
+    if told is not None:
+        return told
+    if listener is None:
+        return ""
+    host, port = listener.address
+    if host in _WILDCARDS:
+        host = socket.gethostname()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def run_all(steps: Iterable[Step]) -> None:
+    """Every step in turn. One that fails does not keep the later ones from happening; the first error is raised in the
+    end."""
+    failures: list[Exception] = []
+    for step in steps:
+        try:
+            await step()
+        except Exception as error:
+            logger.exception("a step of stopping the backend failed")
+            failures.append(error)
+    if failures:
+        raise failures[0]

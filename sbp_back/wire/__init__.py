@@ -1,0 +1,1 @@
+"""Bytes and messages, without I/O: the frame, its tables, the model, entries, the dialect sbp-0.2."""

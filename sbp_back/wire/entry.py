@@ -1,0 +1,192 @@
+"""Entries: record batches as they lie on the wire, on the disk and in memory (reference/sbp.md, section 1.5).
+
+``0x22 | u32 meta length | RecordBatchMeta | u32 payload length | payload``, lengths big-endian, the meta a FlatBuffer.
+Ours have one of two prefix layouts, so they are packed and parsed with one ``struct`` call; any other layout a foreign
+client may choose goes through the table reader. The longer one has a field more than the schema knows, which readers
+of the schema pass over: how far the writer knew its range to be durable.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.wire.flat import Table, Unused, i16, i32, i64
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Buffer, Entry
+
+ENTRY_MAGIC = 0x22
+
+PREFIX_BYTES = 73
+"""Bytes before the payload in an entry that :func:`pack_entry` made."""
+
+TELLING_PREFIX_BYTES = 89
+"""The same where the entry tells what is confirmed."""
+
+_META_BYTES = 64
+_TELLING_META_BYTES = 80
+
+# Everything before the first value: magic, meta length, root offset, padding, vtable, vtable offset.
+_FIXED = Struct(">BI").pack(ENTRY_MAGIC, _META_BYTES) + Struct("<IIHHHHHHHHi").pack(
+    24, 0, 16, 40, 16, 8, 6, 24, 12, 32, 16
+)
+_PREFIX = Struct(f"<{len(_FIXED)}s2xhiiqqq4s")
+_TELLING_FIXED = Struct(">BI").pack(ENTRY_MAGIC, _TELLING_META_BYTES) + Struct("<III10Hi").pack(
+    32, 0, 0, 20, 48, 16, 8, 6, 24, 12, 32, 0, 40, 20
+)
+_TELLING_PREFIX = Struct(f"<{len(_TELLING_FIXED)}s2xhiiqqqq4s")
+_META_HEAD = Struct(">BI")
+_LENGTH = Struct(">I")
+
+
+class _Meta:
+    """What the generic path reads of a RecordBatchMeta; ``count`` is what the schema calls last_offset_delta."""
+
+    __slots__ = ("base_offset", "confirmed", "count", "flags", "range_index", "stream_id", "timestamp")
+
+    def __init__(
+        self,
+        stream_id: int,
+        range_index: int,
+        flags: int,
+        base_offset: int,
+        count: int,
+        timestamp: int,
+        confirmed: int = -1,
+    ) -> None:
+        self.stream_id = stream_id
+        self.range_index = range_index
+        self.flags = flags
+        self.base_offset = base_offset
+        self.count = count
+        self.timestamp = timestamp
+        self.confirmed = confirmed
+
+
+META = Table(
+    _Meta,
+    i64("stream_id"),
+    i32("range_index"),
+    i16("flags"),
+    i64("base_offset", -1),
+    i32("count"),
+    i64("timestamp"),
+    Unused("properties"),  # stays in the prefix, verbatim
+    i64("confirmed", -1),  # ours
+)
+
+
+def pack_entry(
+    stream_id: int,
+    range_index: int,
+    flags: int,
+    base_offset: int,
+    count: int,
+    timestamp: int,
+    payload: Buffer,
+    confirmed: int = -1,
+) -> Entry:
+    """An entry of ``count`` records around ``payload`` (bytes-like with one-byte items, not copied).
+
+    ``timestamp`` is in milliseconds; ``confirmed`` below 0 tells nothing and takes no room. Raises ``struct.error``
+    when a number does not fit its field: ``flags`` int16, ``range_index`` and ``count`` int32, the others int64.
+    """
+    length = len(payload).to_bytes(4, "big")
+    if confirmed < 0:
+        prefix = _PREFIX.pack(_FIXED, flags, range_index, count, stream_id, base_offset, timestamp, length)
+    else:
+        prefix = _TELLING_PREFIX.pack(
+            _TELLING_FIXED, flags, range_index, count, stream_id, base_offset, timestamp, confirmed, length
+        )
+    return Entry(stream_id, range_index, flags, base_offset, count, timestamp, payload, prefix, -1, confirmed)
+
+
+def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
+    """The entries that fill ``buffer``; their prefixes and payloads are slices of it.
+
+    Raises ``DecodeError`` when the bytes do not end with an entry, or an entry claims no records; ``SbpError`` 1413
+    when there are more than ``most`` (-1: any number).
+    """
+    view = memoryview(buffer)
+    size = len(view)
+    at = 0
+    entries: list[Entry] = []
+    unpack = _PREFIX.unpack_from
+    unpack_telling = _TELLING_PREFIX.unpack_from
+    while at < size:
+        if len(entries) == most:
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"there are more than {most} entries")
+        body = at + TELLING_PREFIX_BYTES
+        if body <= size:
+            fixed, flags, range_index, count, stream_id, base, timestamp, confirmed, length = unpack_telling(view, at)
+            if fixed == _TELLING_FIXED:
+                end = body + int.from_bytes(length, "big")
+                if end > size:
+                    raise DecodeError("entry payload is longer than the buffer")
+                if count < 1:
+                    raise DecodeError(f"entry of {count} records")
+                payload, prefix = view[body:end], view[at:body]
+                entries.append(
+                    Entry(stream_id, range_index, flags, base, count, timestamp, payload, prefix, -1, confirmed)
+                )
+                at = end
+                continue
+        body = at + PREFIX_BYTES
+        if body <= size:
+            fixed, flags, range_index, count, stream_id, base, timestamp, length = unpack(view, at)
+            if fixed == _FIXED:
+                end = body + int.from_bytes(length, "big")
+                if end > size:
+                    raise DecodeError("entry payload is longer than the buffer")
+                if count < 1:
+                    raise DecodeError(f"entry of {count} records")
+                entries.append(
+                    Entry(stream_id, range_index, flags, base, count, timestamp, view[body:end], view[at:body])
+                )
+                at = end
+                continue
+        entry = _parse_one(view, at)
+        at += entry.size
+        entries.append(entry)
+    return entries
+
+
+def _parse_one(view: memoryview, at: int) -> Entry:
+    """The entry at ``at``, whatever the layout of its meta."""
+    remaining = len(view) - at - _META_HEAD.size
+    if remaining < 0:
+        raise DecodeError("entry is cut short")
+    magic, meta_length = _META_HEAD.unpack_from(view, at)
+    if magic != ENTRY_MAGIC:
+        raise DecodeError(f"entry magic is {magic:#x}, not {ENTRY_MAGIC:#x}")
+    if meta_length + 4 > remaining:
+        raise DecodeError("entry meta is longer than the buffer")
+    meta_at = at + _META_HEAD.size
+    body = meta_at + meta_length + 4
+    (length,) = _LENGTH.unpack_from(view, body - 4)
+    end = body + length
+    if end > len(view):
+        raise DecodeError("entry payload is longer than the buffer")
+    meta: _Meta = META.read(bytes(view[meta_at : body - 4]))
+    if meta.count < 1:
+        raise DecodeError(f"entry of {meta.count} records")
+    return Entry(
+        meta.stream_id,
+        meta.range_index,
+        meta.flags,
+        meta.base_offset,
+        meta.count,
+        meta.timestamp,
+        view[body:end],
+        view[at:body],
+        -1,
+        meta.confirmed,
+    )
+
+
+def entry_crc(entry: Entry) -> int:
+    """CRC-32 of the entry's bytes, computed at most once. It is also the CRC of a frame with just this entry."""
+    crc = entry.crc
+    if crc < 0:
+        crc = entry.crc = crc32(entry.payload, crc32(entry.prefix))
+    return crc

@@ -1,0 +1,478 @@
+"""Messages of SBP as plain objects: what the range server, the placement driver and the client exchange.
+
+Every carrier (TCP or in-process) delivers these same objects; only dialect codecs know how they look on the wire.
+Field meanings and defaults: reference/sbp.md, sections 1.3 and 1.5. Offsets count records; times are in milliseconds
+since the Unix epoch unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from sbp_back.wire.room import Room
+
+Buffer = bytes | bytearray | memoryview
+
+OK: int = int(ErrorCode.OK)
+
+DELETED_DETAIL = b"deleted"
+"""``Status.detail`` of a placement driver's 1404 for a stream that existed and was deleted. About a stream it merely
+knows nothing of it says less: only with this word may a range server destroy data."""
+
+
+class Opcode(IntEnum):
+    """Operation codes common to the dialects (reference/sbp.md, section 1.5)."""
+
+    PING = 0x0001
+    GOAWAY = 0x0002
+    HEARTBEAT = 0x0003
+    ALLOCATE_ID = 0x0004
+    APPEND = 0x1001
+    FETCH = 0x1002
+    LIST_RANGE = 0x2001
+    SEAL_RANGE = 0x2002
+    SYNC_RANGE = 0x2003
+    CREATE_RANGE = 0x2004
+    DESCRIBE_RANGE = 0x2005
+    CREATE_STREAM = 0x3001
+    DELETE_STREAM = 0x3002
+    UPDATE_STREAM = 0x3003
+    DESCRIBE_STREAM = 0x3004
+    TRIM_STREAM = 0x3005
+    REPORT_METRICS = 0x4001
+    DESCRIBE_PD = 0x4002
+    COMMIT_OBJECT = 0x5001
+    LIST_RESOURCE = 0x6001
+    WATCH_RESOURCE = 0x6002
+
+
+class SealKind(IntEnum):
+    """``PLACEMENT_DRIVER``, put to a range server with an end: what the placement driver has decided. ``AT_LEAST`` is
+    ours: a range server asks the placement driver to let a range end nowhere below its ``end``, and seals nothing."""
+
+    UNSPECIFIED = 0
+    RANGE_SERVER = 1
+    PLACEMENT_DRIVER = 2
+    AT_LEAST = 3
+
+
+class ClientRole(IntEnum):
+    UNSPECIFIED = 0
+    PD = 1
+    RANGE_SERVER = 2
+    FRONTEND = 3
+
+
+@dataclass(slots=True)
+class Status:
+    code: int = OK
+    message: str = ""
+    detail: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == OK
+
+
+@dataclass(slots=True)
+class RangeServerInfo:
+    server_id: int = -1
+    advertise_addr: str = ""
+
+
+@dataclass(slots=True)
+class PdNode:
+    name: str
+    advertise_addr: str
+    is_leader: bool = False
+
+
+@dataclass(slots=True)
+class StreamInfo:
+    """A stream; ``replica``/``ack_count`` are R and A; ``retention_ms`` 0 = keep."""
+
+    stream_id: int = -1
+    replica: int = 1
+    ack_count: int = 1
+    retention_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeInfo:
+    """One range of a stream: offsets ``[start, end)``; ``end`` is -1 while the range is open."""
+
+    stream_id: int = -1
+    epoch: int = -1
+    index: int = -1
+    start: int = -1
+    end: int = -1
+    servers: list[RangeServerInfo] = field(default_factory=list)
+    replica_count: int = -1
+    ack_count: int = -1
+
+
+class Entry:
+    """One stored batch: SBP's RecordBatchMeta plus an opaque payload (reference/sbp.md 1.5, "AppendEntry").
+
+    ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
+    payload length, payload. ``count`` is the number of records (the wire calls it last_offset_delta). ``flags`` are
+    opaque to SBP (the layer above puts the payload's format there). ``crc`` is the CRC-32 of ``prefix + payload``, -1
+    when nobody computed it yet. ``confirmed``: below it the writer knew everything to be durable when it made the
+    entry; -1 when it does not tell.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "confirmed",
+        "count",
+        "crc",
+        "flags",
+        "payload",
+        "prefix",
+        "range_index",
+        "stream_id",
+        "timestamp",
+    )
+
+    def __init__(
+        self,
+        stream_id: int,
+        range_index: int,
+        flags: int,
+        base_offset: int,
+        count: int,
+        timestamp: int,
+        payload: Buffer,
+        prefix: Buffer,
+        crc: int = -1,
+        confirmed: int = -1,
+    ) -> None:
+        self.stream_id = stream_id
+        self.range_index = range_index
+        self.flags = flags
+        self.base_offset = base_offset
+        self.count = count
+        self.timestamp = timestamp
+        self.payload = payload
+        self.prefix = prefix
+        self.crc = crc
+        self.confirmed = confirmed
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entry on the wire."""
+        return len(self.prefix) + len(self.payload)
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"Entry(stream={self.stream_id}, range={self.range_index}, base={self.base_offset}, "
+            f"count={self.count}, flags={self.flags:#x}, bytes={self.size})"
+        )
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PingRequest:
+    header: bytes = b""
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class GoAway:
+    """Not answered. ``maintenance`` tells why the peer goes: shutdown, or an idle connection."""
+
+    maintenance: bool = False
+
+
+@dataclass(slots=True)
+class HeartbeatRequest:
+    client_id: str = ""
+    role: int = ClientRole.FRONTEND
+    range_server: RangeServerInfo | None = None
+
+
+@dataclass(slots=True)
+class AllocateIdRequest:
+    timeout_ms: int = 0
+    host: str = ""
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """``confirmed``: for ranges that the sender writes, as (stream, index, offset): it knows all below the offset to be
+    durable, beyond what its entries say."""
+
+    timeout_ms: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    confirmed: Sequence[tuple[int, int, int]] = ()
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    """``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1: as far as
+    the range server knows that."""
+
+    range: RangeInfo
+    offset: int
+    limit: int = -1
+    max_wait_ms: int = 0
+    min_bytes: int = -1
+    max_bytes: int = -1
+    room: Room | None = field(default=None, compare=False, repr=False)
+    """For the answer, where that is to be counted; no part of the message."""
+
+
+@dataclass(slots=True)
+class ListRangeRequest:
+    timeout_ms: int = 0
+    server_id: int = -1
+    stream_id: int = -1
+
+
+@dataclass(slots=True)
+class SealRangeRequest:
+    range: RangeInfo
+    kind: int = SealKind.RANGE_SERVER
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class CreateRangeRequest:
+    range: RangeInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class CreateStreamRequest:
+    stream: StreamInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class DeleteStreamRequest:
+    stream_id: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class UpdateStreamRequest:
+    stream: StreamInfo
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class DescribeStreamRequest:
+    stream_id: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class TrimStreamRequest:
+    """Nothing below ``min_offset`` need be kept. Served by the PD (metadata) and by range servers (data)."""
+
+    stream_id: int
+    min_offset: int
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeServerMetrics:
+    """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
+
+    disk_in_rate: int = 0
+    disk_out_rate: int = 0
+    disk_free_space: int = 0
+    disk_unindexed_data_size: int = 0
+    memory_used: int = 0
+    uring_task_rate: int = 0
+    uring_inflight_task_cnt: int = 0
+    uring_pending_task_cnt: int = 0
+    uring_task_avg_latency: int = 0
+    network_append_rate: int = 0
+    network_fetch_rate: int = 0
+    network_failed_append_rate: int = 0
+    network_failed_fetch_rate: int = 0
+    network_append_avg_latency: int = 0
+    network_fetch_avg_latency: int = 0
+    range_missing_replica_cnt: int = 0
+    range_active_cnt: int = 0
+
+
+@dataclass(slots=True)
+class ReportMetricsRequest:
+    range_server: RangeServerInfo
+    metrics: RangeServerMetrics = field(default_factory=RangeServerMetrics)
+
+
+@dataclass(slots=True)
+class DescribePdRequest:
+    range_server: RangeServerInfo = field(default_factory=RangeServerInfo)
+    timeout_ms: int = 0
+
+
+@dataclass(slots=True)
+class DocumentRequest:
+    """Base of the requests that only dialect sbp-v0.1 has, mostly batches (sbp_back/document/messages.py)."""
+
+    room: Room | None = field(default=None, compare=False, repr=False, kw_only=True)
+    """For the answer, where that is to be counted; no part of the message."""
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory that serving it takes besides the request and its answer."""
+        return 0
+
+
+Request = (
+    PingRequest
+    | GoAway
+    | HeartbeatRequest
+    | AllocateIdRequest
+    | AppendRequest
+    | FetchRequest
+    | ListRangeRequest
+    | SealRangeRequest
+    | CreateRangeRequest
+    | CreateStreamRequest
+    | DeleteStreamRequest
+    | UpdateStreamRequest
+    | DescribeStreamRequest
+    | TrimStreamRequest
+    | ReportMetricsRequest
+    | DescribePdRequest
+    | DocumentRequest
+)
+
+
+# --- responses ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SystemErrorResponse:
+    """The request as a whole could not be served (flag 0x04)."""
+
+    status: Status
+
+
+@dataclass(slots=True)
+class PingResponse:
+    header: bytes = b""
+    payload: bytes = b""
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class HeartbeatResponse:
+    client_id: str = ""
+    role: int = ClientRole.FRONTEND
+    range_server: RangeServerInfo | None = None
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class AllocateIdResponse:
+    status: Status = field(default_factory=Status)
+    id: int = 0
+
+
+@dataclass(slots=True)
+class AppendResult:
+    status: Status
+    timestamp_ms: int = 0
+
+
+@dataclass(slots=True)
+class AppendResponse:
+    """``results`` are positional: one for each entry of the request, in its order."""
+
+    status: Status = field(default_factory=Status)
+    results: list[AppendResult] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class FetchResponse:
+    status: Status = field(default_factory=Status)
+    entries: list[Entry] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class ListRangeResponse:
+    status: Status = field(default_factory=Status)
+    ranges: list[RangeInfo] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class RangeResponse:
+    """Answer to SEAL_RANGE and CREATE_RANGE."""
+
+    status: Status = field(default_factory=Status)
+    range: RangeInfo | None = None
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class StreamResponse:
+    """Answer to CREATE/DELETE/UPDATE/DESCRIBE/TRIM_STREAM; ``range`` only for TRIM (the smallest one left)."""
+
+    status: Status = field(default_factory=Status)
+    stream: StreamInfo | None = None
+    range: RangeInfo | None = None
+    throttle_ms: int = 0
+
+
+@dataclass(slots=True)
+class ReportMetricsResponse:
+    range_server: RangeServerInfo | None = None
+    status: Status = field(default_factory=Status)
+
+
+@dataclass(slots=True)
+class DescribePdResponse:
+    status: Status = field(default_factory=Status)
+    nodes: list[PdNode] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DocumentResponse:
+    """Base of the answers of sbp-v0.1. One request may get several; all but the final one have ``last`` False."""
+
+    status: Status = field(default_factory=Status)
+    throttle_ms: int = 0
+    last: bool = True
+
+    @property
+    def elements(self) -> int:
+        """How many elements have to be written one by one."""
+        return 0
+
+
+Response = (
+    SystemErrorResponse
+    | PingResponse
+    | HeartbeatResponse
+    | AllocateIdResponse
+    | AppendResponse
+    | FetchResponse
+    | ListRangeResponse
+    | RangeResponse
+    | StreamResponse
+    | ReportMetricsResponse
+    | DescribePdResponse
+    | DocumentResponse
+)

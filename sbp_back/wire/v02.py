@@ -1,0 +1,491 @@
+"""Dialect sbp-0.2: elastic-stream v0.2.2 to HEAD, and what our own client speaks (reference/sbp.md, section 1.5).
+
+The tables are declared below. The messages of the append and fetch paths have, besides their declaration, a fixed
+layout of their own that is packed by one ``struct`` call and recognised by its constant bytes; whatever does not look
+like that goes through the declared table.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+
+from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.wire.base import Manners
+from sbp_back.wire.entry import entry_crc, parse_entries
+from sbp_back.wire.flat import Blob, Inner, Sub, Table, Tables, Text, Unused, flag, i8, i16, i32, i64
+from sbp_back.wire.frame import FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_FLAGS
+from sbp_back.wire.model import (
+    OK,
+    AllocateIdRequest,
+    AllocateIdResponse,
+    AppendRequest,
+    AppendResponse,
+    AppendResult,
+    Buffer,
+    CreateRangeRequest,
+    CreateStreamRequest,
+    DeleteStreamRequest,
+    DescribePdRequest,
+    DescribePdResponse,
+    DescribeStreamRequest,
+    Entry,
+    FetchRequest,
+    FetchResponse,
+    GoAway,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListRangeRequest,
+    ListRangeResponse,
+    Opcode,
+    PdNode,
+    PingRequest,
+    PingResponse,
+    RangeInfo,
+    RangeResponse,
+    RangeServerInfo,
+    RangeServerMetrics,
+    ReportMetricsRequest,
+    ReportMetricsResponse,
+    Request,
+    Response,
+    SealRangeRequest,
+    Status,
+    StreamInfo,
+    StreamResponse,
+    SystemErrorResponse,
+    TrimStreamRequest,
+    UpdateStreamRequest,
+)
+
+MAX_REQUEST_HEADER = 64 * 1024
+"""Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header,
+but an APPEND that says of many ranges how far they are confirmed (``replica.py`` keeps it shorter)."""
+
+MAX_APPEND_ENTRIES = 4096
+"""Entries an APPEND may carry. A frame has room for two hundred thousand empty ones, and the work is one for each."""
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+STATUS = Table(Status, i16("code"), Text("message"), Blob("detail"))
+RANGE_SERVER = Table(RangeServerInfo, i32("server_id", -1), Text("advertise_addr", required=True))
+STREAM = Table(StreamInfo, i64("stream_id", -1), i8("replica"), i8("ack_count"), i64("retention_ms"))
+RANGE = Table(
+    RangeInfo,
+    i64("stream_id", -1),
+    i64("epoch", -1),
+    i32("index", -1),
+    i64("start", -1),
+    i64("end", -1),
+    Tables("servers", RANGE_SERVER),
+    i8("replica_count", -1),
+    i8("ack_count", -1),
+    Unused("offload_owner"),
+)
+PD_NODE = Table(PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader"))
+METRICS = Table(
+    RangeServerMetrics,
+    i64("disk_in_rate"),
+    i64("disk_out_rate"),
+    i64("disk_free_space"),
+    i64("disk_unindexed_data_size"),
+    i64("memory_used"),
+    i16("uring_task_rate"),
+    i16("uring_inflight_task_cnt"),
+    i32("uring_pending_task_cnt"),
+    i16("uring_task_avg_latency"),
+    i16("network_append_rate"),
+    i16("network_fetch_rate"),
+    i16("network_failed_append_rate"),
+    i16("network_failed_fetch_rate"),
+    i16("network_append_avg_latency"),
+    i16("network_fetch_avg_latency"),
+    i16("range_missing_replica_cnt"),
+    i16("range_active_cnt"),
+)
+APPEND_RESULT = Table(AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
+
+
+@dataclass(slots=True)
+class AppendHeader:
+    """``confirmed`` is ours: what :class:`~sbp_back.wire.model.AppendRequest` has, 20 bytes each, little-endian."""
+
+    timeout_ms: int = 0
+    confirmed: bytes = b""
+
+
+_CONFIRMED = Struct("<qiq")
+
+_TIMEOUT = i32("timeout_ms")
+_THROTTLE = i32("throttle_ms")
+_STATUS = Sub("status", STATUS, required=True)
+
+REQUESTS: dict[int, Table] = {
+    Opcode.HEARTBEAT: Table(HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
+    Opcode.ALLOCATE_ID: Table(AllocateIdRequest, _TIMEOUT, Text("host", required=True)),
+    Opcode.APPEND: Table(AppendHeader, _TIMEOUT, Blob("confirmed")),
+    Opcode.FETCH: Table(
+        FetchRequest,
+        i32("max_wait_ms"),
+        Sub("range", RANGE, required=True),
+        i64("offset"),
+        i64("limit"),
+        i32("min_bytes", -1),
+        i32("max_bytes", -1),
+    ),
+    Opcode.LIST_RANGE: Table(
+        ListRangeRequest, _TIMEOUT, Inner("criteria", i32("server_id", -1), i64("stream_id", -1), required=True)
+    ),
+    Opcode.SEAL_RANGE: Table(SealRangeRequest, _TIMEOUT, i8("kind"), Sub("range", RANGE, required=True)),
+    Opcode.CREATE_RANGE: Table(CreateRangeRequest, _TIMEOUT, Sub("range", RANGE, required=True)),
+    Opcode.CREATE_STREAM: Table(CreateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
+    Opcode.DELETE_STREAM: Table(DeleteStreamRequest, _TIMEOUT, i64("stream_id", -1)),
+    # The schema does not require the stream of an update, but an update without one asks for nothing.
+    Opcode.UPDATE_STREAM: Table(UpdateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
+    Opcode.DESCRIBE_STREAM: Table(DescribeStreamRequest, _TIMEOUT, i64("stream_id")),
+    Opcode.TRIM_STREAM: Table(TrimStreamRequest, _TIMEOUT, i64("stream_id", -1), i64("min_offset")),
+    Opcode.REPORT_METRICS: Table(
+        ReportMetricsRequest,
+        Sub("range_server", RANGE_SERVER, always=True, default=RangeServerInfo),
+        Sub("metrics", METRICS, always=True, default=RangeServerMetrics),
+        closed=True,  # in sbp-v0.1 the figures are slots of this very table
+    ),
+    Opcode.DESCRIBE_PD: Table(DescribePdRequest, Sub("range_server", RANGE_SERVER, required=True), _TIMEOUT),
+}
+
+_STREAM_THEN_THROTTLE = Table(StreamResponse, _STATUS, Sub("stream", STREAM), _THROTTLE)
+_THROTTLE_THEN_STREAM = Table(StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM))
+_RANGE_RESPONSE = Table(RangeResponse, _STATUS, Sub("range", RANGE), _THROTTLE)
+
+RESPONSES: dict[int, Table] = {
+    # A placement driver that is not the leader answers a heartbeat without the required status (section 2.9, 11).
+    Opcode.HEARTBEAT: Table(
+        HeartbeatResponse,
+        Text("client_id"),
+        i8("role"),
+        Sub("range_server", RANGE_SERVER),
+        Sub("status", STATUS, always=True, default=Status),
+    ),
+    Opcode.ALLOCATE_ID: Table(AllocateIdResponse, _STATUS, i32("id")),
+    Opcode.APPEND: Table(AppendResponse, _STATUS, Tables("results", APPEND_RESULT, always=True), _THROTTLE),
+    Opcode.FETCH: Table(FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", empty_vector=True)),
+    # Required by the schema, but an error answer of a Go server has neither ranges nor cluster: absent means empty.
+    Opcode.LIST_RANGE: Table(ListRangeResponse, _STATUS, _THROTTLE, Tables("ranges", RANGE, always=True)),
+    Opcode.SEAL_RANGE: _RANGE_RESPONSE,
+    Opcode.CREATE_RANGE: _RANGE_RESPONSE,
+    Opcode.CREATE_STREAM: _STREAM_THEN_THROTTLE,
+    Opcode.DELETE_STREAM: _STREAM_THEN_THROTTLE,
+    Opcode.UPDATE_STREAM: _THROTTLE_THEN_STREAM,
+    Opcode.DESCRIBE_STREAM: _THROTTLE_THEN_STREAM,
+    Opcode.TRIM_STREAM: Table(StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM), Sub("range", RANGE)),
+    Opcode.REPORT_METRICS: Table(ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
+    Opcode.DESCRIBE_PD: Table(
+        DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
+    ),
+}
+
+SYSTEM_ERROR = Table(SystemErrorResponse, _STATUS)
+
+UNSERVED = frozenset({Opcode.SYNC_RANGE, Opcode.COMMIT_OBJECT, Opcode.LIST_RESOURCE, Opcode.WATCH_RESOURCE})
+"""Opcodes of the dialect that nobody answers with anything but 1498."""
+
+OPCODES: dict[type[Request], Opcode] = {
+    PingRequest: Opcode.PING,
+    GoAway: Opcode.GOAWAY,
+    HeartbeatRequest: Opcode.HEARTBEAT,
+    AllocateIdRequest: Opcode.ALLOCATE_ID,
+    AppendRequest: Opcode.APPEND,
+    FetchRequest: Opcode.FETCH,
+    ListRangeRequest: Opcode.LIST_RANGE,
+    SealRangeRequest: Opcode.SEAL_RANGE,
+    CreateRangeRequest: Opcode.CREATE_RANGE,
+    CreateStreamRequest: Opcode.CREATE_STREAM,
+    DeleteStreamRequest: Opcode.DELETE_STREAM,
+    UpdateStreamRequest: Opcode.UPDATE_STREAM,
+    DescribeStreamRequest: Opcode.DESCRIBE_STREAM,
+    TrimStreamRequest: Opcode.TRIM_STREAM,
+    ReportMetricsRequest: Opcode.REPORT_METRICS,
+    DescribePdRequest: Opcode.DESCRIBE_PD,
+}
+
+
+class DialectV02:
+    """The codec; satisfies :class:`sbp_back.transport.dialects.Dialect`, which documents the functions."""
+
+    name = "sbp-0.2"
+    manners = Manners()
+
+    def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
+        if type(request) is AppendRequest:
+            header = pack_append_request(request.timeout_ms, request.confirmed)
+            return Opcode.APPEND, header, _entry_parts(request.entries)
+        if type(request) is FetchRequest:
+            return Opcode.FETCH, pack_fetch_request(request), ()
+        opcode = OPCODES.get(type(request))
+        if opcode is None:
+            raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is unknown to {self.name}")
+        if isinstance(request, PingRequest):
+            return opcode, request.header, (request.payload,) if request.payload else ()
+        if opcode == Opcode.GOAWAY:
+            return opcode, b"", ()
+        return opcode, REQUESTS[opcode].write(request), ()
+
+    def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
+        if opcode == Opcode.APPEND:
+            entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
+            timeout_ms, confirmed = unpack_append_request(header)
+            return AppendRequest(timeout_ms, entries, confirmed)
+        if opcode == Opcode.FETCH:
+            return unpack_fetch_request(header)
+        if opcode == Opcode.PING:
+            return PingRequest(bytes(header), bytes(payload))
+        if opcode == Opcode.GOAWAY:
+            return GoAway()
+        table = REQUESTS.get(opcode)
+        if table is None:
+            if opcode in UNSERVED:
+                raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{Opcode(opcode).name} is not served")
+            raise SbpError(ErrorCode.UNKNOWN_OPERATION, f"opcode {opcode:#06x} is unknown to {self.name}")
+        request: Request = table.read(_request_header(header))
+        return request
+
+    def encode_response(self, opcode: int, response: Response) -> tuple[int, bytes, Sequence[Buffer]]:
+        if isinstance(response, AppendResponse):
+            return RESPONSE_FLAGS, pack_append_response(response), ()
+        if isinstance(response, FetchResponse):
+            return RESPONSE_FLAGS, pack_fetch_response(response), _entry_parts(response.entries)
+        if isinstance(response, SystemErrorResponse):
+            return SYSTEM_ERROR_FLAGS, SYSTEM_ERROR.write(response), ()
+        if isinstance(response, PingResponse):
+            return RESPONSE_FLAGS, response.header, (response.payload,) if response.payload else ()
+        return RESPONSE_FLAGS, RESPONSES[opcode].write(response), ()
+
+    def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> Response:
+        if flags & FLAG_SYSTEM_ERROR:
+            failure: SystemErrorResponse = SYSTEM_ERROR.read(bytes(header))
+            return failure
+        if opcode == Opcode.APPEND:
+            return unpack_append_response(header)
+        if opcode == Opcode.FETCH:
+            fetched = unpack_fetch_response(header)
+            if len(payload):
+                fetched.entries = _entries(payload, crc)
+            return fetched
+        if opcode == Opcode.PING:
+            return PingResponse(bytes(header), bytes(payload))
+        table = RESPONSES.get(opcode)
+        if table is None:
+            raise DecodeError(f"response of unknown opcode {opcode:#06x}")
+        response: Response = table.read(bytes(header))
+        return response
+
+    def payload_crc(self, message: Request | Response) -> int:
+        """The payload of one entry is the entry itself, so its CRC serves for frame, store and the way back."""
+        if isinstance(message, AppendRequest | FetchResponse) and len(message.entries) == 1:
+            return entry_crc(message.entries[0])
+        return -1
+
+
+def _request_header(header: Buffer) -> bytes:
+    if len(header) > MAX_REQUEST_HEADER:
+        raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
+    return bytes(header)
+
+
+def _entry_parts(entries: list[Entry]) -> list[Buffer]:
+    parts: list[Buffer] = []
+    for entry in entries:
+        parts.append(entry.prefix)
+        parts.append(entry.payload)
+    return parts
+
+
+def _entries(payload: Buffer, crc: int, most: int = -1) -> list[Entry]:
+    entries = parse_entries(payload, most)
+    if crc >= 0 and len(entries) == 1:
+        entries[0].crc = crc
+    return entries
+
+
+# --- fixed layouts --------------------------------------------------------------------------------------------------
+#
+# Each constant below is what precedes the values: root offset, vtable and the table's own offset to it.
+
+_APPEND_REQUEST_FIXED = Struct("<IHHHHi").pack(12, 0, 6, 8, 4, 6)
+_APPEND_REQUEST = Struct("<16si")
+
+_FETCH_FIXED = Struct("<I8Hi").pack(20, 16, 36, 20, 24, 4, 12, 28, 32, 16)
+_FETCH_RANGE_OFFSET = 32
+_FETCH_RANGE_FIXED = Struct("<10Hi").pack(20, 44, 4, 12, 36, 20, 28, 0, 40, 41, 20)
+_FETCH_REQUEST = Struct("<24sqqiIii24sqqqqibb2x")
+
+
+def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int]] = ()) -> bytes:
+    """Header of an APPEND request."""
+    if confirmed:
+        told = b"".join([_CONFIRMED.pack(*one) for one in confirmed])
+        return REQUESTS[Opcode.APPEND].write(AppendHeader(timeout_ms, told))
+    return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, timeout_ms)
+
+
+def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
+    """``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
+    if len(header) == _APPEND_REQUEST.size:
+        fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
+        if fixed == _APPEND_REQUEST_FIXED:
+            return int(timeout_ms), ()
+    read: AppendHeader = REQUESTS[Opcode.APPEND].read(_request_header(header))
+    if len(read.confirmed) % _CONFIRMED.size:
+        raise DecodeError(f"{len(read.confirmed)} bytes of what is confirmed are no whole number of ranges")
+    return read.timeout_ms, list(_CONFIRMED.iter_unpack(read.confirmed)) if read.confirmed else ()
+
+
+def pack_fetch_request(request: FetchRequest) -> bytes:
+    """Header of a FETCH request; without the range's servers, which the one being asked has no use for."""
+    wanted = request.range
+    return _FETCH_REQUEST.pack(
+        _FETCH_FIXED,
+        request.offset,
+        request.limit,
+        request.max_wait_ms,
+        _FETCH_RANGE_OFFSET,
+        request.min_bytes,
+        request.max_bytes,
+        _FETCH_RANGE_FIXED,
+        wanted.stream_id,
+        wanted.epoch,
+        wanted.start,
+        wanted.end,
+        wanted.index,
+        wanted.replica_count,
+        wanted.ack_count,
+    )
+
+
+def unpack_fetch_request(header: Buffer) -> FetchRequest:
+    """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
+    if len(header) == _FETCH_REQUEST.size:
+        (
+            fixed,
+            offset,
+            limit,
+            max_wait_ms,
+            range_offset,
+            min_bytes,
+            max_bytes,
+            range_fixed,
+            stream_id,
+            epoch,
+            start,
+            end,
+            index,
+            replica_count,
+            ack_count,
+        ) = _FETCH_REQUEST.unpack(header)
+        if fixed == _FETCH_FIXED and range_offset == _FETCH_RANGE_OFFSET and range_fixed == _FETCH_RANGE_FIXED:
+            wanted = RangeInfo(stream_id, epoch, index, start, end, [], replica_count, ack_count)
+            return FetchRequest(wanted, offset, limit, max_wait_ms, min_bytes, max_bytes)
+    request: FetchRequest = REQUESTS[Opcode.FETCH].read(_request_header(header))
+    return request
+
+
+def _pack_fetch_status(code: int) -> bytes:
+    return RESPONSES[Opcode.FETCH].write(FetchResponse(Status(code)))
+
+
+_FETCH_OK = _pack_fetch_status(OK)
+_FETCH_NOTHING_NEW = _pack_fetch_status(ErrorCode.NO_NEW_RECORD)
+
+
+def pack_fetch_response(response: FetchResponse) -> bytes:
+    """Header of a FETCH response; its entries are the payload."""
+    status = response.status
+    if not response.throttle_ms and not status.message and not status.detail:
+        if status.code == OK:
+            return _FETCH_OK
+        if status.code == ErrorCode.NO_NEW_RECORD:
+            return _FETCH_NOTHING_NEW
+    return RESPONSES[Opcode.FETCH].write(response)
+
+
+def unpack_fetch_response(header: Buffer) -> FetchResponse:
+    """A FETCH response without its entries. Raises ``DecodeError``."""
+    if header == _FETCH_OK:
+        return FetchResponse()
+    response: FetchResponse = RESPONSES[Opcode.FETCH].read(bytes(header))
+    return response
+
+
+# An APPEND response whose results are all OK: head | vector of n offsets | n results of 16 bytes | the status they
+# share. Offsets point forward only, so the status comes last. Only the timestamps differ between two answers of the
+# same length, so an answer is a template with every second 64-bit word of the results replaced.
+_RESULT_BYTES = 16
+_MAX_TEMPLATE = 4096 if sys.byteorder == "little" else 0  # words are exchanged in native order
+_COUNT_AT = 32
+_COUNT = Struct("<I")
+
+
+@lru_cache(maxsize=128)
+def _append_template(count: int) -> tuple[bytes, int, int]:
+    """Header for ``count`` successes with timestamps 0, and where its results start and end.
+
+    A pure function of ``count``; remembered because building it costs more than everything else in an answer.
+    """
+    first = _COUNT_AT + 4 + 4 * count
+    first += -first % 8
+    end = first + _RESULT_BYTES * count
+    status = end + 8
+    out = bytearray(status + 8)
+    # Root offset; vtable of the response at 4; the response at 12: offset to its vtable, status, results; its end: 24.
+    Struct("<I4HiII").pack_into(out, 0, 12, 8, 12, 4, 8, 8, status - 16, _COUNT_AT - 20)
+    Struct("<4HI").pack_into(out, 24, 8, 16, 4, 8, count)  # vtable of the results, length of their vector
+    for k in range(count):
+        slot = _COUNT_AT + 4 + 4 * k
+        at = first + _RESULT_BYTES * k
+        _COUNT.pack_into(out, slot, at - slot)
+        Struct("<iI").pack_into(out, at, at - 24, status - at - 4)
+    Struct("<3HxxiHxx").pack_into(out, end, 6, 8, 4, 8, OK)  # vtable of the status, the status
+    return bytes(out), first, end
+
+
+def pack_append_response(response: AppendResponse) -> bytes:
+    """Header of an APPEND response."""
+    results = response.results
+    count = len(results)
+    if not 0 < count <= _MAX_TEMPLATE or response.throttle_ms or not _plain(response.status):
+        return RESPONSES[Opcode.APPEND].write(response)
+    times = array("q")
+    for result in results:
+        if not _plain(result.status):
+            return RESPONSES[Opcode.APPEND].write(response)
+        times.append(result.timestamp_ms)
+    template, first, end = _append_template(count)
+    out = bytearray(template)
+    memoryview(out)[first:end].cast("q")[1::2] = times
+    return bytes(out)
+
+
+def unpack_append_response(header: Buffer) -> AppendResponse:
+    """The reverse of :func:`pack_append_response`, for any layout. Raises ``DecodeError``."""
+    if len(header) > _COUNT_AT + 4:
+        (count,) = _COUNT.unpack_from(header, _COUNT_AT)
+        if 0 < count <= _MAX_TEMPLATE and 0 <= len(header) - (_RESULT_BYTES + 4) * count - _COUNT_AT - 4 <= 20:
+            template, first, end = _append_template(count)
+            copy = bytearray(header)
+            if len(copy) == len(template):
+                words = memoryview(copy)[first:end].cast("q")[1::2]
+                times: list[int] = words.tolist()
+                words[:] = array("q", bytes(8 * count))
+                if copy == template:
+                    status = Status()
+                    return AppendResponse(status, [AppendResult(status, time) for time in times])
+    response: AppendResponse = RESPONSES[Opcode.APPEND].read(bytes(header))
+    return response
+
+
+def _plain(status: Status) -> bool:
+    return status.code == OK and not status.message and not status.detail
