@@ -218,7 +218,7 @@ async function detail(name) {
     ["Offset", (record) => `${record.partition}:${record.offset}`],
     ["Time", (record) => (record.timestamp ? new Date(record.timestamp).toISOString() : "")],
     ["Key", (record) => short(record.key ?? record.key_base64)],
-    ["Value", (record) => short(record.value ?? record.value_base64)],
+    ["Value", (record) => short(record.error ?? record.value ?? record.value_base64)],
   ], lines.filter((record) => "offset" in record));
 }
 
