@@ -183,6 +183,11 @@ class KafkaGroupSettings(_Section):
         description="Longest time a rebalance waits for members, whatever they ask for.",
     )
     max_size: int = Field(default=10_000, ge=1, description="Most members of a group.")
+    max_bytes: Size = Field(
+        default=16 * 1024**2,
+        ge=1024,
+        description="Most bytes that the members of a group may say of themselves, and that their leader may assign.",
+    )
     offsets_retention_ms: Duration = Field(
         default=604_800_000, ge=1, description="How long positions of a group without members are kept."
     )

@@ -19,7 +19,7 @@ from bridges.barrier import Barrier
 
 from . import codes
 from .deadlines import Deadlines
-from .group import Group, GroupState, JoinCallback, JoinReply, Member, SyncCallback, SyncReply
+from .group import Group, GroupState, JoinCallback, JoinReply, Member, SyncCallback, SyncReply, bytes_of
 from .settings import GroupSettings
 from .snapshot import GroupSnapshot, MemberSnapshot
 
@@ -323,7 +323,10 @@ class Coordinator:
                 self._refuse(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return
             group = self.adopt(now_ms, request.group_id)
-        if not self._has_room(group, request):
+        if not self._has_memory(group, request):
+            # Who is a member stays one as it was, until its session ends.
+            self._refuse(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
+        elif not self._has_room(group, request):
             self._timers.cancel((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
             self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)
@@ -362,6 +365,14 @@ class Coordinator:
             # Counted by who waits, not by who is listed: that lets a lowered limit push out the last to rejoin.
             return (member is not None and member.join is not None) or group.waiting < limit
         return member is not None or len(group.members) < limit
+
+    def _has_memory(self, group: Group, request: JoinRequest) -> bool:
+        """Whether the group may keep what the member says of itself; what it said before goes."""
+        member = group.members.get(request.member_id)
+        if member is None and request.instance_id is not None:
+            member = group.members.get(group.static_members.get(request.instance_id, ""))
+        before = 0 if member is None else bytes_of(member.protocols.items())
+        return group.metadata_bytes - before + bytes_of(request.protocols) <= self._settings.max_bytes
 
     def _join_unknown(
         self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
@@ -606,6 +617,12 @@ class Coordinator:
         self._answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
         member.sync = reply
         if group.leader == member.member_id and group.saving_generation != group.generation:
+            if bytes_of(request.assignments) > self._settings.max_bytes:
+                # As at a broker whose log does not take a record of that size.
+                for one in group.members.values():
+                    self._withdraw_sync(now_ms, group, one, codes.UNKNOWN_SERVER_ERROR)
+                self._prepare_rebalance(now_ms, group)
+                return
             given = dict(request.assignments)
             assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
             group.saving_generation = group.generation

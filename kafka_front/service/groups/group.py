@@ -6,7 +6,7 @@ reference/kafka.md, section 3, rules 50-57, and of KIP-345 (static members) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -126,6 +126,7 @@ class Group:
     saving_generation: int = -1
     _support: dict[str, int] = field(default_factory=dict)  # protocol -> how many members know it
     _waiting: int = 0  # members with a parked JoinGroup
+    _bytes: int = 0  # of the members' protocols
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -150,6 +151,11 @@ class Group:
     def waiting(self) -> int:
         """How many members have a JoinGroup parked."""
         return self._waiting
+
+    @property
+    def metadata_bytes(self) -> int:
+        """What the members' protocols take, names included."""
+        return self._bytes
 
     @property
     def all_joined(self) -> bool:
@@ -306,9 +312,15 @@ class Group:
         return frozenset(topics)
 
     def _count(self, protocols: dict[str, bytes], change: int) -> None:
+        self._bytes += change * bytes_of(protocols.items())
         for name in protocols:
             count = self._support.get(name, 0) + change
             if count:
                 self._support[name] = count
             else:
                 self._support.pop(name, None)
+
+
+def bytes_of(named: Iterable[tuple[str, bytes]]) -> int:
+    """What protocols or assignments take, about."""
+    return sum(len(name) + len(blob) for name, blob in named)

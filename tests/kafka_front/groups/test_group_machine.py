@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
-from kafka_front.service.groups.group import GroupState, JoinReply, SyncReply
+from kafka_front.service.groups.group import GroupState, JoinReply, SyncReply, bytes_of
 from kafka_front.service.groups.settings import GroupSettings
 from tests.kafka_front.groups.lab import GROUP, Lab, Pending
 
@@ -47,9 +47,14 @@ class Client:
 class GroupMachine(RuleBasedStateMachine):
     """One group with six clients against the coordinator."""
 
-    @initialize(delay=st.sampled_from([0, 3_000]), size=st.sampled_from([2, 4, 100]), held=st.booleans())
-    def start(self, delay: int, size: int, held: bool) -> None:
-        self.lab = Lab(GroupSettings(initial_rebalance_delay_ms=delay, max_size=size))
+    @initialize(
+        delay=st.sampled_from([0, 3_000]),
+        size=st.sampled_from([2, 4, 100]),
+        max_bytes=st.sampled_from([5, 9, 10_000]),
+        held=st.booleans(),
+    )
+    def start(self, delay: int, size: int, max_bytes: int, held: bool) -> None:
+        self.lab = Lab(GroupSettings(initial_rebalance_delay_ms=delay, max_size=size, max_bytes=max_bytes))
         self.lab.journal.held = held
         self.clients = [Client() for _ in range(6)]
         self.generations: list[int] = [0]
@@ -232,6 +237,8 @@ class GroupMachine(RuleBasedStateMachine):
             m.instance_id: m.member_id for m in group.members.values() if m.instance_id is not None
         }
         assert all(key == member.member_id for key, member in group.members.items())
+        assert group.metadata_bytes == sum(bytes_of(member.protocols.items()) for member in group.members.values())
+        assert group.metadata_bytes <= self.lab.settings.max_bytes
         assert group.waiting == sum(member.join is not None for member in group.members.values())
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             assert group.leader in group.members

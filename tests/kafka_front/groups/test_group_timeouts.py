@@ -144,3 +144,46 @@ def test_an_answer_that_raises_costs_nobody_else_an_answer(lab: Lab) -> None:
     lab.pass_time(6_000)
     assert not first.done
     assert second.error == codes.NONE
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_members_of_a_group_cannot_say_more_of_themselves_than_it_may_keep() -> None:
+    lab = Lab(GroupSettings(max_bytes=1_000))
+    big, small = (("range", b"x" * 600),), (("range", b"x" * 300),)
+    one = lab.join(protocols=big)
+    assert lab.join(protocols=big).error == codes.GROUP_MAX_SIZE_REACHED
+    two = lab.join(protocols=small, instance_id="i")
+    lab.pass_time(6_000)
+    assert (one.error, two.error) == (codes.NONE, codes.NONE)
+    assert lab.group.metadata_bytes == 910
+
+    # What a member said before does not count against what it says now, whether it names its id or its instance.
+    again = lab.join(protocols=(("range", b"x" * 390),), instance_id="i")
+    assert not again.done
+    assert lab.group.metadata_bytes == 1_000
+    assert lab.join(one.answer.member_id, protocols=(("range", b"x" * 601),)).error == codes.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_leader_cannot_assign_more_than_a_group_may_keep() -> None:
+    lab = Lab(GroupSettings(max_bytes=1_000))
+    joins = [lab.join(), lab.join()]
+    lab.pass_time(6_000)
+    ids = sorted((j.answer.member_id for j in joins), key=lambda one: one != joins[0].answer.leader)
+    waiting = lab.sync(ids[1], 1)
+    assert lab.sync(ids[0], 1, {ids[1]: b"x" * 1_000}).error == codes.UNKNOWN_SERVER_ERROR
+    assert waiting.error == codes.UNKNOWN_SERVER_ERROR
+    assert lab.state == "PreparingRebalance"
+
+    again = [lab.join(member_id) for member_id in ids]
+    assert [join.error for join in again] == [codes.NONE] * 2
+    assert lab.sync(ids[0], 2, {ids[1]: b"x" * 900}).error == codes.NONE
+    assert lab.state == "Stable"
+
+
+def test_what_a_group_keeps_is_counted_down_as_its_members_go(lab: Lab) -> None:
+    ids = lab.stable(3)
+    assert lab.group.metadata_bytes == 3 * 6
+    lab.leave(*ids)
+    assert lab.group.metadata_bytes == 0
