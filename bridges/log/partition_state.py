@@ -1,7 +1,7 @@
 """What a partition log knows beyond its bytes: producers, offset index, leader epochs.
 
-All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot only shortens the reading
-(design, section 4).
+All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot shortens the reading, and
+remembers the producers of what was trimmed (design, section 4).
 """
 
 from __future__ import annotations

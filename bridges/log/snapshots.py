@@ -1,6 +1,7 @@
 """Snapshots of partition state, kept in the node's database.
 
-They only save time: a lost or unreadable snapshot costs a longer read of the log when the partition is opened.
+They save time: a lost or unreadable snapshot costs a longer read of the log when the partition is opened. And they know
+the producers of what was trimmed, of which the log tells nothing any more.
 """
 
 from __future__ import annotations

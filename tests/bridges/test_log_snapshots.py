@@ -381,3 +381,11 @@ async def test_what_must_survive_loss_of_power_is_flushed_where_the_database_pro
     monkeypatch.setattr(sql.os, "fsync", fail)
     with pytest.raises(DatabaseError):
         await Snapshots(db).forget(1)
+
+
+async def test_a_flush_may_be_the_first_thing_a_database_is_asked_for(tmp_path: Path) -> None:
+    for _ in range(3):
+        db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID, synchronous="NORMAL")
+        await db.open()
+        await Snapshots(db).forget(1)
+        await db.close()
