@@ -23,7 +23,9 @@ from kafka_front.wire.primitives import Buffer
 _LONE = 16 * 1024
 #: What the transport is given at once: bounds what it may have to copy, and what a peer that stalls makes it keep.
 _PIECE = 256 * 1024
-_SCARCE_PIECE = 32 * 1024
+#: The same when a quarter, and when three quarters of the memory are held.
+_SMALLER_PIECE = 64 * 1024
+_SMALLEST_PIECE = 16 * 1024
 #: What is read of a source at once.
 CHUNK = 1024 * 1024
 _LEAST_CHUNK = 64 * 1024
@@ -189,7 +191,8 @@ class Outbox:
     def _pump(self, reads: bool = False) -> None:
         """Send what the socket takes. A source is read at a turn of ours only, one chunk each time."""
         pieces = self._pieces
-        most = _SCARCE_PIECE if self._account.scarce else _PIECE
+        level = self._account.level
+        most = _PIECE if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
             piece = pieces[0]
             if not isinstance(piece, bytes | memoryview | bytearray):

@@ -284,9 +284,10 @@ class Account:
         self._budget.by_kind[target] += size
 
     @property
-    def scarce(self) -> bool:
-        """See :attr:`MemoryBudget.scarce`."""
-        return self._budget.scarce
+    def level(self) -> float:
+        """How much of the budget is held, by all accounts: 1 is everything."""
+        budget = self._budget
+        return (budget._small + budget._shared) / budget.total
 
     @property
     def crowded(self) -> bool:

@@ -12,6 +12,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
 from tests.kafka_front.test_session import Client
 from tests.node_process import NodeProcess
 
@@ -106,3 +107,29 @@ async def test_a_large_answer_is_the_same_bytes_from_memory_and_from_disk_after_
         while offset < 400 * RECORDS:
             offset = check(await client.call(11, fetch(offset, size)), offset)
         assert offset == 400 * RECORDS
+
+
+async def test_a_damaged_batch_deep_in_a_large_answer_is_told_at_its_own_offset(node: NodeProcess) -> None:
+    client = await connect(node)
+    await fill(client, 400)
+    node.terminate()
+    bad = 300 * RECORDS
+    [segment] = [path for path in node.data.rglob("*.seg") if BATCH[100:200] in path.read_bytes()]
+    content = bytearray(segment.read_bytes())
+    at = content.index(bad.to_bytes(8, "big") + BATCH[8:12] + bytes(4), content.index(BATCH[100:200]))
+    content[at + 5000] ^= 1
+    segment.write_bytes(content)
+    node.start()
+    offset = cut = 0
+    while offset < bad:
+        client = await connect(node)
+        try:
+            offset = check(await client.call(11, fetch(offset, 50 * MIB)), offset)
+        except asyncio.IncompleteReadError:
+            cut += 1  # the response promised more than there is: the connection was closed instead
+            assert cut < 5
+    assert offset == bad
+    client = await connect(node)
+    answer = await client.call(11, fetch(bad, 50 * MIB))
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+    assert check(await client.call(11, fetch(bad + RECORDS, 50 * MIB)), bad + RECORDS) == 400 * RECORDS
