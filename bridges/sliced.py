@@ -54,12 +54,17 @@ class SlicedWorks:
                     result: T = value
                     return result
 
-    async def run(self, work: Sliced[T], records: int = 0) -> T:
-        """Like :meth:`finish`, with the first step at once."""
+    async def run(self, begin: Callable[[], Sliced[T]], records: int = 0) -> T:
+        """Like :meth:`finish`, with the first step at once. A work that has to wait for its turn after that is begun
+        anew, since what it has decompressed may be much more than what it is about."""
+        work = begin()
         ended, value = advance(work)
         if ended:
             result: T = value
             return result
+        if not self._free:
+            work.close()
+            work = begin()
         return await self.finish(work, records)
 
     async def step(self, work: Sliced[Any]) -> tuple[bool, Any]:

@@ -175,7 +175,7 @@ class TimeSearch:
     ) -> tuple[Found | None, int | None]:
         """(the first record not older than ``timestamp``, None) or (None, the highest timestamp of all records), which
         is None of a batch whose records cannot be read."""
-        work = _walking(batch, log.log_start_offset, timestamp, self.inflated_bytes)
+        work = partial(_walking, batch, log.log_start_offset, timestamp, self.inflated_bytes)
         await asyncio.sleep(0)  # its first slice is a turn's share
         try:
             return await self.works.run(work, batch.end_offset - batch.base_offset)

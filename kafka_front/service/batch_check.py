@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import FormatId
@@ -131,7 +132,7 @@ def accept(
     batch = Batch(records, header.record_count, int(FormatId.KAFKA), header.max_timestamp, producer)
     if rules.log_append_time:
         if rules.compacted:
-            return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes), glances)
+            return _looked_into(batch, partial(_check_records, batch, header, rules, now_ms, limits), glances)
         set_log_append_time(records, now_ms)
         batch.max_timestamp = now_ms
     elif (
@@ -141,19 +142,23 @@ def accept(
         or ahead > rules.after_max_ms
         or header.max_timestamp < header.base_timestamp
     ):
-        return _looked_into(batch, _check_records(batch, header, rules, now_ms, limits.inflated_bytes), glances)
+        return _looked_into(batch, partial(_check_records, batch, header, rules, now_ms, limits), glances)
     return batch
 
 
-def _looked_into(batch: Batch, work: Sliced[None], glances: Glances | None) -> Batch | Unchecked:
+def _looked_into(batch: Batch, check: Callable[[], Sliced[None]], glances: Glances | None) -> Batch | Unchecked:
     """The first slice of the records at once; most batches have no second."""
-    if glances is not None and not glances.take(batch.count):
-        return Unchecked(batch, work)
-    try:
-        ended, _ = advance(work)
-    except BatchInvalid as error:
-        raise Refusal(code_of(error), str(error)) from error
-    return batch if ended else Unchecked(batch, work)
+    if glances is None or glances.take(batch.count):
+        work = check()
+        try:
+            ended, _ = advance(work)
+        except BatchInvalid as error:
+            raise Refusal(code_of(error), str(error)) from error
+        if ended:
+            return batch
+        # Begun anew when its turn comes: the state of a decompressor is a thousand times the size of such a batch.
+        work.close()
+    return Unchecked(batch, check())
 
 
 def _check_attributes(header: Header, version: int) -> None:
@@ -167,7 +172,7 @@ def _check_attributes(header: Header, version: int) -> None:
         raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {_ZSTD_SINCE}, this is {version}")
 
 
-def _check_records(batch: Batch, header: Header, rules: TopicRules, now_ms: int, limit: int) -> Sliced[None]:
+def _check_records(batch: Batch, header: Header, rules: TopicRules, now_ms: int, limits: BatchLimits) -> Sliced[None]:
     """What needs every record (rules 24 and 26). The highest timestamp is what the records say, as in Kafka: a header
     that says something else is put right. Raises Refusal and BatchInvalid."""
     records = batch.payload
@@ -178,7 +183,7 @@ def _check_records(batch: Batch, header: Header, rules: TopicRules, now_ms: int,
     without_key: list[int] = []
     wrong_time: list[int] = []
     index = 0
-    for head in heads(records, limit):
+    for head in heads(records, limits.inflated_bytes):
         if head is None:
             yield None
             continue

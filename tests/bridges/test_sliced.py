@@ -27,7 +27,7 @@ async def test_a_short_work_ends_where_it_began() -> None:
         return "done"
         yield
 
-    assert await works.run(work()) == "done"
+    assert await works.run(work) == "done"
     assert threads == [threading.get_ident()]
     assert works.steps == 0
 
@@ -42,10 +42,27 @@ async def test_only_the_first_step_is_on_the_loop() -> None:
             yield None
         return 7
 
-    assert await works.run(work()) == 7
+    assert await works.run(work) == 7
     assert threads[0] == threading.get_ident()
     assert len(set(threads[1:])) == 1
     assert threads[1] != threads[0]
+    works.close()
+
+
+async def test_a_work_that_waits_is_begun_anew() -> None:
+    works = SlicedWorks(at_once=1)
+    begun: list[str] = []
+
+    def work() -> Generator[object, None, int]:
+        begun.append("begun")
+        yield None
+        return len(begun)
+
+    async with works.turn():
+        waiting = asyncio.create_task(works.run(work))
+        await asyncio.sleep(0)
+        assert begun == ["begun"]
+    assert await waiting == 2
     works.close()
 
 
