@@ -8,6 +8,7 @@ change and vanish together with those before them or each on its own. That is le
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -42,8 +43,9 @@ class RecordingFiles(Files):
         self.dead = False
         """The process is dead: nothing reaches the kernel any more."""
         self.fault: str | None = None
-        """What becomes of the next durable write: ``killed`` (the process dies while it waits for the flush) or ``eio``
-        (the flush fails, and the kernel takes its pages for clean)."""
+        """What becomes of the next durable write: ``killed`` (the process dies while it waits for the flush), ``eio``
+        (the flush fails, and the kernel takes its pages for clean) or ``enospc`` (it finds no room, which may come to
+        light only then; the pages stay)."""
         self._lock = threading.Lock()
         self._created = 0
         self._numbers: dict[tuple[int, int], int] = {}
@@ -54,7 +56,7 @@ class RecordingFiles(Files):
 
     def _note(self, *step: object) -> None:
         if self.dead:
-            raise OSError(5, "the process is dead")
+            raise OSError(errno.EIO, "the process is dead")
         self.steps.append(step)
 
     def _place(self, path: Path) -> tuple[str, str]:
@@ -101,11 +103,13 @@ class RecordingFiles(Files):
             written = super().write(fd, [data], offset, False)
             if durable and self.fault is not None:
                 fault, self.fault = self.fault, None
+                if fault == "enospc":
+                    raise OSError(errno.ENOSPC, fault)
                 if fault == "eio":
                     self._note("lost", number, offset, len(data))
                 else:
                     self.dead = True
-                raise OSError(5, fault)
+                raise OSError(errno.EIO, fault)
             if durable:
                 self._note("flush", number, offset, len(data), self._site("flushed write"))
             return written

@@ -13,7 +13,7 @@ from queue import Empty
 from random import Random
 from typing import Any
 
-from sbp_back.errors import StoreError
+from sbp_back.errors import DiskFull, StoreError
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire.model import Entry
 from tests.sbp_back.store.power_loss import Disk, Image, RecordingFiles, Step, steps_of, write_image
@@ -269,6 +269,23 @@ class Rig:
             await asyncio.sleep(0.0002)
         assert not refused, refused
 
+    async def do_without_room(self, append: Operation) -> None:
+        """An append that is refused for want of space, and must not have happened whatever comes then."""
+        self.chain.append(self.world.copy())
+        self.world.apply(append)
+        self.mark()
+        answered: list[StoreError | None] = []
+        self.files.fault = "enospc"
+        self._submit(append, answered.append)
+        while not answered:
+            self.queue.release()
+            await asyncio.sleep(0.0002)
+        assert isinstance(answered[0], DiskFull), answered
+        del self.chain[1:]
+        self.mark()
+        self.store._maintenance.tick()  # there is room again
+        await self.work()
+
     def _submit(self, operation: Operation, done: Callable[[StoreError | None], None]) -> None:
         store = self.store
         match operation:
@@ -379,7 +396,8 @@ class Workload:
 
 Life = tuple[str, str, int]
 """Durability, how it ends, and rounds of operations. Ends are ``stop``, ``kill``, ``killed`` and ``eio`` (both in the
-middle of a write, see ``RecordingFiles.fault``), and ``uniform``: a kill after operations of one size."""
+middle of a write, see ``RecordingFiles.fault``), and two that are kills as well: ``uniform`` after operations of one
+size, ``enospc`` after such and appends that found no room in between."""
 
 
 async def record(files: RecordingFiles, rng: Random, plan: list[Life]) -> None:
@@ -390,10 +408,14 @@ async def record(files: RecordingFiles, rng: Random, plan: list[Life]) -> None:
     for durability, ending, rounds in plan:
         rig.open(durability)
         rig.start()
-        workload.uniform = ending == "uniform"
+        workload.uniform = ending in ("uniform", "enospc")
         for _ in range(rounds):
             count = 1 if workload.uniform else rng.choice((1, 1, 2, 4))
             await rig.do(*workload.operations(rig.world, count))
+            if ending == "enospc":
+                (operation,) = workload.operations(rig.world, 1)
+                if operation[0] == "append":
+                    await rig.do_without_room(operation)
             what = rng.random()
             if what < 0.5:
                 rig.prepare()

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.sbp_back.store.power_loss import Disk, Image, RecordingFiles, Step
-from tests.sbp_back.store.power_rig import Life, Violation, check, record
+from sbp_back import files
+from sbp_back.range_server import store
+from sbp_back.range_server.store.format import BLOCK
+from tests.sbp_back.store.power_loss import Disk, Image, RecordingFiles, Step, steps_of, write_image
+from tests.sbp_back.store.power_rig import Life, Rig, Violation, Workload, World, check, record
 
 SEED = int(os.environ.get("ANBR_POWER_SEED", "1"))
 IMAGES = int(os.environ.get("ANBR_POWER_IMAGES", "750"))
@@ -37,7 +41,7 @@ PLANS: dict[str, list[Life]] = {
         ("fsync", "eio", 5),
         ("fsync", "kill", 15),
         ("fsync", "eio", 5),
-        ("fsync", "uniform", 5),
+        ("fsync", "enospc", 8),
         ("fsync", "killed", 5),
     ],
 }
@@ -60,20 +64,25 @@ def root() -> Iterator[Path]:
 
 async def recorded(root: Path, lives: list[Life], name: str = "record") -> list[Step]:
     (root / name).mkdir()
-    files = RecordingFiles(root / name)
-    await record(files, Random(f"{SEED} {name}"), lives)
-    return files.steps
+    recording = RecordingFiles(root / name)
+    await record(recording, Random(f"{SEED} {name}"), lives)
+    return recording.steps
 
 
 def images(steps: list[Step], broken: frozenset[str], rng: Random, number: int) -> Iterator[tuple[int, str, Image]]:
     """Distinct images of moments that are spread over the record, a few each: (steps done, how, image)."""
     changes = [count for count, step in enumerate(steps, 1) if step[0] != "mark"]
+    # A lie shows soon after it was told, or much later.
+    lies = [count for count, step in enumerate(steps, 1) if step[-1] in broken]
+    soon = [min(count + after, len(steps)) for count in lies for after in range(9)]
     known: set[int] = set()
     while len(known) < number:
         before = len(known)
         disk = Disk(broken)
         done = 0
-        for moment in sorted(rng.choice(changes) for _ in range((number - before + 2) // 3)):
+        for moment in sorted(
+            rng.choice(rng.choice((changes, soon or changes))) for _ in range((number - before + 2) // 3)
+        ):
             for step in steps[done:moment]:
                 disk.apply(step)
             done = moment
@@ -156,3 +165,94 @@ async def test_a_flush_that_failed_is_not_believed_by_the_next_start(
     steps = await recorded(root, [("fsync", "eio", 4)] * 5)
     _count, violation = await first_violation(steps, frozenset(), root, Random(f"{SEED} images"), 300)
     assert violation is not None
+
+
+async def test_the_records_have_every_place_that_asks_for_a_flush(root: Path) -> None:
+    asked: set[str] = set()
+
+    def look(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef):
+                look(child, f"{name}.{child.name}".lstrip("."))
+                continue
+            if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
+                writes = child.func.attr == "write" and len(child.args) == 4
+                if writes or child.func.attr in ("sync", "sync_directory"):
+                    asked.add(name)
+            look(child, name)
+
+    for path in (Path(files.__file__), *Path(str(store.__file__)).parent.glob("*.py")):
+        look(ast.parse(path.read_text("utf-8")), "")
+    places = {
+        str(step[-1]).partition(" in ")[2].removesuffix(".idx").removesuffix(".ckpt")
+        for plan, lives in PLANS.items()
+        for step in await recorded(root, lives, plan)
+        if step[0] in ("flush", "sync", "sync_directory")
+    }
+    elsewhere = {"Recovery._replay"}  # test_segments_that_were_cut_off_do_not_come_back
+    never_durable = {"write_all"}
+    assert asked == places | elsewhere | never_durable
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+async def test_segments_that_were_cut_off_do_not_come_back(root: Path, flushed: bool) -> None:
+    """The one flush that comes too late in too few runs for chance to find it out: a segment that was removed because
+    the log ends before it returns, just when new groups of the same size have reached its number."""
+
+    async def until(rig: Rig, groups: int) -> None:
+        while rig.store._log.next_seq <= groups:
+            await rig.do(*workload.operations(rig.world, 1))
+
+    rng = Random(SEED)
+    workload = Workload(rng)
+    workload.uniform = True
+    rig = started(root / "first", None, "os")
+    await rig.do(*workload.operations(rig.world, 1))
+    at = rig.store._log.active.used + BLOCK
+    while len(rig.store._log.segments) == 1:
+        await rig.do(*workload.operations(rig.world, 1))
+    filled = rig.store._log.next_seq - 2
+    await until(rig, filled + 3)
+    rig.kill()
+    image = disk_of(rig.files.steps).image(rng, "all", "all")
+    path = f"{Rig.PLACE}/wal/{0:020d}.seg"
+    content = image[path]
+    assert content is not None
+    image[path] = content[:at] + bytes(BLOCK) + content[at + BLOCK :]
+
+    rig = started(root / "second", image, "os", rig.chain)
+    assert any("was not flushed" in message for message in rig.store.messages)
+    await until(rig, filled)
+    rig.kill()
+    site = "directory flush in Recovery._replay"
+    assert any(step[-1] == site for step in rig.files.steps)
+    disk = disk_of([*steps_of(image), *rig.files.steps], frozenset() if flushed else frozenset([site]))
+    last = disk.image(rng, "all", "none")
+    if flushed:
+        started(root / "third", last, "os", rig.chain).kill()
+    else:
+        with pytest.raises(Violation):
+            started(root / "third", last, "os", rig.chain)
+
+
+def disk_of(steps: Iterable[Step], broken: frozenset[str] = frozenset()) -> Disk:
+    disk = Disk(broken)
+    for step in steps:
+        disk.apply(step)
+    return disk
+
+
+def started(root: Path, image: Image | None, durability: str, chain: list[World] | None = None) -> Rig:
+    """A running store on what a loss of power left."""
+    root.mkdir()
+    recording = RecordingFiles(root)
+    if image is not None:
+        write_image(image, root)
+        recording.adopt(image)
+    rig = Rig(recording)
+    if chain is not None:
+        rig.chain, rig.opened = list(chain), True
+    rig.mark()
+    rig.open(durability)
+    rig.start()
+    return rig
