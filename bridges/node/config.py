@@ -223,6 +223,11 @@ class KafkaSettings(_Section):
         default=4096, description="Longest text a consumer may attach to a position."
     )
     fetch_sessions: int = Field(default=1_000, ge=0, description="Most incremental fetch sessions kept.")
+    fetch_session_partitions: int = Field(
+        default=500_000,
+        ge=10,
+        description="Most partitions that all incremental fetch sessions remember; one of them a tenth of it.",
+    )
     transaction_max_timeout_ms: Duration = Field(
         default=900_000, ge=1, description="Longest transaction a producer may ask for."
     )

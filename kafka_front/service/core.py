@@ -38,7 +38,7 @@ class KafkaService:
         self.log = structlog.get_logger("anabranch.kafka")
         self.rules = RulesCache(node.catalog)
         self.translator = Translator(_TRANSLATED_BYTES, node.works, node.settings.limits.batch_inflated_bytes)
-        self.fetch_sessions = FetchSessions(kafka.fetch_sessions)
+        self.fetch_sessions = FetchSessions(kafka.fetch_sessions, partitions=kafka.fetch_session_partitions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics

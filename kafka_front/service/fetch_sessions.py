@@ -102,13 +102,19 @@ def _key(topic: str, topic_id: bytes, partition: int, uses_ids: bool) -> Key:
 
 
 class FetchSessions:
-    """All sessions of a node, at most ``slots``; idle ones make room after ``evict_after`` seconds."""
+    """All sessions of a node, at most ``slots``; idle ones make room after ``evict_after`` seconds.
 
-    __slots__ = ("_sessions", "evict_after", "slots")
+    They remember at most ``partitions`` in all, and one of them a tenth of that: a request of a few bytes is answered
+    for all partitions of its session. A client that reads more names them in each request.
+    """
 
-    def __init__(self, slots: int, evict_after: float = 120.0) -> None:
+    __slots__ = ("_partitions", "_sessions", "evict_after", "most", "slots")
+
+    def __init__(self, slots: int, evict_after: float = 120.0, *, partitions: int = 500_000) -> None:
         self.slots = slots
         self.evict_after = evict_after
+        self.most = partitions
+        self._partitions = 0
         # In order of last use.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
@@ -125,12 +131,13 @@ class FetchSessions:
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id:
-                self._sessions.pop(session_id, None)
+                self._drop(session_id)
             partitions = _asked(request, uses_ids)
-            if epoch == FINAL_EPOCH or not partitions or not self._make_room(now):
+            if epoch == FINAL_EPOCH or not partitions or not self._make_room(now, len(partitions)):
                 return None, partitions
             session = FetchSession(self._new_id(), uses_ids, partitions, now)
             self._sessions[session.id] = session
+            self._partitions += len(partitions)
             return session, partitions
         found = self._sessions.get(session_id)
         if found is None:
@@ -141,20 +148,34 @@ class FetchSessions:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         found.last_used = now
         self._sessions.move_to_end(session_id)
+        before = len(found.partitions)
         _update(found, request)
+        self._partitions += len(found.partitions) - before
+        if len(found.partitions) > max(before, self._most_of_one) or self._partitions > self.most:
+            # It has grown too large: the client starts over with a full request, which is answered without a session.
+            self._drop(session_id)
+            raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         found.advance()
         return found, found.partitions
 
-    def _make_room(self, now: float) -> bool:
-        if len(self._sessions) < self.slots:
-            return True
-        if not self.slots:
+    @property
+    def _most_of_one(self) -> int:
+        return self.most // 10
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+
+    def _make_room(self, now: float, partitions: int) -> bool:
+        if partitions > self._most_of_one:
             return False
-        oldest = next(iter(self._sessions.values()))
-        if now - oldest.last_used < self.evict_after:
-            return False
-        del self._sessions[oldest.id]
-        return True
+        while self._sessions and (len(self._sessions) >= self.slots or self._partitions + partitions > self.most):
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used < self.evict_after:
+                return False
+            self._drop(oldest.id)
+        return self.slots > 0
 
     def _new_id(self) -> int:
         while True:

@@ -105,3 +105,38 @@ def test_partitions_that_delivered_are_served_last() -> None:
     session = opened(sessions, ("a", 0, 0), ("a", 1, 0), ("a", 2, 0))
     session.served([("a", 0), ("a", 9)])
     assert list(session.partitions) == [("a", 1), ("a", 2), ("a", 0)]
+
+
+def named(count: int, topic: str = "a") -> list[tuple[str, int, int]]:
+    return [(topic, index, 0) for index in range(count)]
+
+
+def test_a_request_for_very_many_partitions_is_answered_without_a_session() -> None:
+    sessions = FetchSessions(10, partitions=100)
+    found, partitions = sessions.resolve(fetch(0, 0, *named(11)), False, 0)
+    assert (found, len(partitions), len(sessions)) == (None, 11, 0)
+    assert len(opened(sessions, *named(10)).partitions) == 10
+
+
+def test_a_session_cannot_grow_beyond_its_share() -> None:
+    sessions = FetchSessions(10, partitions=100)
+    session = opened(sessions, *named(10))
+    sessions.resolve(fetch(session.id, 1, *named(10)), False, 0)
+    assert refused(sessions, fetch(session.id, 2, ("b", 0, 0))) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0
+    # What the client does next; it goes on without a session.
+    assert sessions.resolve(fetch(0, 0, *named(10), ("b", 0, 0)), False, 0)[0] is None
+
+
+def test_all_sessions_together_remember_a_bounded_number_of_partitions() -> None:
+    sessions = FetchSessions(1_000, evict_after=120, partitions=100)
+    held = [opened(sessions, *named(10), now=number) for number in range(10)]
+    assert sessions.resolve(fetch(0, 0, ("b", 0, 0)), False, 60)[0] is None, "none of them is idle yet"
+    assert len(opened(sessions, *named(5, "b"), now=120).partitions) == 5
+    assert refused(sessions, fetch(held[0].id, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "it made room"
+    request = fetch(held[1].id, 1)
+    request.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic="a", partitions=list(range(10)))]
+    sessions.resolve(request, False, 120)
+    assert opened(sessions, *named(10, "c"), now=120).id
+    sessions.resolve(fetch(held[2].id, -1), False, 120)
+    assert opened(sessions, *named(10, "d"), now=120).id, "a session that was closed made room"
