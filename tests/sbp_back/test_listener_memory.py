@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -738,3 +739,99 @@ async def test_what_many_readers_have_read_in_one_turn_is_bounded(tmp_path: Path
                 assert len(response.entries) == 17
             await client.close()
         assert most <= 2 * 3 * MIB, "two turns, each a little more than its allowance"
+
+
+# --- all of it together ---------------------------------------------------------------------------------------------
+
+
+class Moody(Stalled):
+    """Answers in any order, some at once; reads for fetches as a range server does, some in a thread's time."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._later: list[Callable[[], None]] = []
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        if isinstance(request, FetchRequest):
+            self._fetch(request, reply)
+        elif isinstance(request, AppendRequest):
+            self.soon(lambda: reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries])))
+        else:
+            super().handle(request, reply)
+
+    def soon(self, step: Callable[[], None]) -> None:
+        if self._rng.random() < 0.3:
+            step()
+        else:
+            self._later.append(step)
+
+    def step(self) -> bool:
+        if self._later:
+            self._later.pop(self._rng.randrange(len(self._later)))()
+        return bool(self._later)
+
+    def _fetch(self, request: FetchRequest, reply: Reply) -> None:
+        room = request.room
+        assert room is not None
+        if room.gone:
+            reply(FetchResponse(Status(ErrorCode.NO_NEW_RECORD)))
+            return
+        least = self._rng.choice([100, 10_000, MIB])
+        most = max(least, request.max_bytes)
+        granted = room.reserve(most, least)
+        if not granted:
+            room.wait(most, least, lambda: self._fetch(request, reply))
+            return
+
+        def read() -> None:
+            size = self._rng.choice([0, min(granted, 5000), granted])
+            room.settle(granted, size, 1)
+            reply(FetchResponse(entries=[pack_entry(1, 0, 0, 0, 1, 5, bytes(size))] if size else []))
+
+        self.soon(read)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_clients_do_nothing_is_left_behind_and_nobody_waits_for_ever(seed: int) -> None:
+    rng = random.Random(seed)
+    total = rng.choice([4, 16, 64]) * MIB
+    handler = Moody(rng)
+    shared = budget(total)
+    listener = Listener(handler, DIALECT, "127.0.0.1", 0, ListenerOptions(idle_seconds=0), shared)
+    await listener.start()
+    served_whole = 0
+
+    async def run() -> None:
+        nonlocal served_whole
+        for _ in range(3):
+            client = await connect(listener.address)
+            count = rng.randrange(1, 40)
+            for _ in range(count):
+                kind = rng.randrange(3)
+                if kind == 0:
+                    client.send(append(rng.choice([10, 5000, 70_000, MIB])))
+                elif kind == 1:
+                    size = rng.choice([1000, 100_000, 2 * MIB])
+                    client.send(FetchRequest(RangeInfo(1, 1, 0, 0), 0, max_bytes=size, max_wait_ms=100))
+                else:
+                    client.send(PingRequest(b"", bytes(rng.choice([0, 3000, 200_000]))))
+            leaves = rng.random() < 0.3
+            for _ in range(rng.randrange(count) if leaves else count):
+                await client.response()
+            served_whole += not leaves
+            await client.close()
+
+    running = asyncio.gather(*(run() for _ in range(12)))
+    async with asyncio.timeout(100):
+        # A connection that is not read from is found to have ended when what keeps it so is answered.
+        while not running.done() or listener.connection_count:
+            handler.step()
+            await asyncio.sleep(0)
+        await running
+    while handler.step():
+        pass
+    assert served_whole > 0
+    assert (shared.held, shared.by_kind, shared.accounts, shared.waiting) == (0, [0, 0, 0], 0, 0)
+    assert shared.peak <= total + 12 * (MIB + 128 * 1024), "what came unasked, and reads that could not be less"
+    await listener.close()
