@@ -6,6 +6,7 @@ That the Kafka tests pass there is shown where they are: ``tests/clients`` and `
 from __future__ import annotations
 
 import asyncio
+import gzip
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -173,9 +174,10 @@ def test_a_node_may_change_the_dialect(factory: NodeFactory) -> None:
 
 
 def huge_batch(count: int) -> bytearray:
-    """A small batch that says it holds ``count`` records, as one of many equal records does when it is compressed;
-    nobody looks into it who does not read it."""
-    data = encode([Record(None, b"x", timestamp=1)], codec=1)
+    """A small batch that says it holds ``count`` records, and inflates to as much as so many would take."""
+    data = encode([Record(None, b"x", timestamp=1)], codec=1)[:61]
+    data += gzip.compress(bytes(8 * count), mtime=0)
+    struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">i", data, 23, count - 1)
     struct.pack_into(">i", data, 57, count)
     struct.pack_into(">I", data, 17, crc32c.crc32c(memoryview(data)[21:]))
@@ -194,7 +196,7 @@ async def produce_raw(node: NodeProcess, topic: str, data: bytearray) -> int:
 
 def test_a_batch_that_no_frame_carries_is_refused_and_the_partition_goes_on(factory: NodeFactory) -> None:
     """Three million records may be a small batch for Kafka; here each needs at least eight bytes."""
-    node, _ = start(factory)
+    node, _ = start(factory, **{"limits.batch_records": "4000000"})
     create(node, "t", 1)
     produce(node, "t", b"before")
     assert asyncio.run(produce_raw(node, "t", huge_batch(3_000_000))) == ErrorCode.MESSAGE_TOO_LARGE
