@@ -179,6 +179,11 @@ class FrontProgress:
         """All positions of a group (a live view; empty for an unknown group)."""
         return self._all.of_group((self.space, group))
 
+    @property
+    def group_count(self) -> int:
+        """How many groups of all fronts and spaces have committed positions: they share the memory."""
+        return len(self._all._groups)
+
     def held_elsewhere(self, group: str) -> bool:
         """Whether another front keeps a state of the group."""
         return any(front != self.name for front in self._all.holders((self.space, group)))

@@ -183,6 +183,9 @@ class KafkaGroupSettings(_Section):
         description="Longest time a rebalance waits for members, whatever they ask for.",
     )
     max_size: int = Field(default=10_000, ge=1, description="Most members of a group.")
+    max_groups: int = Field(
+        default=100_000, ge=1, description="Most groups, with or without members, before no new one is taken."
+    )
     max_bytes: Size = Field(
         default=16 * 1024**2,
         ge=1024,

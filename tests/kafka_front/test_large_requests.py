@@ -17,6 +17,7 @@ from kafka_front.dispatch import Registry
 from kafka_front.front import SERVICES
 from kafka_front.service import turns
 from kafka_front.service.core import KafkaService
+from kafka_front.service.groups import GroupSettings
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.bridges.test_node import settings_of
@@ -318,3 +319,19 @@ async def test_members_cannot_send_more_than_a_group_can_have(lab: Lab) -> None:
     )
     assert [answer.error_code for answer in lab.answers] == [E.INVALID_REQUEST] * 3
     assert lab.service.groups.coordinator.groups == {}
+
+
+async def test_commits_cannot_bring_any_number_of_groups_into_being(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.service.groups, "settings", GroupSettings(max_groups=2))
+    await lab.node.catalog.create_topic("t", 1)
+
+    async def commit(group: str) -> int:
+        answer = await lab.call(8, m.OffsetCommitRequest(group_id=group, topics=[_commit("t", 0)]))
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert [await commit(group) for group in ("a", "b", "c", "a")] == [
+        E.NONE,
+        E.NONE,
+        E.COORDINATOR_NOT_AVAILABLE,
+        E.NONE,
+    ]

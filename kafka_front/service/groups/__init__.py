@@ -29,6 +29,7 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
         max_session_timeout_ms=kafka.group.max_session_timeout_ms,
         max_rebalance_timeout_ms=kafka.group.max_rebalance_timeout_ms,
         max_size=kafka.group.max_size,
+        max_groups=kafka.group.max_groups,
         max_bytes=kafka.group.max_bytes,
         offsets_retention_ms=kafka.group.offsets_retention_ms,
         offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,

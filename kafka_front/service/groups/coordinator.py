@@ -217,6 +217,8 @@ class Coordinator:
         if group is None:
             if generation >= 0:
                 return unknown_group_error
+            if len(self.groups) >= self._settings.max_groups:
+                return codes.COORDINATOR_NOT_AVAILABLE
             group = self.adopt(now_ms, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
             return codes.NONE
@@ -322,6 +324,9 @@ class Coordinator:
                 # No group comes to life by a request that could never join it.
                 self._refuse(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return
+            if len(self.groups) >= settings.max_groups:
+                self._refuse(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
+                return
             group = self.adopt(now_ms, request.group_id)
         if not self._has_memory(group, request):
             # Who is a member stays one as it was, until its session ends.
@@ -388,6 +393,9 @@ class Coordinator:
         new_id = self._new_member_id(request.client_id)
         if not request.require_known_id:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
+            return
+        if len(group.pending) >= self._settings.max_size:
+            self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)  # for as long as nobody uses the ids that were given
             return
         group.pending.add(new_id)
         self._timers.arm((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)

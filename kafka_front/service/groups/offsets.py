@@ -98,7 +98,8 @@ class Offsets:
 
     def _check_member(self, version: int, request: OffsetCommitRequest) -> int:
         service = self._service
-        service.find(request.group_id)
+        if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
+            return codes.COORDINATOR_NOT_AVAILABLE
         unknown = codes.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else codes.ILLEGAL_GENERATION
         error = service.coordinator.check_commit(
             service.runtime.now_ms(),

@@ -52,6 +52,9 @@ class Positions(GroupStore, Protocol):
 
     def held_elsewhere(self, group: str) -> bool: ...
 
+    @property
+    def group_count(self) -> int: ...
+
 
 class Topics(Protocol):
     """What is used of :class:`bridges.catalog.topics.Catalog`."""

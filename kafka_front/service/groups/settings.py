@@ -17,6 +17,8 @@ class GroupSettings:
     # Kafka has no bound for classic groups. Clients ask for as long as they may work between two polls.
     max_rebalance_timeout_ms: int = 24 * 60 * _MINUTE_MS
     max_size: int = 2**31 - 1  # group.max.size
+    # Kafka has no bound; a group costs a kilobyte or two even if nobody is in it.
+    max_groups: int = 100_000
     # What members say of themselves, and what their leader assigns. At a broker it must fit into one batch of the log.
     max_bytes: int = 16 * 1024 * 1024
     # Clients know two or three. Kafka has no bound but that of the request.

@@ -187,3 +187,26 @@ def test_what_a_group_keeps_is_counted_down_as_its_members_go(lab: Lab) -> None:
     assert lab.group.metadata_bytes == 3 * 6
     lab.leave(*ids)
     assert lab.group.metadata_bytes == 0
+
+
+def test_groups_that_nobody_had_before_are_bounded_in_number() -> None:
+    lab = Lab(GroupSettings(max_groups=2))
+    assert lab.commit("", -1) == codes.NONE
+    assert not lab.join(group_id="second").done
+    assert lab.join(group_id="third").error == codes.COORDINATOR_NOT_AVAILABLE
+    assert lab.coordinator.check_commit(lab.now, "third", "", None, -1) == codes.COORDINATOR_NOT_AVAILABLE
+    assert not lab.join().done, "who is in a group that exists goes on"
+    lab.pass_time(600_000)
+    assert lab.coordinator.delete(lab.now, "second") == codes.NONE
+    assert not lab.join(group_id="third").done
+
+
+def test_ids_that_nobody_uses_are_bounded_in_number() -> None:
+    lab = Lab(GroupSettings(max_size=3))
+    given = [lab.join(require_known_id=True) for _ in range(4)]
+    assert [join.error for join in given] == [codes.MEMBER_ID_REQUIRED] * 3 + [codes.GROUP_MAX_SIZE_REACHED]
+    assert len(lab.group.pending) == 3
+    assert not lab.join(given[0].answer.member_id).done
+    assert lab.join(require_known_id=True).error == codes.MEMBER_ID_REQUIRED
+    lab.pass_time(10_000)
+    assert lab.group.pending == set()
