@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Protocol
 
 from sbp_back.barrier import DEFECTS, guarded
-from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges
+from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly
 from sbp_back.client.replica import (
     FENCED_CODES,
     HOPELESS_CODES,
@@ -104,6 +104,7 @@ class StreamWriter:
         self._index = ranges[-1].index + 1 if ranges else 0  # of the range that is open, or of the next one
         self._replica: Replica | None = None
         self._unsealed: RangeInfo | None = None  # a range of ours that was given up and not sealed yet
+        self._seal_tried = False  # whether the placement driver may have sealed it on our word
         self._rounds = 0
         self._trouble: SbpError | None = None  # why the last range was given up
         self._since = 0.0  # when there was progress, or nothing to wait for
@@ -345,11 +346,23 @@ class StreamWriter:
         end = max(await self._end_on_server(info), self.confirm_offset)
         sealed = replace(info, epoch=self.epoch, end=end)
         request = SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER)
+
+        async def attempt() -> RangeResponse:
+            tried, self._seal_tried = self._seal_tried, True
+            try:
+                return await ask(self._home.pd, request, RangeResponse, self._options.control)
+            except SbpError as error:
+                if error.code == ErrorCode.RANGE_ALREADY_SEALED and not tried:
+                    raise FencedError(error.code, error.message) from error
+                raise
+
         try:
-            response = await ask_repeatedly(self._home.pd, request, RangeResponse, self._options.control)
+            response = await repeatedly(attempt, self._options.control)
             if response.range is not None and response.range.end > end:
                 # The server had shown more, which the placement driver has promised to keep.
                 sealed = replace(sealed, end=response.range.end)
+        except FencedError:
+            raise
         except SbpError as error:
             if error.code != ErrorCode.RANGE_ALREADY_SEALED:
                 raise
@@ -359,6 +372,7 @@ class StreamWriter:
             if last is None or not ours or last.end < self.confirm_offset:
                 raise FencedError(error.code, f"range {info.index} of stream {self.stream_id} was sealed") from error
             sealed = replace(sealed, end=last.end)
+        self._seal_tried = False
         self._unsealed = None
         self._index = info.index + 1
         self.ranges = [*(known for known in self.ranges if known.index < info.index), sealed]

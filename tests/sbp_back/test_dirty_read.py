@@ -10,7 +10,7 @@ import pytest
 
 from sbp_back.client.client import Client
 from sbp_back.client.replica import TellOptions
-from sbp_back.errors import SbpError
+from sbp_back.errors import FencedError, SbpError
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
@@ -293,3 +293,18 @@ async def test_a_later_epoch_on_the_server_does_not_overrule_the_placement_drive
         assert later.next_offset == 1
         assert await write(later, b"Y") == 1
         assert await everything(backend, stream_id) == {0: b"first", 1: b"Y"}
+
+
+async def test_a_seal_by_somebody_else_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Not even one of the same epoch, that ends the range where the writer would."""
+    async with world(tmp_path) as backend:
+        client = backend.client("writer")
+        stream_id = (await client.create_stream()).stream_id
+        writer = await client.open(stream_id, 1)
+        await write(writer, b"first")
+        backend.fates["writer", 0] = request_lost
+        assert await backend.client("other").seal(stream_id, 1) == 1
+        with pytest.raises(FencedError):
+            await write(writer, b"late")
+        assert isinstance(writer.failed, FencedError)
+        assert await everything(backend, stream_id) == {0: b"first"}
