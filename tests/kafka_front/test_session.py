@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bridges.net.budget import MemoryBudget
+from bridges.net.budget import Kind, MemoryBudget
+from kafka_front import server
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
 from kafka_front.server import Limits, NullObserver, Server
 from kafka_front.service import api_versions
@@ -21,6 +22,7 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
+from tests.kafka_front.test_outbox import Pages
 
 
 class Client:
@@ -906,3 +908,49 @@ async def test_a_request_that_breaks_when_its_connection_ends_keeps_no_other_fro
     await asyncio.wait_for(ended.wait(), 30)
     assert sorted(heard) == list(range(20))
     assert front.server.barrier.failures == {"end of a connection": 20}
+
+
+def large_response(part: Any) -> m.FetchResponse:
+    partition = m.FetchResponse.PartitionData(records=[part])
+    return m.FetchResponse(responses=[m.FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])])
+
+
+async def test_a_client_that_takes_nothing_for_long_is_cut() -> None:
+    front = Front()
+    await front.start(Limits(idle_seconds=0.1))
+    client = await front.connect()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(11, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    front.fetches[0][0].respond(large_response(bytes(40_000_000)))
+    assert front.server.budget.held > 20_000_000
+    await turns(lambda: not front.server.connections)
+    assert front.server.budget.held == 0
+    await finish(front)
+
+
+async def test_while_memory_is_short_a_client_that_takes_nothing_keeps_no_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_SHED_SECONDS", 0.05)
+    front = Front()
+    await front.start(memory=8 * 1024 * 1024)
+    budget = front.server.budget
+    client = await front.connect()
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(11, m.FetchRequest())
+    await front.until(lambda: len(front.fetches) == 1)
+    data = bytes(range(250)) * 160_000
+    front.fetches[0][0].respond(large_response(Pages(data, page=100_000)))
+    (connection,) = front.server.connections
+    await turns(lambda: connection.stalled_since < float("inf"))
+    assert 0 < connection.account.held <= 1_000_000
+    other = budget.account(lambda: None)
+    other.take(Kind.REQUESTS, 7 * 1024 * 1024)
+    await turns(lambda: connection.account.held <= 256 * 1024)
+    other.give(Kind.REQUESTS, other.held)
+    client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    _, response = await client.receive()
+    assert bytes(response.responses[0].partitions[0].records) == data
+    await turns(lambda: budget.held == 0)
+    await finish(front)
