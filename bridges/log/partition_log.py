@@ -83,11 +83,12 @@ _WOKEN_AT_ONCE = 256
 
 
 class Place(NamedTuple):
-    """Whole batches from offset ``start`` to ``end``, ``size`` bytes of payload."""
+    """``batches`` whole batches from offset ``start`` to ``end``, ``size`` bytes of payload."""
 
     start: int
     end: int
     size: int
+    batches: int
 
 
 class Waiter(Protocol):

@@ -56,8 +56,8 @@ class Streams(Protocol):
         limit: int = -1,
     ) -> None: ...
 
-    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
-        """(start, end, bytes of payload) of what a fetch would find, where that is known without asking anybody."""
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
+        """(start, end, bytes of payload, batches) of what a fetch would find, where that is known without asking."""
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
 

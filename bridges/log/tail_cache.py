@@ -116,15 +116,15 @@ class Tail:
         first = len(self._batches[position].payload)
         return max(first, min(enough, self._ends[-1] - self._ends[position] + first))
 
-    def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
-        """(start, end, bytes) of what :meth:`read` would find of batches that begin before ``limit``."""
+    def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
+        """(start, end, bytes, batches) of what :meth:`read` would find of batches that begin before ``limit``."""
         position = self._position(offset)
         if position < 0 or self._bases[position] >= limit:
             return None
         last = min(self._until(position, max_bytes), bisect_left(self._bases, limit, position)) - 1
         first = self._batches[position]
         size = self._ends[last] - self._ends[position] + len(first.payload)
-        return first.base_offset, self._batches[last].end_offset, size
+        return first.base_offset, self._batches[last].end_offset, size, last - position + 1
 
 
 _GONE = StoredBatch(-1, -1, 0, b"")

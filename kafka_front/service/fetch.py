@@ -307,7 +307,7 @@ class _Operation:
         parts: list[Any] = [stretch] if begun is None else [*begun, stretch]
         slot.data.records = parts
         self._room -= size
-        self._owner.metrics.topic(log.topic).fetched(0, place.end - place.start, size)
+        self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, size)
         if begun is None:
             self._served.append(slot.key)
         return True

@@ -45,8 +45,8 @@ Ts = TypeVarTuple("Ts")
 
 _START = attrgetter("start")
 
-Locator = Callable[[int, int, int, int, int], tuple[int, int, int] | None]
-"""(start, end, bytes) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
+Locator = Callable[[int, int, int, int, int], tuple[int, int, int, int] | None]
+"""(start, end, bytes, batches) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
 
 
 @dataclass(slots=True)
@@ -280,8 +280,8 @@ class Client:
     ) -> Fetch:
         return Fetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
 
-    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
-        """(start, end, bytes of payload) of what :meth:`fetch` would find in the range of ``offset``.
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
+        """(start, end, bytes of payload, batches) of what :meth:`fetch` would find in the range of ``offset``.
 
         None where only a range server elsewhere knows, and for batches that are not of this implementation's making:
         who reads them may find other sizes.

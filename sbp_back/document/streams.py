@@ -204,7 +204,7 @@ class DocumentStreams:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         """Only the servers know."""
         return None
 

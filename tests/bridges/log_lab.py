@@ -122,7 +122,7 @@ class Backend:
         else:
             done(found)
 
-    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         return None
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:

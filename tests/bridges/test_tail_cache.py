@@ -49,12 +49,13 @@ def test_it_never_exceeds_its_budget_and_never_answers_wrongly(ops, budget) -> N
             assert tail.bytes_from(offset, 0) == len(found[0].payload)
             assert tail.bytes_from(offset, 1 << 40) == sum(len(b.payload) for b in items[start:])
             size = sum(len(b.payload) for b in found)
-            assert tail.measure(offset, 150, end) == (found[0].base_offset, found[-1].end_offset, size)
+            assert tail.measure(offset, 150, end) == (found[0].base_offset, found[-1].end_offset, size, len(found))
             first = found[0]
             assert tail.measure(offset, 150, first.base_offset + 1) == (
                 first.base_offset,
                 first.end_offset,
                 len(first.payload),
+                1,
             )
             following = items[start + len(found) :]
             if following:

@@ -32,7 +32,7 @@ class Lab(World):
         backend.fetch = self.fetch
         return log
 
-    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int] | None:
+    def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         found = [e for e in self.backend.entries if e.end_offset > offset and e.base_offset < limit]
         size = 0
         for number, entry in enumerate(found):
@@ -40,7 +40,7 @@ class Lab(World):
                 found = found[:number]
                 break
             size += len(entry.payload)
-        return (found[0].base_offset, found[-1].end_offset, size) if found else None
+        return (found[0].base_offset, found[-1].end_offset, size, len(found)) if found else None
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: Any, *, limit: int) -> None:
         found = []

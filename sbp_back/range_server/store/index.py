@@ -160,8 +160,8 @@ class StoredRange:
         if self.overhead != overhead:
             self.overhead = overhead if self.overhead == UNKNOWN else VARIOUS
 
-    def locate(self, offset: int, limit: int, max_bytes: int) -> tuple[int, int, int] | None:
-        """(base, end, bytes of payload) of the entries from the one that contains ``offset``, one behind the other.
+    def locate(self, offset: int, limit: int, max_bytes: int) -> tuple[int, int, int, int] | None:
+        """(base, end, bytes of payload, rows) of the entries from the one that contains ``offset``, without a gap.
 
         At least one, then as many as fit in ``max_bytes``. None where there is none, and where the entries' overhead is
         not known; of entries that were not seen it is believed to be the same.
@@ -172,7 +172,7 @@ class StoredRange:
             return None
         number, row = found
         first = end = int(self.runs[number].bases[row])
-        size = 0
+        size = count = 0
         full = False
         while not full:
             run = self.runs[number]
@@ -195,11 +195,12 @@ class StoredRange:
                     at += 1
             if at > row:
                 end = run.row_end(at - 1)
+                count += at - row
             number += 1
             row = 0
             if at < len(run.bases) or number == len(self.runs) or self.runs[number].first != end or end >= limit:
                 break
-        return first, end, size
+        return first, end, size, count
 
     def gap(self) -> tuple[int, int] | None:
         """The first offsets in ``[min_offset, next_offset)`` that no run covers."""

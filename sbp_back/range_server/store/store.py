@@ -517,8 +517,8 @@ class Store:
 
     def locate(
         self, stream_id: int, index: int, offset: int, limit: int, max_bytes: int
-    ) -> tuple[int, int, int] | None:
-        """(start, end, bytes of payload) of what :meth:`read` would find, from the index alone; None if nothing.
+    ) -> tuple[int, int, int, int] | None:
+        """(start, end, bytes of payload, entries) of what :meth:`read` would find, by the index; None if nothing.
 
         None as well while no entry of the range was written or read since the start.
         """

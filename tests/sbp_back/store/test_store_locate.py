@@ -13,18 +13,19 @@ from sbp_back.wire.model import Entry
 from tests.sbp_back.store.store_harness import Driver, make_entry
 
 
-def expected(entries: list[Entry], offset: int, limit: int, max_bytes: int) -> tuple[int, int, int] | None:
+def expected(entries: list[Entry], offset: int, limit: int, max_bytes: int) -> tuple[int, int, int, int] | None:
     wanted = [e for e in entries if e.end_offset > offset and e.base_offset < limit]
     if not wanted or wanted[0].base_offset > offset or offset >= limit:
         return None
-    size = 0
+    size = count = 0
     end = wanted[0].base_offset
     for number, entry in enumerate(wanted):
         if number and size + len(entry.payload) > max_bytes:
             break
         size += len(entry.payload)
+        count += 1
         end = entry.end_offset
-    return wanted[0].base_offset, end, size
+    return wanted[0].base_offset, end, size, count
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 1024])
@@ -67,7 +68,7 @@ async def test_nothing_is_located_among_entries_of_various_makings(tmp_path: Pat
     async with Driver(tmp_path) as driver:
         await driver.create(1)
         await driver.append(*(make_entry(1, base) for base in range(5)))
-        assert driver.store.locate(1, 0, 0, 5, 1000) == (0, 5, 500)
+        assert driver.store.locate(1, 0, 0, 5, 1000) == (0, 5, 500, 5)
         await driver.append(pack_entry(1, 0, 0, 5, 1, 0, bytes(100), confirmed=5))
         assert driver.store.locate(1, 0, 0, 6, 1000) is None
         driver.reopen()
