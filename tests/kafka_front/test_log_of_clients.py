@@ -74,12 +74,23 @@ def test_a_client_that_repeats_its_mistake_writes_a_few_lines(node_factory: Node
     assert counted == left_out, "every line left out is told of once"
 
 
+def waiting_fetch(topic: str) -> bytes:
+    """A Fetch (version 4) that waits for more than there will be, so that its connection is busy."""
+    name = topic.encode()
+    body = struct.pack(">iiiib", -1, 60_000, 1 << 20, 1 << 20, 0)
+    body += struct.pack(f">ih{len(name)}siiqi", 1, len(name), name, 1, 0, 0, 1 << 20)
+    return frame(1, 4, body)
+
+
 def test_refused_connections_are_limited_too(node_factory: NodeFactory) -> None:
     node = node_factory(settings={"logging.repeated_lines": str(LINES), "kafka.max_connections": "1"})
+    made = urllib.request.Request(f"{node.console}/api/topics", b'{"name": "t"}', {"Content-Type": "application/json"})
+    urllib.request.urlopen(made).close()
     host, _, port = node.kafka.rpartition(":")
     with closing(socket.create_connection((host, int(port)), 30)) as first:
-        first.sendall(frame(18, 0))
-        assert first.recv(4), "it is counted now"
+        # Both at once: when the first is answered, the node has read the second, which is not answered yet.
+        first.sendall(frame(18, 0) + waiting_fetch("t"))
+        assert first.recv(4)
         for _ in range(TIMES):
             cut(node.kafka, b"")
         values = samples(node)
