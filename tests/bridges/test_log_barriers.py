@@ -345,7 +345,7 @@ async def test_a_read_whose_answer_cannot_be_made_sense_of_is_answered(monkeypat
     log = await world.boot()
     log.append(batch(), world.done)
     world.writer.acknowledge(1)
-    monkeypatch.setattr("bridges.log.partition_log.stored_batches", broken)
+    monkeypatch.setattr("bridges.log.reading.stored_batches", broken)
     batches, error = await answer_to(lambda done: log.read(0, 100, done))
     assert (batches, type(error)) == ([], LogError)
     assert failures(world) == {"read": 1}

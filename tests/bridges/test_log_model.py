@@ -117,7 +117,7 @@ def test_repetitions_and_only_these_are_recognised_whatever_happens_to_the_node(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         ticks = count(1_000_000_000_000, 1_000_000)
-        patch.setattr("bridges.log.partition_log.time", SimpleNamespace(time_ns=lambda: next(ticks)))
+        patch.setattr("bridges.log.append_path.time", SimpleNamespace(time_ns=lambda: next(ticks)))
         asyncio.run(_run(steps, snapshot_bytes))
 
 

@@ -161,7 +161,7 @@ async def test_a_node_that_dies_young_again_and_again_does_not_read_more_each_ti
 async def test_a_long_rebuild_keeps_what_it_has_read() -> None:
     world = World(snapshot_bytes=1_000)
     log = await world.boot()
-    log._snapshot_at = 1 << 62
+    log._upkeep.snapshot_at = 1 << 62
     await write(world, log, *range(10))
     assert not world.snapshots.saved
     world.backend.broken_at = 8

@@ -112,12 +112,12 @@ async def test_a_partition_trimmed_past_the_position_keeps_no_waiter(lab: Lab) -
     assert log is not None
     lab.fill(2)
     assert lab.ask(request(("t", 0), min_bytes=1 << 20)) is DEFERRED
-    assert len(log._waiters) == 1
+    assert len(log._waiters.waiting) == 1
     await log.trim(1)
     await settle()
     (answer,) = lab.answers
     assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert not log._waiters
+    assert not log._waiters.waiting
 
 
 async def test_an_unknown_topic_does_not_end_the_wait_for_another_and_is_told_with_it(lab: Lab) -> None:
@@ -221,7 +221,7 @@ async def test_an_exception_while_waiting_costs_its_own_fetch_only(lab: Lab, mon
     await settle()
     assert lab.crashes == 1
     assert len(lab.answers) == 1
-    assert not log._waiters
+    assert not log._waiters.waiting
 
 
 async def test_an_exception_in_a_read_that_comes_later_answers_its_request(

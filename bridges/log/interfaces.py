@@ -1,0 +1,104 @@
+"""What a partition log and those around it say to one another: what is appended, what waits, what its owner offers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from bridges.errors import LogError
+from bridges.formats.producer import ProducerStamp
+from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.partition_state import PartitionState
+from bridges.log.skips import Span
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+    from bridges.log.partition_log import PartitionLog
+    from bridges.log.streams import Streams, Writer
+    from bridges.log.time_search import TimeSearch
+
+AppendDone = Callable[[int, LogError | None], None]
+"""Called with (base offset, None) or (-1, error), exactly once."""
+ReadDone = Callable[[list[StoredBatch], LogError | None], None]
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none."""
+
+    payload: Buffer
+    count: int
+    flags: int
+    max_timestamp: int = -1
+    producer: ProducerStamp | None = None
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a partition's log holds when it is opened: ``state`` describes everything durable.
+
+    It was made from a snapshot at ``snapshot_offset`` (-1: from none) and what was read behind that, which counts
+    ``cost`` (:func:`bridges.log.upkeep.rebuild_cost`).
+    """
+
+    state: PartitionState
+    snapshot_offset: int = -1
+    cost: int = 0
+    skipped: tuple[Span, ...] = ()
+
+
+class Place(NamedTuple):
+    """``batches`` whole batches from offset ``start`` to ``end``, ``size`` bytes of payload."""
+
+    start: int
+    end: int
+    size: int
+    batches: int
+
+
+class Waiter(Protocol):
+    """Something that waits for a partition to move; called on the event loop and free to remove itself."""
+
+    def log_moved(self, log: PartitionLog) -> None:
+        """The high watermark or the log start moved, or the log became unusable."""
+
+
+class Owner(Protocol):
+    """What a partition log needs of the node that owns it."""
+
+    @property
+    def client(self) -> Streams: ...
+
+    @property
+    def barrier(self) -> Barrier: ...
+
+    @property
+    def search(self) -> TimeSearch: ...
+
+    def opening(self, log: PartitionLog) -> None:
+        """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""
+
+    async def trim(self, stream_id: int, offset: int) -> None:
+        """Give up a stream's data below ``offset``. Raises ``SbpError``, or an error of the database."""
+
+    def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
+        """The backend says that it has given up ``offset``: find out where the log starts, and raise its start. The
+        task's result is what prevented that."""
+
+    def let_go(self, writer: Writer) -> None:
+        """Close a writer the log has no more use for."""
+
+    def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
+        """Have ``log.save_snapshot`` called soon; gives what went wrong, if anything did."""
+
+    def schedule(self, callback: Callable[[], None]) -> None: ...
+
+
+class Phase(Enum):
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    DELETED = "deleted"

@@ -1,0 +1,121 @@
+"""What keeps a partition's log small and quick to open: trimming, retention, snapshots of what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogUnavailable, OffsetOutOfRange, StorageFull
+from sbp_back.errors import SbpError
+
+if TYPE_CHECKING:
+    from bridges.log.interfaces import Owner, Rebuilt
+    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition_state import StateCapture
+
+_NEVER = 1 << 62
+_SNAPSHOT_BATCH_COST = 2048
+"""Bytes a batch counts on top of its size when deciding on a snapshot: rebuilding costs per batch, too."""
+
+
+class Upkeep:
+    """Trims one partition's log, and knows when a snapshot of it is due."""
+
+    __slots__ = ("_log", "_owner", "_snapshot_bytes", "_snapshot_offset", "since_snapshot", "snapshot_at")
+
+    def __init__(self, log: PartitionLog, owner: Owner, snapshot_bytes: int) -> None:
+        self._log = log
+        self._owner = owner
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_offset = -1
+        #: What was appended since the last snapshot that was saved (see :func:`rebuild_cost`), and how much of it asks
+        #: for the next one.
+        self.since_snapshot = 0
+        self.snapshot_at = snapshot_bytes
+
+    def opened(self, found: Rebuilt) -> None:
+        """The log was opened with what was ``found``."""
+        self._snapshot_offset = found.snapshot_offset
+        # What was read counts: a node that dies young again and again must not read more each time.
+        self.since_snapshot = found.cost
+        self.snapshot_at = self._snapshot_bytes
+
+    async def trim(self, offset: int) -> int:
+        """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
+
+        Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted.
+        """
+        log = self._log
+        await log.ready()
+        if offset > log.high_watermark or offset < 0:
+            raise OffsetOutOfRange(f"cannot trim {log.topic}-{log.partition} at {offset}: it ends at {log.next_offset}")
+        if offset > log.log_start_offset:
+            await self._keep_knowledge_below(offset)
+            try:
+                await self._owner.trim(log.stream_id, offset)
+            except SbpError as error:
+                raise LogUnavailable(str(error)) from error
+            self.start_raised(offset)
+        return log.log_start_offset
+
+    def start_raised(self, offset: int) -> None:
+        """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
+        log = self._log
+        log.log_start_offset = max(log.log_start_offset, offset)
+        log.state.drop_before(offset)
+        if offset == log.high_watermark:
+            log.state.index.clear()
+        log.moved()
+
+    async def _keep_knowledge_below(self, offset: int) -> None:
+        """Have a snapshot that knows the producers of what is about to be trimmed: the log will not tell any more."""
+        log = self._log
+        while log.is_open and self._snapshot_offset < offset and len(log.state.ledger):
+            error = await self._owner.snapshot(log)
+            if isinstance(error, StorageFull):
+                return  # trimming is what gives space back
+            if error is not None:
+                raise LogUnavailable(f"{log.topic}-{log.partition} cannot be trimmed now: {error}") from error
+
+    def ask_for_snapshot(self) -> None:
+        """Have a snapshot taken soon; no other is asked for until this one is saved, or has failed."""
+        self.snapshot_at = _NEVER
+        self._owner.snapshot(self._log)
+
+    async def save_snapshot(self, save: Callable[[int, StateCapture], Awaitable[None]]) -> None:
+        """Have ``save`` read out and store the durable state, so that the next opening reads less.
+
+        Raises what ``save`` raises; then the next attempt is due when as much again was appended.
+        """
+        log = self._log
+        if not log.is_open:
+            return
+        state, since, offset = log.state, self.since_snapshot, log.high_watermark
+        in_flight = log.producers_in_flight()
+        saved = False
+        try:
+            await save(log.stream_id, state.capture(offset, in_flight))
+            saved = True
+        finally:
+            if log.state is state:  # the log was not opened anew meanwhile
+                if saved:
+                    self.since_snapshot -= since
+                    self._snapshot_offset = offset
+                self.snapshot_at = self._snapshot_bytes + (0 if saved else self.since_snapshot)
+
+    def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
+        """Offset below which nothing need be kept: older than ``keep_ms``, or beyond ``keep_bytes`` (-1: no limit)."""
+        log = self._log
+        index = log.state.index
+        offsets = []
+        if keep_ms >= 0:
+            oldest = now_ms - keep_ms
+            offsets.append(log.high_watermark if index.blocking(oldest) is None else index.older_than(oldest))
+        if keep_bytes >= 0:
+            offsets.append(index.beyond(keep_bytes))
+        return max((offset for offset in offsets if offset is not None), default=None)
+
+
+def rebuild_cost(size: int) -> int:
+    """What a batch of ``size`` bytes counts when deciding on a snapshot."""
+    return size + _SNAPSHOT_BATCH_COST
