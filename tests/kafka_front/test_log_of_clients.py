@@ -11,6 +11,8 @@ from contextlib import closing
 
 import pytest
 
+from kafka_front.wire import codec
+from kafka_front.wire import messages as m
 from tests.conftest import NodeFactory
 from tests.node_process import NodeProcess
 
@@ -83,17 +85,28 @@ def waiting_fetch(topic: str) -> bytes:
 
 
 def test_refused_connections_are_limited_too(node_factory: NodeFactory) -> None:
-    node = node_factory(settings={"logging.repeated_lines": str(LINES), "kafka.max_connections": "1"})
-    made = urllib.request.Request(f"{node.console}/api/topics", b'{"name": "t"}', {"Content-Type": "application/json"})
-    urllib.request.urlopen(made).close()
+    settings = {
+        "logging.repeated_lines": str(LINES),
+        "kafka.max_connections": "1",
+        "kafka.group.initial_rebalance_delay_ms": "10m",
+    }
+    node = node_factory(settings=settings)
     host, _, port = node.kafka.rpartition(":")
+    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol("range", b"")
+    join = m.JoinGroupRequest("g", 60_000, 600_000, "", None, "consumer", [protocol])
     with closing(socket.create_connection((host, int(port)), 30)) as first:
-        # Both at once: when the first is answered, the node has read the second, which is not answered yet.
-        first.sendall(frame(18, 0) + waiting_fetch("t"))
-        assert first.recv(4)
+        # It waits for its answer, so that nobody may have its place.
+        first.sendall(b"".join(codec.encode_request(2, 1, "first", join)))
+        while not groups(node):
+            pass
         for _ in range(TIMES):
             cut(node.kafka, b"")
         values = samples(node)
     assert values['anabranch_connections_refused_total{front="kafka"}'] == TIMES
     refused = node.log.read_text().count("connection refused")
     assert refused + values[f'{LEFT_OUT}{{like="connection refused"}}'] == TIMES
+
+
+def groups(node: NodeProcess) -> list[str]:
+    with urllib.request.urlopen(f"{node.console}/api/groups") as response:
+        return [group["group"] for group in json.load(response)["groups"]]
