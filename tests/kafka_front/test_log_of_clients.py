@@ -76,14 +76,6 @@ def test_a_client_that_repeats_its_mistake_writes_a_few_lines(node_factory: Node
     assert counted == left_out, "every line left out is told of once"
 
 
-def waiting_fetch(topic: str) -> bytes:
-    """A Fetch (version 4) that waits for more than there will be, so that its connection is busy."""
-    name = topic.encode()
-    body = struct.pack(">iiiib", -1, 60_000, 1 << 20, 1 << 20, 0)
-    body += struct.pack(f">ih{len(name)}siiqi", 1, len(name), name, 1, 0, 0, 1 << 20)
-    return frame(1, 4, body)
-
-
 def test_refused_connections_are_limited_too(node_factory: NodeFactory) -> None:
     settings = {
         "logging.repeated_lines": str(LINES),
