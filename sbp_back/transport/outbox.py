@@ -37,6 +37,11 @@ class Outbox:
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Append ``parts`` and send what the socket takes."""
+        if sum(map(len, parts)) <= _PIECE:
+            # One copy costs less than a system call for each long part, and its reader waking up for each.
+            self._put(b"".join(parts))
+            self._pump()
+            return
         small: list[Buffer] = []
         small_bytes = 0
         for part in parts:

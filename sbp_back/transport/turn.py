@@ -36,7 +36,9 @@ class Turn:
     def spend(self, work: int) -> None:
         """``work`` may be negative: less was done than had been counted."""
         self._spent += work
-        self._schedule()
+        # While little is spent nobody minds that it is from earlier turns, and a turn of one's own costs a system call.
+        if self._spent >= _TURN_WORK // 2:
+            self._schedule()
 
     def wait(self, who: object, go_on: Callable[[], None]) -> None:
         """Have ``go_on`` called in a later turn, once, after those that wait already."""
