@@ -1,133 +1,52 @@
-"""The Kafka protocol as a front of a node."""
+"""The Kafka protocol as a front of a node (docs/fronts.md)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bridges.catalog.group_view import GroupDirectory
 from bridges.net.address import Address
-from kafka_front.dispatch import Registry
-from kafka_front.server import Limits, Server
-from kafka_front.service import (
-    acls,
-    api_versions,
-    cluster,
-    configs,
-    fetch,
-    groups,
-    list_offsets,
-    metadata,
-    produce,
-    producer_ids,
-    topics,
-    users,
-)
-from kafka_front.service.core import KafkaService
-from kafka_front.service.groups import GroupService
-from kafka_front.wire import codec
-from kafka_front.wire.apis import APIS
-from kafka_front.wire.errors import ErrorCode
+from bridges.node.front import Front, Listener, NodeFacts, NodeServices
+from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from bridges.node.assembly import Node
-    from bridges.node.metrics import FrontMetrics
-
-#: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups)
-
-#: What nearly every client asks first, as (key, version).
-WARM = ((18, 3), (18, 4), (3, 12))
+    from bridges.catalog.group_view import GroupDirectory
+    from kafka_front.serving import KafkaServer
 
 
-class KafkaFront:
-    """Serves Kafka clients from a node's shared log; see :class:`bridges.node.front.Front`."""
+class KafkaFront(Front):
+    """What the Kafka front brings; its format lies in ``bridges.formats``, and it has no tables of its own."""
 
-    def __init__(self, node: Node) -> None:
+    name = "kafka"
+    listeners = (Listener("kafka", 9092),)
+    settings = KafkaSettings
+    connection_bounds = ("max_connections",)
+
+    @classmethod
+    def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:
+        from kafka_front.node_config import static
+
+        assert isinstance(facts.settings, KafkaSettings)
+        return static(facts.settings, facts)
+
+    def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: Server | None = None
-        self._groups: GroupService | None = None
-
-    @property
-    def name(self) -> str:
-        return "kafka"
-
-    @property
-    def listeners(self) -> Mapping[str, int]:
-        return {"kafka": 9092}
+        self._server: KafkaServer | None = None
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The groups clients joined (see :class:`bridges.node.front.HasGroups`); None before :meth:`start`."""
-        return None if self._groups is None else self._groups.live
+        return None if self._server is None else self._server.groups
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        service = KafkaService(self._node)
-        self._groups = service.groups
-        await service.groups.start()
-        self._node.every(service.groups.settings.offsets_retention_check_ms, service.groups.expire, "offset expiry")
-        registry = Registry()
-        api_versions.register(registry)
-        for module in SERVICES:
-            module.register(registry, service)
-        # The first use of the codec imports its schema's foundations, for which no client should wait.
-        await asyncio.to_thread(codec.warm, WARM)
-        settings = self._node.settings
-        limits = Limits(
-            frame_bytes=settings.kafka.max_request_bytes,
-            connection_bytes=settings.kafka.unacknowledged_bytes_per_connection,
-            idle_seconds=settings.kafka.connections_max_idle_ms / 1000,
-            max_connections=settings.kafka.max_connections,
-        )
-        server = self._server = Server(
-            registry, limits, _Observer(service.metrics), self._node.budget, self._node.metrics.barrier
-        )
-        bound: dict[str, Address] = {}
-        for name, address in listen.items():
-            told = settings.advertise.get(name)
-            advertised = Address.parse(told) if told else None
-            host, port = await server.listen(
-                name, address.host, address.port, (advertised.host, advertised.port) if advertised else None
-            )
-            bound[name] = Address(host, port)
-        return bound
+        from kafka_front.serving import KafkaServer  # not before: settings are read by every command
+
+        self._server = KafkaServer(self._node)
+        return await self._server.start(listen)
 
     async def drain(self) -> None:
-        if self._groups is not None:
-            self._groups.resign()
         if self._server is not None:
             await self._server.drain()
 
     async def stop(self) -> None:
         if self._server is not None:
-            await self._server.close()
-        if self._groups is not None:
-            await self._groups.stop()
-
-
-class _Observer:
-    """Puts what connections report into the node's metrics."""
-
-    def __init__(self, metrics: FrontMetrics) -> None:
-        self._metrics = metrics
-        self._kinds = {key: metrics.kind(api.name) for key, api in APIS.items()}
-        self.connection_opened = metrics.connection_opened
-        self.connection_closed = metrics.connection_closed
-        self.connection_refused = metrics.connection_refused
-
-    def request_done(self, key: int, version: int, seconds: float, received: int, sent: int) -> None:
-        self._kinds[key].done(seconds, received, sent)
-
-    def request_failed(self, key: int) -> None:
-        self._kinds[key].failed("unexpected exception")
-
-    def error_told(self, key: int, code: int) -> None:
-        self._kinds[key].failed(_name(code))
-
-
-def _name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)
+            await self._server.stop()

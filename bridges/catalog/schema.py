@@ -136,4 +136,11 @@ def _version_6(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6)
+def _version_7(connection: sqlite3.Connection) -> None:
+    # Fronts bring tables of their own, each with a version of its own (bridges/catalog/front_tables.py).
+    connection.execute(
+        "CREATE TABLE front_versions (front TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID"
+    )
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7)

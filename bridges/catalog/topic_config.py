@@ -341,7 +341,7 @@ def resolve(key: str, topic: Mapping[str, str], node: Mapping[str, str], static:
     """The effective value of ``key`` for a topic with the configuration ``topic``.
 
     ``node`` is the dynamic configuration of the node and ``static`` what its settings give, both by node-level keys
-    (bridges/catalog/node_config.py). ``synonyms`` of the result lists every place that has a value, strongest first.
+    (bridges/catalog/topic_defaults.py). ``synonyms`` of the result lists every place that has a value, strongest first.
     Raises InvalidConfig for an unknown key.
     """
     definition = TOPIC_CONFIGS.get(key)

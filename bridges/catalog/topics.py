@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.catalog import node_config, topic_config
+from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import check_topic_name, collision_key, derived_names
 from bridges.catalog.sql import Database
@@ -211,7 +211,7 @@ class Catalog:
 
     @property
     def node_config(self) -> Mapping[str, str]:
-        """Node-level configuration set while running (a live view); see bridges/catalog/node_config.py for the keys."""
+        """Node-level configuration set while running (a live view); bridges/catalog/topic_defaults.py has the keys."""
         return MappingProxyType(self._node_config)
 
     # --- start and end ----------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ class Catalog:
 
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
         """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
-        checked = node_config.validate_changes(changes)
+        checked = topic_defaults.validate_changes(changes)
 
         def commit(connection: sqlite3.Connection) -> None:
             for key, value in checked.items():

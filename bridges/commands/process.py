@@ -49,7 +49,8 @@ def run(
     # Nothing made while starting is garbage worth looking for; the collector is switched on once everything serves.
     gc.disable()
     keep_buffers()
-    from bridges.node.config import SettingsError, load
+    from bridges.node.config import load
+    from bridges.node.sections import SettingsError
 
     try:
         settings = load(flags, environ=os.environ, file=file).settings

@@ -54,7 +54,7 @@ class TopicHandlers:
         name = body.get("name")
         if not isinstance(name, str):
             raise RequestError("name is not given as text")
-        partitions = _whole(body, "partitions", self._node.settings.kafka.num_partitions)
+        partitions = _whole(body, "partitions", int(self._node.static_config.get("num.partitions", "1")))
         config, names = _texts(body, "config"), _texts(body, "names")
         if body.get("validate_only"):
             self._node.catalog.check_new_topic(name, partitions, config, names)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from functools import partial
 
 from bridges.errors import BatchInvalid
-from bridges.formats.base import FORMAT_MASK, BatchInfo, FormatId, StoredFormat
+from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, BatchInfo, FormatId, StoredFormat
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
@@ -15,14 +15,42 @@ from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.sliced import Sliced, SlicedWorks, advance
 
-__all__ = ["FORMATS", "FORMAT_MASK", "BatchInfo", "FormatId", "StoredFormat", "Translator", "decode", "format_of"]
+__all__ = [
+    "FORMATS",
+    "FORMAT_MASK",
+    "BatchInfo",
+    "FormatId",
+    "FormatTaken",
+    "StoredFormat",
+    "Translator",
+    "decode",
+    "format_of",
+    "register",
+]
 
 FORMATS: dict[int, StoredFormat] = {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat())}
+"""The formats this process can read, by number; :func:`register` adds those that fronts bring."""
 
 
 _Key = tuple[int, int, int]
 _AT_ONCE = 100
 """Records that are translated in one turn of the event loop: each takes some ten microseconds."""
+
+
+class FormatTaken(Exception):
+    """Two formats have one number, or a format has a number that is not for it."""
+
+
+def register(plug: StoredFormat) -> None:
+    """Know a format that a front brings; again makes no difference. Raises FormatTaken."""
+    number = int(plug.id)
+    if not FIRST_OF_FRONTS <= number <= FORMAT_MASK:
+        raise FormatTaken(
+            f"stored format {plug.name!r} has number {number}; fronts' formats have {FIRST_OF_FRONTS} to {FORMAT_MASK}"
+        )
+    known = FORMATS.setdefault(number, plug)
+    if type(known) is not type(plug):
+        raise FormatTaken(f"stored formats {known.name!r} and {plug.name!r} both have number {number}")
 
 
 def format_of(flags: int) -> StoredFormat:

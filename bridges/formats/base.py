@@ -14,6 +14,10 @@ FORMAT_MASK = 0x0F
 """The bits of an entry's flags that name its format."""
 
 
+FIRST_OF_FRONTS = 8
+"""From here on numbers are for formats that fronts bring; those below are for :class:`FormatId`."""
+
+
 class FormatId(IntEnum):
     """Format numbers, stored in the low four bits of an entry's flags; never renumber."""
 
@@ -47,7 +51,10 @@ class Builder(Protocol):
 class StoredFormat(Protocol):
     """One way to lay out a batch's bytes."""
 
-    id: FormatId
+    @property
+    def id(self) -> int:
+        """Its number in an entry's flags."""
+
     name: str
 
     def describe(self, payload: Buffer) -> BatchInfo:

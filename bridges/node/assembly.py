@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bridges.auth import Authorizer, Everybody
+from bridges.catalog import front_tables, topic_defaults
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.errors import LogError
+from bridges.formats import FormatTaken, Translator, register
 from bridges.log.log_starts import LogStarts, erase_starts
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.skips import Skips, erase_skips
@@ -33,13 +36,13 @@ from bridges.log.snapshots import Snapshots, erase_snapshots
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
 from bridges.node import backend, node_metrics, promises
-from bridges.node.config import Settings, SettingsError
+from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
-from bridges.node.front import ENTRY_POINTS, Front
+from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check
 from bridges.node.metrics import Metrics
+from bridges.node.sections import SettingsError
 from bridges.node.stalls import LoopStalls
-from bridges.node.static_config import static_config
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
@@ -57,8 +60,6 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 _log = structlog.get_logger("anabranch.node")
 
-FrontFactory = Callable[["Node"], Front]
-
 
 class Phase(Enum):
     """What a node is doing; ``/readyz`` says yes in SERVING only."""
@@ -73,8 +74,9 @@ class Phase(Enum):
 class Node:
     """A node from its settings. :meth:`start` and :meth:`stop` belong to one event loop.
 
-    ``fronts`` are factories; None takes those installed (entry points). ``on_failed`` is called with a sentence when
-    the node can no longer serve and must end; the process's entry point then stops it with a non-zero exit code.
+    ``fronts`` are those that serve; None takes those that the settings were loaded with. ``on_failed`` is called with
+    a sentence when the node can no longer serve and must end; the process's entry point then stops it with a non-zero
+    exit code.
     """
 
     budget: MemoryBudget
@@ -83,12 +85,13 @@ class Node:
     catalog: Catalog
     progress: Progress
     logs: Logs
+    translator: Translator
 
     def __init__(
         self,
         settings: Settings,
         *,
-        fronts: Sequence[FrontFactory] | None = None,
+        fronts: Sequence[type[Front]] | None = None,
         on_failed: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
@@ -102,10 +105,11 @@ class Node:
         self.addresses: dict[str, Address] = {}
         """Real address of every open listener, by name."""
         self.static_config: dict[str, str] = {}
-        """Node-level configuration that the settings give (bridges/catalog/node_config.py), by key."""
+        """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
+        self.authorizer: Authorizer = Everybody()
         self.started_ms = 0
         self._backend: backend.Backend | None = None
-        self._factories = fronts
+        self._kinds = settings.fronts if fronts is None else tuple(fronts)
         self._on_failed = on_failed
         self._directory: DataDirectory | None = None
         self._console: Console | None = None
@@ -162,14 +166,14 @@ class Node:
 
     async def _start(self) -> None:
         settings = self.settings
+        self._check_fronts()
+        listen = self._listen_addresses()
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
         self._directory = DataDirectory(settings.data_dir)
         if settings.listen.get(CONSOLE) != OFF:
             # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
             importing = asyncio.get_running_loop().run_in_executor(None, import_module, "bridges.console.api")
-        self.fronts = [factory(self) for factory in self._front_factories()]
-        listen = self._listen_addresses()
 
         durable = settings.sbp.durability == "fsync"
         promises.tell(promises.of_node(settings.sbp), _log)
@@ -181,6 +185,8 @@ class Node:
             on_failed=lambda error: self.fail(str(error)),
         )
         await self.db.open()
+        for kind in self._kinds:
+            await self.db.run(partial(front_tables.migrate, front=kind.name, migrations=kind.migrations))
         self._backend = await backend.start_backend(
             settings,
             self._directory.backend,
@@ -200,7 +206,8 @@ class Node:
             static=self.static_config,
             owns_streams=settings.sbp.mode == "embedded",
         )
-        erasers = (erase_topic, erase_snapshots, erase_starts, erase_skips)
+        fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
+        erasers = (erase_topic, erase_snapshots, erase_starts, erase_skips, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
         starts = LogStarts(self.db)
@@ -224,12 +231,17 @@ class Node:
         if self.embedded is not None:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)
-        self.static_config.update(static_config(settings, listen, self._advertised_of(listen)))
+        self.translator = Translator(settings.limits.translated_bytes, self.works, settings.limits.batch_inflated_bytes)
+        self._tell_configuration(listen)
         node_metrics.install(self)
 
-        for front in self.fronts:
-            self.addresses.update(await front.start(_only(listen, front.listeners)))
-        self.static_config.update(static_config(settings, self.addresses, self._advertised_of(self.addresses)))
+        for kind in self._kinds:
+            wanted = _only(listen, [listener.name for listener in kind.listeners])
+            if wanted or not kind.listeners:
+                front = kind(self.services(kind))
+                self.fronts.append(front)
+                self.addresses.update(await front.start(wanted))
+        self._tell_configuration(self.addresses)
         if CONSOLE in listen:
             await importing
             from bridges.console.api import Console
@@ -240,16 +252,63 @@ class Node:
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
 
-    def _front_factories(self) -> list[FrontFactory]:
-        if self._factories is not None:
-            return list(self._factories)
-        found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
-        return [point.load() for point in found if self.settings.listen.get(point.name) != OFF]
+    def _check_fronts(self) -> None:
+        """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
+        check(self._kinds, Settings.model_fields, {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT})
+        for kind in self._kinds:
+            for plug in kind.formats:
+                try:
+                    register(plug)
+                except FormatTaken as error:
+                    raise FrontError(f"front {kind.name}: {error}") from None
+
+    def services(self, kind: type[Front]) -> NodeServices:
+        """What a front gets of this node, from the time on when logs and catalog can be used."""
+        settings = self.settings
+        return NodeServices(
+            settings=settings.of(kind),
+            limits=settings.limits,
+            node_id=self.node_id,
+            rack=settings.node.rack,
+            cluster_id=self.cluster_id,
+            data_dir=settings.data_dir,
+            catalog=self.catalog,
+            logs=self.logs,
+            progress=self.progress.front(kind.name, kind.group_space),
+            db=self.db,
+            works=self.works,
+            translator=self.translator,
+            budget=self.budget,
+            authorizer=self.authorizer,
+            metrics=self.metrics.front(kind.name),
+            barrier=self.metrics.barrier,
+            every=self.every,
+            advertised=self.advertised,
+        )
+
+    def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
+        """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
+        settings = self.settings
+        told = topic_defaults.from_settings(settings.topic_defaults)
+        for kind in self._kinds:
+            facts = NodeFacts(
+                settings.of(kind),
+                settings.node,
+                settings.log,
+                settings.data_dir,
+                addresses,
+                self._advertised_of(addresses),
+            )
+            values = kind.node_configuration(facts)
+            if twice := sorted(told.keys() & values.keys()):
+                raise FrontError(f"front {kind.name} tells of {twice[0]}, which somebody else tells already")
+            told.update(values)
+        self.static_config.update(told)
 
     def _listen_addresses(self) -> dict[str, Address]:
         ports = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT}
-        for front in self.fronts:
-            ports.update(front.listeners)
+        for kind in self._kinds:
+            ports.update({listener.name: listener.port for listener in kind.listeners})
         given = {name: text for name, text in self.settings.listen.items() if text != OFF}
         if unknown := sorted(set(given) - set(ports)):
             raise SettingsError(f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}")
@@ -406,7 +465,7 @@ class Node:
             self.metrics.topic_deleted(name)
 
 
-def _only(listen: Mapping[str, Address], names: Mapping[str, int]) -> dict[str, Address]:
+def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:
     return {name: listen[name] for name in names if name in listen}
 
 

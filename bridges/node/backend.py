@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.net.address import Address
-from bridges.node.config import SbpSettings, Settings
+from bridges.node.config import Settings
+from bridges.node.sections import SbpSettings
 
 if TYPE_CHECKING:
     from bridges.catalog.pd_identity import StreamHome

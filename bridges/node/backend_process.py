@@ -13,10 +13,11 @@ from prometheus_client.core import Metric
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
 from bridges.node import backend, promises
-from bridges.node.config import Settings, SettingsError
+from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
 from bridges.node.metrics import Metrics, gauge
 from bridges.node.node_metrics import budget_metrics, process_metrics, store_metrics
+from bridges.node.sections import SettingsError
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
 from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bridges.node.config import Settings
+    from bridges.node.sections import Section
 
 RESERVED = 512
 """Descriptors that no connection uses: segments, indexes, the database, libraries, connections to other servers."""
@@ -41,8 +42,9 @@ def share(wanted: Mapping[str, int], descriptors: int) -> dict[str, int]:
 def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
     """The settings with bounds on connections that fit, and a sentence for the operator if any had to be lowered."""
     sbp_listeners = sum(name.startswith("sbp-") for name in settings.listen) or 2
+    bounds = [(front, name) for front in settings.fronts for name in front.connection_bounds]
     wanted = {
-        "kafka.max_connections": settings.kafka.max_connections,
+        **{f"{front.name}.{name}": getattr(settings.of(front), name) for front, name in bounds},
         "sbp.max_connections": settings.sbp.max_connections * sbp_listeners,
         "limits.http_connections": settings.limits.http_connections,
     }
@@ -50,9 +52,15 @@ def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
     if given == wanted:
         return settings, None
     given["sbp.max_connections"] = max(_LEAST, given["sbp.max_connections"] // sbp_listeners)
+    sections: dict[str, Section] = {}
+    for front in settings.fronts:
+        section = settings.of(front)
+        if section is not None and front.connection_bounds:
+            lowered = {name: given[f"{front.name}.{name}"] for name in front.connection_bounds}
+            sections[front.name] = section.model_copy(update=lowered)
     fitting = settings.model_copy(
         update={
-            "kafka": settings.kafka.model_copy(update={"max_connections": given["kafka.max_connections"]}),
+            **sections,
             "sbp": settings.sbp.model_copy(update={"max_connections": given["sbp.max_connections"]}),
             "limits": settings.limits.model_copy(update={"http_connections": given["limits.http_connections"]}),
         }

@@ -1,64 +1,195 @@
-"""What a protocol front-end must offer to be part of a node.
+"""The contract for fronts: what a front brings, and what a node gives it (docs/fronts.md).
 
-A front is found through the entry-point group ``anabranch.fronts``: each entry names a factory that is called with the
-:class:`bridges.node.assembly.Node` and returns a :class:`Front`. Nothing else in this package knows which fronts there
-are.
+A front speaks one protocol. It is a class found through the entry-point group ``anabranch.fronts``; nothing else in
+this package knows which fronts there are. What it brings stands in class attributes, which are looked at before any
+node exists (settings are read, the command line shows them), so the module of the class should import little; what
+serves clients is imported when the front starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from bridges.catalog.group_view import GroupDirectory, GroupName, GroupSummary
+from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary
 from bridges.net.address import Address
+from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Section, SettingsError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from bridges.auth import Authorizer
+    from bridges.barrier import Barrier
+    from bridges.catalog.progress import FrontProgress
+    from bridges.catalog.sql import Database
+    from bridges.catalog.topics import Catalog
+    from bridges.formats import StoredFormat, Translator
+    from bridges.log.logs import Logs
+    from bridges.net.budget import MemoryBudget
+    from bridges.node.metrics import FrontMetrics
+    from bridges.sliced import SlicedWorks
 
 ENTRY_POINTS = "anabranch.fronts"
 
+_NAME = re.compile(r"[a-z][a-z0-9]*")
 
-class Front(Protocol):
-    """One protocol, served on one or more listeners."""
+S = TypeVar("S", bound=Section)
 
-    @property
-    def name(self) -> str:
-        """Short name of the protocol, as it appears in metrics and logs."""
-        ...
 
-    @property
-    def listeners(self) -> Mapping[str, int]:
-        """Listener names and their usual ports."""
-        ...
+class FrontError(SettingsError):
+    """A front that is installed cannot be part of a node: it, or two of them together, break the contract."""
 
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Something a front listens on: ``port`` is the usual one.
+
+    ``tls`` tells whether it may be given certificates, ``authentication`` in which ways clients can say who they are.
+    """
+
+    name: str
+    port: int
+    tls: bool = False
+    authentication: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a front's node-level configuration may tell of: ``settings`` are its own, addresses are by listener."""
+
+    settings: Section | None
+    node: NodeSettings
+    log: LogSettings
+    data_dir: Path
+    listening: Mapping[str, Address]
+    advertised: Mapping[str, Address]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeServices:
+    """What a node gives a front. Everything here may be used from :meth:`Front.start` until the end of ``stop``."""
+
+    settings: Section | None
+    """The front's own section; see :meth:`section`."""
+    limits: LimitSettings
+    node_id: int
+    rack: str
+    cluster_id: str
+    """22 characters that stay the same for the life of the data."""
+    data_dir: Path
+    catalog: Catalog
+    logs: Logs
+    progress: FrontProgress
+    """Positions of this front's groups."""
+    db: Database
+    """The node's database, for the front's own tables."""
+    works: SlicedWorks
+    """Where long work on records is done in slices."""
+    translator: Translator
+    budget: MemoryBudget
+    """The one bound on memory for all fronts: requests in flight, unsent answers, reads."""
+    authorizer: Authorizer
+    """To be asked on every operation."""
+    metrics: FrontMetrics
+    barrier: Barrier
+    """Through which others' callbacks are called."""
+    every: Callable[[int, Callable[[int], Awaitable[object]], str], None]
+    """``every(interval_ms, chore, what)``: have ``chore`` called with the wall clock (ms) until the node stops."""
+    advertised: Callable[[str], Address | None]
+    """The address clients of a listener are told; None: that which the client itself connected to."""
+
+    def section(self, kind: type[S]) -> S:
+        """The front's settings, which are of the class it declared."""
+        if not isinstance(self.settings, kind):
+            raise TypeError(f"the front's settings are a {type(self.settings).__name__}, not a {kind.__name__}")
+        return self.settings
+
+
+class Front(ABC):
+    """One protocol, served on one or more listeners. What it brings besides code stands in class attributes."""
+
+    name: ClassVar[str]
+    """Short name of the protocol: its section of settings, part of its tables' names, label in metrics and logs."""
+    listeners: ClassVar[Sequence[Listener]]
+    settings: ClassVar[type[Section] | None] = None
+    """The section of settings named like the front; all its fields have defaults."""
+    connection_bounds: ClassVar[Sequence[str]] = ()
+    """Those of its settings that bound connections: they are lowered where the system has too few descriptors."""
+    formats: ClassVar[Sequence[StoredFormat]] = ()
+    """Stored formats that come with it (numbers 8 to 15)."""
+    migrations: ClassVar[Sequence[Callable[[sqlite3.Connection], None]]] = ()
+    """Its tables in the node's database: ``migrations[i]`` brings their version ``i`` to ``i + 1``. Names of tables
+    and indexes begin with ``front_NAME_``. Never change one that was released: append."""
+    erasers: ClassVar[Sequence[Callable[[sqlite3.Connection, str], None]]] = ()
+    """What to remove of a topic, by its name: called inside the transaction that deletes it, also when the front's
+    listeners are off."""
+    group_space: ClassVar[str] = CONSUMERS
+    """With whom it shares groups: those of one space and name are the same group in every protocol."""
+
+    @classmethod
+    def node_configuration(cls, facts: NodeFacts) -> Mapping[str, str]:
+        """Node-level configuration keys, as admin tools ask for them, that the settings determine."""
+        return {}
+
+    @abstractmethod
+    def __init__(self, node: NodeServices) -> None:
+        """Called on the event loop when logs and catalog can be used; does nothing yet that must be undone."""
+
+    @abstractmethod
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         """Listen on the given addresses; returns the real ones (ports chosen). Raises OSError if one is taken."""
-        ...
 
+    @abstractmethod
     async def drain(self) -> None:
         """Accept nothing new and return when everything in flight is answered. May be cancelled after a time."""
-        ...
 
+    @abstractmethod
     async def stop(self) -> None:
         """Close every connection and release everything. Called once, also when ``start`` failed."""
-        ...
-
-
-@runtime_checkable
-class HasGroups(Protocol):
-    """What a front may offer besides, if its protocol has consumer groups: the console then shows them."""
 
     @property
     def groups(self) -> GroupDirectory | None:
-        """The groups that live in this front; None while it is not started."""
-        ...
+        """The groups that live in this front; None while it is not started, and where a protocol has none."""
+        return None
+
+
+def installed() -> tuple[type[Front], ...]:
+    """The fronts that are installed, by name. Raises FrontError."""
+    found: list[type[Front]] = []
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        try:
+            front = point.load()
+        except (ImportError, AttributeError) as error:
+            raise FrontError(f"the front {point.name!r} ({point.value}) cannot be loaded: {error}") from error
+        if not (isinstance(front, type) and issubclass(front, Front)):
+            raise FrontError(f"the front {point.name!r}: {point.value} is no class of fronts")
+        found.append(front)
+    return tuple(found)
+
+
+def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Iterable[str]) -> None:
+    """Whether fronts go together with each other and with a node's own sections and listeners. Raises FrontError."""
+    names, ports = set(reserved), set(listeners)
+    for front in fronts:
+        if not _NAME.fullmatch(front.name):
+            raise FrontError(f"a front cannot be called {front.name!r}: small letters and digits only")
+        if front.name in names:
+            raise FrontError(f"the name {front.name!r} of a front is taken")
+        names.add(front.name)
+        for listener in front.listeners:
+            if listener.name in ports:
+                raise FrontError(f"front {front.name}: there is a listener {listener.name!r} already")
+            ports.add(listener.name)
 
 
 def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:
     """The directories of those fronts that have one now, by the front's name."""
-    return {
-        front.name: directory
-        for front in fronts
-        if isinstance(front, HasGroups) and (directory := front.groups) is not None
-    }
+    return {front.name: directory for front in fronts if (directory := front.groups) is not None}
 
 
 def live_groups(fronts: Iterable[Front]) -> dict[GroupName, dict[str, GroupSummary]]:

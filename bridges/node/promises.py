@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bridges.node.config import SbpSettings
+from bridges.node.sections import SbpSettings
 
 _OS = "durability is 'os': acknowledged data survives the end of the process, but not power loss"
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"

@@ -96,7 +96,7 @@ class Cluster:
             wanted = {name: list(range(len(topic.partitions))) for name, topic in self._catalog.topics.items()}
         else:
             wanted = {one.topic: one.partitions for one in request.topics}
-        path = self._service.settings.data_dir.resolve()
+        path = self._service.node.data_dir.resolve()
         usage = await asyncio.to_thread(shutil.disk_usage, path)
         result = DescribeLogDirsResponse.DescribeLogDirsResult(
             log_dir=str(path), total_bytes=usage.total, usable_bytes=usage.free

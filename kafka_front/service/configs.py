@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from bridges.catalog import group_config, node_config, topic_config
+from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
 from bridges.errors import LogError
+from kafka_front import group_config, node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
 from kafka_front.service.turns import Once, in_turns
@@ -259,7 +260,7 @@ class Configs:
             definition = node_config.NODE_CONFIGS.get(key)
             if definition is not None and not definition.dynamic:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} cannot be changed while the node runs")
-        node_config.validate_changes(changes)
+        topic_defaults.validate_changes(changes)
         if not validate_only and changes:
             await catalog.set_node_config(changes)
 

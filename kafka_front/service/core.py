@@ -7,45 +7,42 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bridges.formats import Translator
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.service.groups import GroupService, group_settings
 from kafka_front.service.topic_rules import RulesCache
+from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
-    from bridges.node.assembly import Node
-
-#: Memory for batches of other protocols in Kafka's format.
-_TRANSLATED_BYTES = 64 * 1024 * 1024
+    from bridges.node.front import NodeServices
 
 
 class KafkaService:
     """The node's parts and this front's own state; one per front, made on the event loop."""
 
-    def __init__(self, node: Node) -> None:
-        kafka = node.settings.kafka
+    def __init__(self, node: NodeServices) -> None:
+        kafka = node.section(KafkaSettings)
         self.node = node
-        self.settings = node.settings
+        self.settings = kafka
         self.node_id: int = node.node_id
-        self.rack: str | None = node.settings.node.rack or None
-        self.cluster_id: str = node.catalog.cluster_id
+        self.rack: str | None = node.rack or None
+        self.cluster_id: str = node.cluster_id
         self.catalog = node.catalog
         self.logs = node.logs
-        self.progress = node.progress.front("kafka")
+        self.progress = node.progress
         self.works = node.works
-        self.metrics = node.metrics.front("kafka")
+        self.metrics = node.metrics
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")
         self.rules = RulesCache(node.catalog)
-        self.translator = Translator(_TRANSLATED_BYTES, node.works, node.settings.limits.batch_inflated_bytes)
+        self.translator = node.translator
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions, partitions=kafka.fetch_session_partitions)
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
         self.groups = GroupService(
-            self.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.metrics.barrier
+            self.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.barrier
         )
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""
-        return self.settings.kafka.num_partitions
+        return self.settings.num_partitions

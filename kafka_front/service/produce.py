@@ -143,10 +143,10 @@ class Produce:
         self._rules = service.rules
         self._metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
-        limits = service.settings.limits
+        limits = service.node.limits
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
         self._glances = Glances(service.loop.call_soon)
-        self._deferred = DeferredAppends(service.works, service.node.metrics.barrier)
+        self._deferred = DeferredAppends(service.works, service.node.barrier)
         # By connection: requests of many partitions, and what came behind them.
         self._handing: dict[Connection, deque[tuple[_Operation, Iterator[None]]]] = {}
         self._outstanding: dict[_Operation, None] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from bridges.catalog.progress import Committed
 from bridges.console import groups as console_groups
 from bridges.net.address import Address
 from bridges.node.assembly import Node
-from bridges.node.front import group_directories
+from bridges.node.front import Front, NodeServices, group_directories
 from sbp_back.errors import SbpError
 from tests.bridges.test_node import PuppetFront, append, settings_of
 
@@ -44,16 +44,18 @@ class Directory:
         return self.known.get(group_id)
 
 
-@dataclass
-class GroupFront:
-    """A front with groups; ``groups`` is None as long as a front has not been started."""
+class GroupFront(Front):
+    """A front with groups; ``directory`` is None as long as a front has not been started."""
 
-    name: str
-    groups: Directory | None = field(default_factory=Directory)
+    listeners = ()
+    directory: Directory | None
+
+    def __init__(self, node: NodeServices) -> None:
+        self.node = node
 
     @property
-    def listeners(self) -> Mapping[str, int]:
-        return {}
+    def groups(self) -> Directory | None:
+        return self.directory
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         return {}
@@ -103,13 +105,21 @@ class Lab:
 
 
 def lab_of(path: Path, **settings: str) -> Lab:
-    one, two, bare = GroupFront("one"), GroupFront("two"), GroupFront("not-started", None)
-    node = Node(
-        settings_of(path, **settings), fronts=[lambda node: two, lambda node: one, lambda node: bare, PuppetFront]
-    )
-    assert one.groups is not None
-    assert two.groups is not None
-    return Lab(node, one.groups, two.groups)
+    one, two = Directory(), Directory()
+
+    class One(GroupFront):
+        name = "one"
+        directory = one
+
+    class Two(GroupFront):
+        name = "two"
+        directory = two
+
+    class NotStarted(GroupFront):
+        name = "bare"
+        directory = None
+
+    return Lab(Node(settings_of(path, **settings), fronts=[Two, One, NotStarted, PuppetFront]), one, two)
 
 
 @pytest.fixture
@@ -394,6 +404,13 @@ def test_records_behind(committed: int, start: int, end: int, behind: int) -> No
 
 
 def test_only_fronts_with_groups_are_asked(tmp_path: Path) -> None:
-    make: Callable[[Any], Any] = PuppetFront
-    with_groups = GroupFront("one")
-    assert group_directories([make(None), with_groups, GroupFront("later", None)]) == {"one": with_groups.groups}
+    class One(GroupFront):
+        name = "one"
+        directory = Directory()
+
+    class Later(GroupFront):
+        name = "later"
+        directory = None
+
+    node: Any = None
+    assert group_directories([PuppetFront(node), One(node), Later(node)]) == {"one": One.directory}

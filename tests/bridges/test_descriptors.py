@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.node.config import Settings
+from bridges.node.config import load
 from bridges.node.descriptors import RESERVED, fit, share
 
 NUMBERS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 100_000), min_size=1)
@@ -26,13 +27,13 @@ def test_what_is_shared_out_leaves_the_reserve_and_nobody_without(wanted: dict[s
         assert sum(given_out.values()) <= descriptors - RESERVED + 8 * len(wanted)
 
 
-def test_settings_that_fit_stay_as_they_are() -> None:
-    settings = Settings()
+def test_settings_that_fit_stay_as_they_are(tmp_path: Path) -> None:
+    settings = load(environ={}, directory=tmp_path).settings
     assert fit(settings, 1 << 20) == (settings, None)
 
 
-def test_settings_that_do_not_fit_are_lowered_and_it_is_said() -> None:
-    fitting, said = fit(Settings(), 1024)
+def test_settings_that_do_not_fit_are_lowered_and_it_is_said(tmp_path: Path) -> None:
+    fitting, said = fit(load(environ={}, directory=tmp_path).settings, 1024)
     total = fitting.kafka.max_connections + 2 * fitting.sbp.max_connections + fitting.limits.http_connections
     assert total <= 1024 - RESERVED
     assert said is not None

@@ -19,8 +19,10 @@ from bridges.log.logs import Logs
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.net.address import Address
 from bridges.node.assembly import Node, Phase
-from bridges.node.config import Settings, SettingsError, load
+from bridges.node.config import Settings, load
 from bridges.node.data_dir import DataDirectory
+from bridges.node.front import Front, Listener, NodeServices
+from bridges.node.sections import SettingsError
 from sbp_back.errors import StoreError, StoreFailed, StoreLocked
 
 
@@ -37,10 +39,13 @@ def settings_of(path: Path, **more: str) -> Settings:
     return load(flags, environ={}, directory=path).settings
 
 
-class PuppetFront:
+class PuppetFront(Front):
     """A front whose every step the test sees and can hold up."""
 
-    def __init__(self, node: Node) -> None:
+    name = "puppet"
+    listeners = (Listener("puppet", 5555), Listener("puppet-two", 5556))
+
+    def __init__(self, node: NodeServices) -> None:
         self.node = node
         self.calls: list[str] = []
         self.may_drain = asyncio.Event()
@@ -49,16 +54,8 @@ class PuppetFront:
         self.drain_error: Exception | None = None
         self.draining = asyncio.Event()
 
-    @property
-    def name(self) -> str:
-        return "puppet"
-
-    @property
-    def listeners(self) -> Mapping[str, int]:
-        return {"puppet": 5555, "puppet-two": 5556}
-
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        self.calls.append(f"start {sorted(listen)} {self.node.phase.value}")
+        self.calls.append(f"start {sorted(listen)}")
         if self.start_error is not None:
             raise self.start_error
         return {name: Address(address.host, 1000 + len(name)) for name, address in listen.items()}
@@ -70,21 +67,18 @@ class PuppetFront:
         if self.drain_error is not None:
             raise self.drain_error
         # What fronts need to finish must still be there.
-        await self.node.progress.front("kafka").commit("last", [("t", 0, Committed(1))])
+        await self.node.progress.commit("last", [("t", 0, Committed(1))])
         self.calls.append("drained")
 
     async def stop(self) -> None:
         self.calls.append("stop")
 
 
-class Puppet:
-    """Makes the front of a node and remembers it."""
-
-    front: PuppetFront
-
-    def __call__(self, node: Node) -> PuppetFront:
-        self.front = PuppetFront(node)
-        return self.front
+def front_of(node: Node) -> PuppetFront:
+    """The puppet of a node that has started, or tried to."""
+    (front,) = node.fronts
+    assert isinstance(front, PuppetFront)
+    return front
 
 
 async def get(node: Node, path: str) -> tuple[int, dict[str, object]]:
@@ -105,12 +99,11 @@ async def append(node: Node, topic: str, partition: int, timestamp: int, value: 
 
 
 async def test_life_of_a_node(tmp_path: Path) -> None:
-    puppet = Puppet()
-    node = Node(settings_of(tmp_path), fronts=[puppet])
+    node = Node(settings_of(tmp_path), fronts=[PuppetFront])
     ready = tmp_path / "ready"
     await node.start(ready)
-    front = puppet.front
-    assert front.calls == ["start ['puppet', 'puppet-two'] starting"]
+    front = front_of(node)
+    assert front.calls == ["start ['puppet', 'puppet-two']"]
     assert node.addresses["puppet"] == Address("127.0.0.1", 1006)
     assert json.loads(ready.read_text()) == {name: str(address) for name, address in node.addresses.items()}
     cluster_id = node.cluster_id
@@ -137,38 +130,35 @@ async def test_life_of_a_node(tmp_path: Path) -> None:
     await again.start()
     assert again.cluster_id == cluster_id
     assert again.logs.epoch == 1
-    assert again.progress.front("kafka").committed("last", "t", 0) == Committed(1)
+    assert again.progress.front("puppet").committed("last", "t", 0) == Committed(1)
     await again.stop()
 
 
 async def test_a_drain_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    puppet = Puppet()
-    node = Node(settings_of(tmp_path, node__drain_timeout_ms="20"), fronts=[puppet])
+    node = Node(settings_of(tmp_path, node__drain_timeout_ms="20"), fronts=[PuppetFront])
     await node.start()
-    puppet.front.may_drain.clear()
+    front_of(node).may_drain.clear()
     await node.stop()
-    assert puppet.front.calls[1:] == ["drain", "stop"]
+    assert front_of(node).calls[1:] == ["drain", "stop"]
 
 
 async def test_a_drain_can_be_hurried(tmp_path: Path) -> None:
-    puppet = Puppet()
-    node = Node(settings_of(tmp_path, node__drain_timeout_ms="1h"), fronts=[puppet])
+    node = Node(settings_of(tmp_path, node__drain_timeout_ms="1h"), fronts=[PuppetFront])
     await node.start()
-    puppet.front.may_drain.clear()
+    front_of(node).may_drain.clear()
     stopping = asyncio.create_task(node.stop())
-    await puppet.front.draining.wait()
+    await front_of(node).draining.wait()
     node.hurry()
     await stopping
-    assert puppet.front.calls[1:] == ["drain", "stop"]
+    assert front_of(node).calls[1:] == ["drain", "stop"]
 
 
 async def test_a_front_that_fails_to_drain_is_stopped_all_the_same(tmp_path: Path) -> None:
-    puppet = Puppet()
-    node = Node(settings_of(tmp_path), fronts=[puppet])
+    node = Node(settings_of(tmp_path), fronts=[PuppetFront])
     await node.start()
-    puppet.front.drain_error = ValueError("defect")
+    front_of(node).drain_error = ValueError("defect")
     await node.stop()
-    assert puppet.front.calls[1:] == ["drain", "stop"]
+    assert front_of(node).calls[1:] == ["drain", "stop"]
     DataDirectory(tmp_path / "data").release()  # nobody holds it any more
 
 
@@ -178,16 +168,10 @@ async def test_a_failed_start_takes_everything_back(tmp_path: Path) -> None:
             self.calls.append("start")
             raise OSError("address taken")
 
-    fronts: list[Failing] = []
-
-    def make(node: Node) -> Failing:
-        fronts.append(Failing(node))
-        return fronts[-1]
-
-    node = Node(settings_of(tmp_path), fronts=[make])
+    node = Node(settings_of(tmp_path), fronts=[Failing])
     with pytest.raises(OSError, match="address taken"):
         await node.start(tmp_path / "ready")
-    assert fronts[0].calls == ["start", "stop"]
+    assert front_of(node).calls == ["start", "stop"]
     assert node.phase is Phase.STOPPED
     assert not (tmp_path / "ready").exists()
     node = Node(settings_of(tmp_path), fronts=[])
@@ -218,12 +202,12 @@ async def test_listeners_that_do_not_exist_or_make_no_sense(tmp_path: Path) -> N
         ({"advertise__puppet": "nonsense"}, r"advertise\.puppet"),
     ):
         with pytest.raises(SettingsError, match=message):
-            await Node(settings_of(tmp_path, **more), fronts=[Puppet()]).start()
+            await Node(settings_of(tmp_path, **more), fronts=[PuppetFront]).start()
 
 
 async def test_what_clients_are_told(tmp_path: Path) -> None:
     more = {"listen__puppet": "0.0.0.0:0", "advertise__puppet-two": "outside:77", "listen__puppet-two": "0.0.0.0:0"}
-    node = Node(settings_of(tmp_path, **more), fronts=[Puppet()])
+    node = Node(settings_of(tmp_path, **more), fronts=[PuppetFront])
     await node.start()
     assert node.advertised("puppet") is None  # every interface: the client knows best where it connected to
     assert node.advertised("puppet-two") == Address("outside", 77)
@@ -234,8 +218,7 @@ async def test_what_clients_are_told(tmp_path: Path) -> None:
 
 async def test_a_failure_is_told_once_and_makes_the_node_unhealthy(tmp_path: Path) -> None:
     told: list[str] = []
-    puppet = Puppet()
-    node = Node(settings_of(tmp_path), fronts=[puppet], on_failed=told.append)
+    node = Node(settings_of(tmp_path), fronts=[PuppetFront], on_failed=told.append)
     await node.start()
     node.fail("the disk is gone")
     node.fail("and more")
@@ -245,7 +228,7 @@ async def test_a_failure_is_told_once_and_makes_the_node_unhealthy(tmp_path: Pat
     assert (await get(node, "/readyz"))[0] == 503
     await node.stop()
     # Nothing can become durable any more: waiting for requests in flight would be in vain.
-    assert puppet.front.calls[1:] == ["stop"]
+    assert front_of(node).calls[1:] == ["stop"]
     assert node.failure == "the disk is gone"
 
 

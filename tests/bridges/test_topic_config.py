@@ -4,26 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridges.catalog import node_config
-from bridges.catalog.config_types import ConfigSource, ConfigType, InvalidConfig, to_text
-from bridges.catalog.node_config import NODE_CONFIGS
+from bridges.catalog import topic_defaults
+from bridges.catalog.config_types import ConfigSource, InvalidConfig, to_text
 from bridges.catalog.topic_config import MAX_MESSAGE_BYTES, TOPIC_CONFIGS, effective, resolve, validate
+from bridges.catalog.topic_defaults import TOPIC_DEFAULTS
 from tests.kafka_facts import TOPIC_KEYS
 
 
-@pytest.mark.parametrize("definitions", [TOPIC_CONFIGS, NODE_CONFIGS], ids=["topic", "node"])
+@pytest.mark.parametrize("definitions", [TOPIC_CONFIGS, TOPIC_DEFAULTS], ids=["topic", "defaults"])
 def test_every_default_is_acceptable_and_canonical(definitions) -> None:
     for name, definition in definitions.items():
         assert name == definition.name
         assert definition.doc.endswith(".")
-        if definition.default is not None and name != "broker.id":
+        if definition.default is not None:
             assert definition.canonical(definition.default) == definition.default, name
 
 
 def test_every_synonym_is_a_node_configuration() -> None:
     for definition in TOPIC_CONFIGS.values():
         for synonym in definition.synonyms:
-            node = NODE_CONFIGS[synonym.name]
+            node = TOPIC_DEFAULTS[synonym.name]
             if synonym.scale == 1:
                 assert node.type is definition.type
 
@@ -120,30 +120,11 @@ def test_where_a_value_comes_from() -> None:
         resolve("nope", {}, {}, {})
 
 
-def test_node_values() -> None:
-    value = node_config.resolve("message.max.bytes", {}, {})
-    assert (value.value, value.source, value.read_only) == ("1048588", ConfigSource.DEFAULT, False)
-    value = node_config.resolve("message.max.bytes", {"message.max.bytes": "9"}, {"message.max.bytes": "8"})
-    assert (value.value, value.source) == ("9", ConfigSource.DYNAMIC_NODE)
-    assert value.synonyms[1:] == [
-        ("message.max.bytes", "8", ConfigSource.STATIC_NODE),
-        ("message.max.bytes", "1048588", ConfigSource.DEFAULT),
-    ]
-    value = node_config.resolve("node.id", {}, {"node.id": "3"})
-    assert (value.value, value.read_only, value.synonyms) == ("3", True, [("node.id", "3", ConfigSource.STATIC_NODE)])
-    value = node_config.resolve("log.dirs", {}, {})
-    assert (value.value, value.source) == (None, ConfigSource.DEFAULT)
-    with pytest.raises(InvalidConfig):
-        node_config.resolve("nope", {}, {})
-    assert NODE_CONFIGS["log.retention.hours"].type is ConfigType.INT
-    assert not NODE_CONFIGS["log.retention.hours"].dynamic
-
-
 def test_node_changes_are_checked() -> None:
-    assert node_config.validate_changes({"log.retention.ms": " 5", "message.max.bytes": None}) == {
+    assert topic_defaults.validate_changes({"log.retention.ms": " 5", "message.max.bytes": None}) == {
         "log.retention.ms": "5",
         "message.max.bytes": None,
     }
     for wrong in ({"log.retention.ms": "x"}, {"listeners": "a"}, {"nope": None}, {"log.retention.hours": "5"}):
         with pytest.raises(InvalidConfig):
-            node_config.validate_changes(wrong)
+            topic_defaults.validate_changes(wrong)

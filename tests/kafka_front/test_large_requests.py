@@ -14,10 +14,11 @@ import pytest
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
-from kafka_front.front import SERVICES
+from kafka_front.front import KafkaFront
 from kafka_front.service import turns
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupSettings
+from kafka_front.serving import SERVICES
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
 from tests.bridges.test_node import settings_of
@@ -60,7 +61,7 @@ class Lab:
 async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     node = Node(settings_of(tmp_path), fronts=[])
     await node.start()
-    service, registry = KafkaService(node), Registry()
+    service, registry = KafkaService(node.services(KafkaFront)), Registry()
     for module in SERVICES:
         module.register(registry, service)
     yield Lab(node, registry, service)

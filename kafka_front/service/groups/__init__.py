@@ -15,8 +15,8 @@ from .service import GroupService
 from .settings import GroupSettings
 
 if TYPE_CHECKING:
-    from bridges.node.config import KafkaSettings
     from kafka_front.service.core import KafkaService
+    from kafka_front.settings import KafkaSettings
 
 __all__ = ["GroupService", "GroupSettings", "group_settings", "register"]
 

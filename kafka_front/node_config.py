@@ -1,8 +1,9 @@
 """Configuration of a node as Kafka's admin tools see it: broker-level keys, their types, defaults and meaning here.
 
 Names, types and defaults are those of Kafka 4.2; the sentences are ours. Listed are the keys that decide topic
-defaults (all of them may be changed while the node runs) and those that describe this node's limits and behaviour
-(read-only: they come from its settings). Keys of parts that Anabranch does not have are left out.
+defaults (bridges/catalog/topic_defaults.py: all of them may be changed while the node runs) and those that describe
+this node's limits and behaviour (read-only: they come from its settings). Keys of parts that Anabranch does not have
+are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 from bridges.catalog.config_types import (
     INT_MAX,
-    LONG_MAX,
     ConfigDef,
     ConfigSource,
     ConfigType,
@@ -22,33 +22,12 @@ from bridges.catalog.config_types import (
     one_of,
     table,
 )
-from bridges.catalog.topic_config import TOPIC_CONFIGS, cluster_defaults
+from bridges.catalog.topic_config import cluster_defaults
+from bridges.catalog.topic_defaults import TOPIC_DEFAULTS
+from bridges.node.front import NodeFacts
+from kafka_front.settings import KafkaSettings
 
-
-def _topic_defaults() -> list[ConfigDef]:
-    """For every node-level synonym of a topic key the definition that belongs to it."""
-    definitions: dict[str, ConfigDef] = {}
-    for topic in TOPIC_CONFIGS.values():
-        for place, synonym in enumerate(topic.synonyms):
-            scaled = synonym.scale != 1
-            default = topic.default if place == 0 and len(topic.synonyms) == 1 else None
-            unit = {60_000: "minutes", 3_600_000: "hours"}.get(synonym.scale)
-            doc = f"Default of the topic configuration {topic.name}{f', in {unit}' if unit else ''}. {topic.doc}"
-            definitions[synonym.name] = ConfigDef(
-                synonym.name,
-                ConfigType.INT if scaled else topic.type,
-                _HOURS.get(synonym.name, default),
-                doc,
-                between(-1, LONG_MAX // synonym.scale) if scaled else topic.check,
-                dynamic=not scaled and synonym.name != "log.flush.scheduler.interval.ms",
-                honoured=topic.honoured,
-            )
-    return list(definitions.values())
-
-
-# Where several keys mean the same, the coarsest carries the default, as in Kafka.
-_HOURS = {"log.retention.hours": "168", "log.roll.hours": "168", "log.roll.jitter.hours": "0"}
-_HOURS["log.flush.scheduler.interval.ms"] = str(LONG_MAX)
+_MINUTE = 60_000
 
 
 def _fixed(
@@ -58,7 +37,7 @@ def _fixed(
 
 
 NODE_CONFIGS: Mapping[str, ConfigDef] = table(
-    *_topic_defaults(),
+    *TOPIC_DEFAULTS.values(),
     _fixed("advertised.listeners", ConfigType.LIST, None, "Addresses told to clients."),
     _fixed("authorizer.class.name", ConfigType.STRING, "", "Who decides what a client may do; empty: everybody may."),
     _fixed(
@@ -262,17 +241,40 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
 )
 
 
-def validate_changes(changes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Check changes of dynamic keys (None removes) and return them in stored form. Raises InvalidConfig."""
-    checked: dict[str, str | None] = {}
-    for key, value in changes.items():
-        definition = NODE_CONFIGS.get(key)
-        if definition is None:
-            raise InvalidConfig(f"{key!r} is not a node configuration")
-        if not definition.dynamic:
-            raise InvalidConfig(f"{key} cannot be changed while the node runs")
-        checked[key] = None if value is None else definition.canonical(value)
-    return checked
+def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
+    """Keys and values that the settings of a node determine."""
+    group, node, log = settings.group, facts.node, facts.log
+    values: dict[str, object] = {
+        "node.id": node.id,
+        "broker.id": node.id,
+        "process.roles": "broker,controller",
+        "log.dir": facts.data_dir,
+        "log.dirs": facts.data_dir,
+        "auto.create.topics.enable": "true" if settings.auto_create_topics else "false",
+        "num.partitions": settings.num_partitions,
+        "socket.request.max.bytes": settings.max_request_bytes,
+        "fetch.max.bytes": settings.fetch_max_bytes,
+        "max.connections": settings.max_connections,
+        "connections.max.idle.ms": settings.connections_max_idle_ms,
+        "offset.metadata.max.bytes": settings.offset_metadata_max_bytes,
+        "max.incremental.fetch.session.cache.slots": settings.fetch_sessions,
+        "transaction.max.timeout.ms": settings.transaction_max_timeout_ms,
+        "group.initial.rebalance.delay.ms": group.initial_rebalance_delay_ms,
+        "group.min.session.timeout.ms": group.min_session_timeout_ms,
+        "group.max.session.timeout.ms": group.max_session_timeout_ms,
+        "group.max.size": group.max_size,
+        "offsets.retention.minutes": max(1, group.offsets_retention_ms // _MINUTE),
+        "log.retention.check.interval.ms": log.retention_check_interval_ms,
+        "producer.id.expiration.ms": log.producer_idle_ms,
+        "transaction.state.log.replication.factor": 1,
+        "offsets.topic.replication.factor": 1,
+    }
+    if node.rack:
+        values["broker.rack"] = node.rack
+    for key, addresses in (("listeners", facts.listening), ("advertised.listeners", facts.advertised)):
+        if "kafka" in addresses:
+            values[key] = f"PLAINTEXT://{addresses['kafka']}"
+    return {key: str(value) for key, value in values.items()}
 
 
 def resolve(key: str, dynamic: Mapping[str, str], static: Mapping[str, str]) -> ConfigValue:

@@ -1,0 +1,73 @@
+"""Who a client is, and who decides what it may do.
+
+A front asks the node's :class:`Authorizer` before it does anything with a topic, a group or the node, with the words
+of this module whatever its protocol calls them. Until there are rules, everybody may do everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who speaks on a connection: ``kind`` says how ``name`` is to be understood, for instance ``User``."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+"""Whoever has not said who it is."""
+
+
+class Operation(Enum):
+    """What can be done to a resource. Names are those that Kafka's ACLs have, which cover the other protocols'."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    DESCRIBE = "describe"
+    DESCRIBE_CONFIGS = "describe configs"
+    ALTER_CONFIGS = "alter configs"
+
+
+class ResourceKind(Enum):
+    """What an operation is about; its name goes with it."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that operations are about. Of a node there is one, so its name is empty."""
+
+    kind: ResourceKind
+    name: str = ""
+
+
+NODE = Resource(ResourceKind.NODE)
+
+
+class Authorizer(Protocol):
+    """Decides. Called on the event loop for every operation, so it answers at once, from memory."""
+
+    def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        """Whether ``principal`` may do this."""
+        ...
+
+
+class Everybody:
+    """Lets everybody do everything."""
+
+    def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        return True

@@ -1,0 +1,39 @@
+"""Tables that fronts bring into the node's database, each front's with a version of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from bridges.catalog.sql import Migration
+from sbp_back.errors import StoreError, StoreVersionError
+
+
+def migrate(connection: sqlite3.Connection, front: str, migrations: Sequence[Migration]) -> None:
+    """Bring the tables of ``front`` up to date, all of it or nothing: called in the database's thread.
+
+    Raises StoreVersionError (a newer release of the front wrote them) or StoreError (a migration touches what is not
+    the front's: the names of its tables and indexes begin with ``front_NAME_``).
+    """
+    row = connection.execute("SELECT version FROM front_versions WHERE front = ?", (front,)).fetchone()
+    version = 0 if row is None else row[0]
+    if version > len(migrations):
+        raise StoreVersionError(
+            f"the tables of front {front} have version {version}, and the one that is installed knows versions up to "
+            f"{len(migrations)}: install the newer release again"
+        )
+    if version == len(migrations):
+        return
+    before = _others(connection, front)
+    for migration in migrations[version:]:
+        migration(connection)
+    if foreign := sorted(name for name, _ in before ^ _others(connection, front)):
+        raise StoreError(f"front {front} changes {foreign[0]!r} in the node's database, which is not its own")
+    connection.execute("INSERT OR REPLACE INTO front_versions VALUES (?, ?)", (front, len(migrations)))
+
+
+def _others(connection: sqlite3.Connection, front: str) -> set[tuple[str, str]]:
+    """Name and definition of everything that is not the front's. What SQLite makes for a table goes with the table."""
+    own = f"front_{front}_"
+    rows = connection.execute("SELECT name, tbl_name, coalesce(sql, '') FROM sqlite_schema")
+    return {(name, sql) for name, table, sql in rows if not table.startswith(own) or (sql and not name.startswith(own))}
