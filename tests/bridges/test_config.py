@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.net.address import Address
-from bridges.node.config import Settings, SettingsError, load, schema
+from bridges.node.config import load, schema
 from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
+from bridges.node.sections import SettingsError
 
 
 def given_(flags=None, environ=None, file: str | None = None, tmp_path: Path | None = None):
@@ -35,7 +36,8 @@ def test_flags_beat_environment_beats_file_beats_defaults(tmp_path: Path) -> Non
 
 
 def test_the_usual_file_is_read_where_the_node_starts(tmp_path: Path) -> None:
-    assert given_(tmp_path=tmp_path).settings == Settings()
+    defaults = load(environ={}, directory=tmp_path / "nowhere").settings
+    assert given_(tmp_path=tmp_path).settings == defaults
     (tmp_path / "anabranch.toml").write_text("[node]\nid = 7\n")
     assert given_(tmp_path=tmp_path).settings.node.id == 7
 
@@ -104,7 +106,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
 
 def test_variables_of_the_command_line_are_no_settings() -> None:
     environ = {"ANABRANCH_NODE": "http://x", "ANABRANCH_CONFIG": "y", "OTHER": "z"}
-    assert given_(environ=environ).settings == Settings()
+    assert given_(environ=environ).settings == given_().settings
 
 
 def test_every_setting_is_described() -> None:
