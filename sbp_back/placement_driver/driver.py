@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from sbp_back.barrier import DEFECTS
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_NEWS = 1000
-"""Of what a server is told in one pass, beyond deletions."""
+"""Of what a server is told in one pass: so many deletions, and as much else."""
 
 _SETTLED = frozenset(
     {
@@ -346,7 +347,8 @@ class PlacementDriver:
         self._telling[server_id] = False
 
         def queued(tx: Transaction) -> list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest]:
-            deletions = [DeleteStreamRequest(stream_id) for stream_id in tx.deletions_of_server(server_id)]
+            first = tx.deletions_of_server(server_id, _MOST_NEWS)
+            deletions = [DeleteStreamRequest(stream_id) for stream_id in first]
             return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
 
         self._state.submit(
@@ -372,6 +374,10 @@ class PlacementDriver:
             logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
             self._told(server_id, complete=False)
             return
+        except Exception:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
+            DEFECTS.caught("connecting to a range server")
+            self._told(server_id, complete=False)
+            return
         waiting = len(requests)
         known: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest] = []
         if waiting >= _MOST_NEWS:
@@ -388,7 +394,11 @@ class PlacementDriver:
                 self._known(server_id, known, complete=len(known) == len(requests))
 
         for request in requests:
-            carrier.submit(request, partial(answered, request), self._options.server_timeout)
+            try:
+                carrier.submit(request, partial(answered, request), self._options.server_timeout)
+            except Exception as error:  # noqa: BLE001 - logged and counted; what was not sent stays queued
+                DEFECTS.caught("telling a range server what was decided")
+                answered(request, ConnectionLost(f"not sent: {error}"))
 
     def _known(
         self,

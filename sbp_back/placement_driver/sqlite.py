@@ -221,8 +221,9 @@ class _SqliteTransaction(Transaction):
     def add_deletion(self, server_id: int, stream_id: int) -> None:
         self._db.execute("INSERT OR IGNORE INTO deletions VALUES (?, ?)", (server_id, stream_id))
 
-    def deletions_of_server(self, server_id: int) -> list[int]:
-        rows = self._db.execute("SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id", (server_id,))
+    def deletions_of_server(self, server_id: int, most: int) -> list[int]:
+        query = "SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id LIMIT ?"
+        rows = self._db.execute(query, (server_id, most))
         return [stream_id for (stream_id,) in rows]
 
     def drop_deletion(self, server_id: int, stream_id: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import DEFECTS, guarded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
 from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls
@@ -265,8 +265,11 @@ class RangeServer:
     async def _reconcile_later(self, pd: Carrier) -> None:
         while True:
             await asyncio.sleep(self._options.heartbeat_seconds)
-            if await self._reconcile(pd):
-                return
+            try:
+                if await self._reconcile(pd):
+                    return
+            except Exception:  # noqa: BLE001 - logged and counted; tried again as after any other failure
+                DEFECTS.caught("catching up with the placement driver")
 
     def _call(self, request: Request) -> Awaitable[Response]:
         future: asyncio.Future[Response] = self._loop.create_future()

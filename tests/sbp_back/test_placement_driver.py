@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbp_back.barrier import DEFECTS
 from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
@@ -474,6 +475,40 @@ async def test_deletions_reach_servers_even_if_they_are_down_at_first(tmp_path: 
     await bench.heartbeat(0)
     await settle(bench)
     assert carrier.asked == [stream_id] * 3, "done is done"
+    await bench.pd.close()
+
+
+@pytest.mark.parametrize("broken", ["connect", "submit"])
+async def test_what_breaks_while_a_server_is_told_leaves_it_queued_for_the_next_sign_of_life(
+    tmp_path: Path, broken: str
+) -> None:
+    carrier = FakeCarrier()
+    faults = [RuntimeError("a defect")]
+    submit = carrier.submit
+
+    def faulty(request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
+        if broken == "submit" and faults:
+            raise faults.pop()
+        submit(request, reply, timeout)
+
+    def connect(_server: RangeServerInfo) -> FakeCarrier:
+        if broken == "connect" and faults:
+            raise faults.pop()
+        return carrier
+
+    carrier.submit = faulty  # type: ignore[method-assign]
+    bench = Bench(tmp_path / "pd.sqlite", connect=connect)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    before = sum(DEFECTS.counts.values())
+    await bench.call(DeleteStreamRequest(stream_id))
+    await settle(bench)
+    assert (carrier.asked, faults) == ([], [])
+    assert sum(DEFECTS.counts.values()) == before + 1, "it is seen"
+    await bench.heartbeat(0)
+    await settle(bench)
+    assert carrier.asked == [stream_id]
     await bench.pd.close()
 
 

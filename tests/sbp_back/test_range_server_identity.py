@@ -132,11 +132,11 @@ async def test_a_deletion_is_not_told_to_whoever_is_at_the_address(tmp_path: Pat
         await both.start_server(1 - home, address)
         await client.delete_stream(stream_id)
         both.pd.driver.tell_servers([home])
-        assert await both.pd.driver.run(lambda tx: tx.deletions_of_server(home)) == [stream_id], "still to be told"
+        assert await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)) == [stream_id], "still to be told"
         await both.start_server(home, ("127.0.0.1", 0))
         while any(key[0] == stream_id for key in both.servers[home].store.ranges):
             await asyncio.sleep(0.001)
-        while await both.pd.driver.run(lambda tx: tx.deletions_of_server(home)):
+        while await both.pd.driver.run(lambda tx: tx.deletions_of_server(home, 10)):
             await asyncio.sleep(0.001)
 
 
