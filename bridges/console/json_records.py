@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from bridges.errors import LogError
-from bridges.formats.records import Record
+from bridges.formats.records import Record, told_headers
 
 _KEYS = frozenset({"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"})
 _OUTPUT_ONLY = frozenset({"offset", "topic", "producer", "sequence"})
@@ -70,8 +70,8 @@ def to_line(record: Record, partition: int) -> bytes:
         document["timestamp"] = record.timestamp
     _put(document, "key", record.key)
     _put(document, "value", record.value)
-    if record.headers:
-        document["headers"] = [[name, _header_value(value)] for name, value in record.headers]
+    if headers := told_headers(record):
+        document["headers"] = [[name, _header_value(value)] for name, value in headers]
     return _json(document) + b"\n"
 
 
@@ -81,9 +81,7 @@ _PIECE = 64 * 1024
 
 def line_parts(record: Record, partition: int) -> Iterator[bytes]:
     """:func:`to_line` in pieces, empty ones among them, none of which takes long however long the record is."""
-    size = len(record.key or b"") + len(record.value or b"")
-    size += sum(len(name) + len(value or b"") for name, value in record.headers)
-    if size <= _PIECE:
+    if record.size <= _PIECE:
         yield to_line(record, partition)
         return
     document: dict[str, Any] = {"partition": partition, "offset": record.offset}
@@ -99,9 +97,9 @@ def line_parts(record: Record, partition: int) -> Iterator[bytes]:
         else:
             yield b',"%s_base64":' % name.encode()
             yield from _base64_parts(value)
-    if record.headers:
+    if headers := told_headers(record):
         separator = b',"headers":['
-        for name, value in record.headers:
+        for name, value in headers:
             yield separator + b"["
             yield from _text_parts(name.encode())
             yield b","

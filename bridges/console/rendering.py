@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
-from bridges.formats.records import StoredBatch
+from bridges.formats.records import StoredBatch, bounded
 from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100
@@ -35,11 +35,10 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
     size = seen = 0
     for batch in batches:
         try:
-            for record in format_of(batch.flags).records(batch, inflated_bytes):
-                if wanted.records == wanted.limit:
-                    break
+            records = format_of(batch.flags).records(batch, inflated_bytes, wanted.start)
+            for record in bounded(records, wanted.limit - wanted.records if wanted.limit >= 0 else -1):
                 seen += 1
-                if record is not None and wanted.start <= record.offset < wanted.end:
+                if record is not None and record.offset < wanted.end:
                     wanted.records += 1
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)

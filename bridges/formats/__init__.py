@@ -140,6 +140,4 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
         builder.add(record)
         if not len(builder) % _AT_ONCE:
             yield None
-    if not len(builder):
-        raise BatchInvalid("a batch without records has no counterpart in another format")
     return builder.finish()

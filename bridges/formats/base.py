@@ -45,7 +45,7 @@ class Builder(Protocol):
     def add(self, record: Record) -> None: ...
 
     def finish(self) -> Buffer:
-        """The batch, of at least one record."""
+        """The batch, which may be one without records: a gap."""
 
 
 class StoredFormat(Protocol):
@@ -66,11 +66,12 @@ class StoredFormat(Protocol):
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         """A stored batch that says it begins at ``base_offset``: itself if it does. Raises BatchInvalid."""
 
-    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
-        """The records with their offsets, lazily: at most ``limit`` bytes are decompressed.
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
+        """The records at ``start`` or above with their offsets, lazily: at most ``limit`` bytes are decompressed.
 
-        None stands wherever much was done since the last item, for callers that must not be held up. Raises
-        BatchInvalid as soon as a record is malformed.
+        What lies below ``start`` is passed over for less than it costs to read. Whoever wants a bounded number of
+        records or of bytes stops there (:func:`bridges.formats.records.bounded`). None stands wherever much was done
+        since the last item, for callers that must not be held up. Raises BatchInvalid as soon as a record is malformed.
         """
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from bridges.errors import BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from sbp_back.document.batch import (
     MAX_TIMESTAMP_DELTA,
+    BatchMeta,
     DocumentRecord,
     encode_batch,
+    pack_head,
     parse_head,
     read_records,
     set_base_offset,
@@ -58,7 +60,6 @@ class DocumentFormat:
         """The timestamps are with the records: of a long batch the first are looked at, and the highest is told as high
         as it can be."""
         highest = -1
-        empty = True
         for number, record in enumerate(_records(payload)):
             if number == _DESCRIBED:
                 if highest >= 0:
@@ -66,9 +67,6 @@ class DocumentFormat:
                     highest = max(highest, min(meta.base_timestamp + MAX_TIMESTAMP_DELTA, _LATEST))
                 return BatchInfo(highest, -1, None)
             highest = max(highest, _timestamp(record))
-            empty = False
-        if empty:
-            raise BatchInvalid("a record batch of sbp-v0.1 without records")
         return BatchInfo(highest, -1, None)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
@@ -77,22 +75,25 @@ class DocumentFormat:
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         return payload  # the server has written it there
 
-    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         offset = batch.base_offset
         for record in _records(batch.payload):
             if (offset - batch.base_offset) % _DESCRIBED == _DESCRIBED - 1:
                 yield None
             if offset >= batch.end_offset:
                 raise BatchInvalid(f"a record batch of sbp-v0.1 has more records than its {_span(batch)} offsets")
-            yield Record(
-                None,
-                bytes(record.body),
-                [(name, value.encode()) for name, value in record.headers],
-                _timestamp(record),
-                offset,
-            )
+            if offset >= start:
+                yield Record(
+                    None,
+                    bytes(record.body),
+                    [(name, value.encode()) for name, value in record.headers],
+                    _timestamp(record),
+                    offset,
+                    written=batch.written_ms,
+                    attributes=tuple((name, value.encode()) for name, value in record.properties),
+                )
             offset += 1
-        if offset < batch.end_offset:
+        if batch.base_offset < offset < batch.end_offset:
             raise BatchInvalid(f"a record batch of sbp-v0.1 has fewer records than its {_span(batch)} offsets")
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
@@ -100,17 +101,18 @@ class DocumentFormat:
             yield None if record is None else (record.offset, record.timestamp)
 
     def builder(self, base_offset: int, end_offset: int) -> DocumentBuilder:
-        return DocumentBuilder(base_offset)
+        return DocumentBuilder(base_offset, end_offset)
 
 
 class DocumentBuilder:
-    """Headers become text, keys are lost: this format has no place for them. Gaps close, as it has none either, and
-    times more than 24 days from the first are brought nearer."""
+    """Headers and attributes become text, keys are lost: this format has no place for them. Gaps close between records,
+    as it has none either, and times more than 24 days from the first are brought nearer."""
 
-    __slots__ = ("_base_offset", "_first", "_records")
+    __slots__ = ("_base_offset", "_end_offset", "_first", "_records")
 
-    def __init__(self, base_offset: int) -> None:
+    def __init__(self, base_offset: int, end_offset: int) -> None:
         self._base_offset = base_offset
+        self._end_offset = end_offset
         self._first = 0
         self._records: list[DocumentRecord] = []
 
@@ -124,12 +126,16 @@ class DocumentBuilder:
         self._records.append(
             DocumentRecord(
                 record.value or b"",
-                [(name, (value or b"").decode(errors="replace")) for name, value in record.headers],
+                [(name, (value or b"").decode(errors="replace")) for name, value in told_headers(record)],
+                [(name, value.decode(errors="replace")) for name, value in record.attributes],
                 timestamp=min(max(record.timestamp, low), high),
             )
         )
 
     def finish(self) -> Buffer:
+        if not self._records:
+            meta = BatchMeta(last_offset_delta=self._end_offset - self._base_offset - 1)
+            return pack_head(self._base_offset, meta)
         batch = encode_batch(self._records)
         set_base_offset(batch, self._base_offset)
         return batch

@@ -15,8 +15,8 @@ import crc32c
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
-from bridges.formats.producer import ProducerStamp
-from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.formats.producer import SEQUENCES, ProducerStamp
+from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
@@ -216,23 +216,37 @@ _MOST_HEADERS = 10_000
 """Headers of one record that are looked at: each costs a hundred times the two bytes it may take."""
 _HEAD_MOST = 40
 """Bytes of a record up to and with the length of its key, if each number is as long as it may be."""
+_PASSED_AT_ONCE = 500
+"""Records that are passed over in one go."""
 
 
-def slices(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord | None]:
+def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterator[RawRecord | None]:
     """The records of one batch, in order, and None wherever a ``PIECE`` has been decompressed since the last.
 
+    Records whose offset lies less than ``first`` above the batch's are passed over without a look at what they hold.
     Decompresses as it goes, to at most ``limit`` bytes. Raises BatchInvalid (or one of its kinds) as soon as a record
     is malformed.
     """
     header, body = _open(batch, limit)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
-    position = 0
+    position = passed = 0
     try:
         for _ in range(header.record_count):
             if len(body.data) - position < _HEAD_MOST:
+                if position > len(body.data):
+                    yield from body.skip(position)
+                    position = 0
                 yield from body.need(position, _HEAD_MOST)
                 position = 0
             length, position = _varint(body.data, position)
+            if first and _offset_delta(body.data, position) < first:
+                if length < RECORD_MIN - 1:
+                    raise BatchInvalid("a record ends within a field")
+                position += length
+                passed += 1
+                if not passed % _PASSED_AT_ONCE:
+                    yield None
+                continue
             if length > limit:
                 raise DecompressedTooLarge(f"a record of {length} bytes exceeds the limit of {limit}")
             if len(body.data) - position < length:
@@ -259,8 +273,16 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord | No
                 value,
                 headers,
             )
+        if position > len(body.data):
+            yield from body.skip(position)
     except IndexError as error:
         raise BatchInvalid("a record ends within a field") from error
+
+
+def _offset_delta(data: Buffer, position: int) -> int:
+    """Of the record whose attributes lie at ``position``."""
+    _, position = _varint(data, position + 1)
+    return _varint(data, position)[0]
 
 
 def iterate(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[RawRecord]:
@@ -406,8 +428,9 @@ class BatchBuilder:
         _put_varint(one, record.offset - self._base_offset if record.offset >= 0 else self._count)
         _put_bytes(one, record.key)
         _put_bytes(one, record.value)
-        _put_varint(one, len(record.headers))
-        for name, value in record.headers:
+        headers = record.headers if record.codec is None else told_headers(record)
+        _put_varint(one, len(headers))
+        for name, value in headers:
             _put_bytes(one, name.encode())
             _put_bytes(one, value)
         _put_varint(self._body, len(one))
@@ -415,9 +438,9 @@ class BatchBuilder:
         self._count += 1
 
     def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
-        """The batch. Raises ValueError without a record."""
+        """The batch. One without records is what Kafka's compaction leaves of a batch, and clients pass over it."""
         if not self._count:
-            raise ValueError("a batch holds at least one record")
+            codec, self._base_timestamp = 0, -1
         leader_epoch, producer_id, producer_epoch, base_sequence = self._stamp
         batch = bytearray(HEADER_SIZE)
         batch += compress(codec, self._body) if codec else self._body
@@ -490,25 +513,27 @@ class KafkaFormat:
         stamp(placed, base_offset, header.leader_epoch)
         return placed
 
-    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         header = parse_header(batch.payload)
         if header.attributes & CONTROL:
             return
         producer = str(header.producer_id) if header.producer_id >= 0 else None
-        index = -1
-        for raw in slices(batch.payload, limit):
+        sequence = header.base_sequence if producer is not None else -1
+        written = header.max_timestamp if header.attributes & LOG_APPEND_TIME else batch.written_ms
+        for raw in slices(batch.payload, limit, max(0, start - batch.base_offset)):
             if raw is None:
                 yield None
                 continue
-            index += 1
+            delta = raw.offset - header.base_offset
             yield Record(
                 raw.key,
                 raw.value,
                 raw.headers,
                 raw.timestamp,
-                _placed(batch, raw.offset - header.base_offset),
+                _placed(batch, delta),
                 producer,
-                header.base_sequence + index if producer is not None else -1,
+                (sequence + delta) % SEQUENCES if sequence >= 0 else -1,
+                written,
             )
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:

@@ -28,8 +28,9 @@ class RawFormat:
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         return payload
 
-    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
-        yield Record(None, bytes(batch.payload), offset=batch.base_offset)
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
+        if batch.base_offset >= start:
+            yield Record(None, bytes(batch.payload), offset=batch.base_offset, written=batch.written_ms)
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         yield batch.base_offset, -1

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
+CODEC_HEADER = "anabranch.codec"
+"""The header by which readers of other protocols are told that a value is still encoded, and how."""
+
 
 @dataclass(slots=True)
 class Record:
-    """One record; ``timestamp`` in ms since the epoch, -1 unknown; ``offset`` -1 until it is stored.
+    """One record; ``offset`` -1 until it is stored.
 
-    ``producer`` and ``sequence`` name who wrote it where the writer's protocol says so.
+    ``timestamp`` is when it was created, as its writer says, and ``written`` when the log took it; both in ms since the
+    epoch, -1 unknown. ``producer`` and ``sequence`` name who wrote it where the writer's protocol says so. ``codec`` is
+    what the value is still encoded with, None when it is plain. ``attributes`` are what the writer's protocol says of a
+    record besides its headers; formats that have no place for them leave them out.
     """
 
     key: bytes | None
@@ -22,12 +29,52 @@ class Record:
     offset: int = -1
     producer: str | None = None
     sequence: int = -1
+    written: int = -1
+    codec: str | None = None
+    attributes: Sequence[tuple[str, bytes]] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        size = len(self.key or b"") + len(self.value or b"")
+        return size + sum(len(name) + len(value or b"") for name, value in self.headers) if self.headers else size
 
 
 class StoredBatch(NamedTuple):
-    """A batch as it lies in the log: offsets ``[base_offset, end_offset)``, format flags, the format's own bytes."""
+    """A batch as it lies in the log: offsets ``[base_offset, end_offset)``, format flags, the format's own bytes, and
+    the wall clock (ms) of its append, -1 unknown."""
 
     base_offset: int
     end_offset: int
     flags: int
     payload: Buffer
+    written_ms: int = -1
+
+
+def told_headers(record: Record) -> list[tuple[str, bytes | None]]:
+    """The headers that a reader gets whose protocol cannot say how a value is encoded: one tells it."""
+    if record.codec is None:
+        return record.headers
+    return [*record.headers, (CODEC_HEADER, record.codec.encode())]
+
+
+def bounded(records: Iterator[Record | None], max_records: int = -1, max_bytes: int = -1) -> Iterator[Record | None]:
+    """The first of ``records``: at most ``max_records``, and at most ``max_bytes`` of keys, values and headers.
+
+    Negative: no limit. The first record comes even if it alone is larger, so that whoever goes on behind the last one
+    gets on. What stands between records is passed on (:meth:`bridges.formats.base.StoredFormat.records`). Nothing is
+    decoded beyond the record that is too much.
+    """
+    count = size = 0
+    while count != max_records and (max_bytes < 0 or not count or size < max_bytes):
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        if record is not None:
+            if max_bytes >= 0:
+                size += record.size
+                if count and size > max_bytes:
+                    return
+            count += 1
+        yield record

@@ -203,7 +203,7 @@ class AppendPath:
         try:
             state.index.add(base, size, timestamp, appended_ms)
             state.enter_epoch(log.epoch, base)
-            log.tail.append(StoredBatch(base, end, batch.flags, payload))
+            log.tail.append(StoredBatch(base, end, batch.flags, payload, appended_ms))
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
             log.tail.clear()  # it must have no gap

@@ -76,7 +76,7 @@ def stored_batches(entries: list[Entry], offset: int, max_bytes: int) -> list[St
     was not known when it was stored (docs/sbp.md).
     """
     if not any(entry.flags & FORMAT_MASK == FormatId.SBP_V01 for entry in entries):
-        return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload) for e in entries]
+        return [StoredBatch(e.base_offset, e.end_offset, e.flags, e.payload, e.timestamp) for e in entries]
     found: list[StoredBatch] = []
     room = max_bytes
     for entry in unwrapped(entries):
@@ -85,7 +85,7 @@ def stored_batches(entries: list[Entry], offset: int, max_bytes: int) -> list[St
         room -= len(entry.payload)
         if found and room < 0:
             break
-        found.append(StoredBatch(entry.base_offset, entry.end_offset, entry.flags, _placed(entry)))
+        found.append(StoredBatch(entry.base_offset, entry.end_offset, entry.flags, _placed(entry), entry.timestamp))
     return found
 
 

@@ -24,7 +24,7 @@ MOST_RECORDS = 1000
 
 
 def one_input(data: bytes) -> None:
-    """Any bytes in any format are records or BatchInvalid; reading only times finds what reading all finds."""
+    """Any bytes in any format are records or BatchInvalid; reading times, or what lies behind, finds the same."""
     if not data:
         return
     form = FORMATS.get(data[0] & 7)
@@ -45,6 +45,8 @@ def one_input(data: bytes) -> None:
     except BatchInvalid:
         return
     assert [item for item in form.times(batch, LIMIT) if item is not None] == records
+    behind = [one.offset for one in form.records(batch, LIMIT, 9) if one is not None]
+    assert behind == [offset for offset, _ in records if offset >= 9]
 
 
 def seeds() -> dict[str, bytes]:

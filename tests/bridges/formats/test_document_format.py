@@ -112,7 +112,7 @@ def test_a_time_that_is_none_is_unknown(timestamp: int, told: int) -> None:
     assert decode(stored(batch, 1))[0].timestamp == told
 
 
-@pytest.mark.parametrize("bad", [b"", b"\x22" + bytes(12), b"x" * 50, bytes(encode_batch([DocumentRecord(b"x")]))[:-1]])
+@pytest.mark.parametrize("bad", [b"", b"\x22" + bytes(11), b"x" * 50, bytes(encode_batch([DocumentRecord(b"x")]))[:-1]])
 def test_what_is_no_batch_is_a_batch_that_is_invalid(bad: bytes) -> None:
     with pytest.raises(BatchInvalid):
         decode(stored(bad, 1))
