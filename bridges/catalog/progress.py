@@ -9,6 +9,9 @@ it expire. A group's state belongs to the front that stored it, by (front, space
 front *holds* the group, and no other one can expire or delete any of the group's positions. These rules are kept here,
 in the database's own thread, and not left to the fronts: what a front believes about a group may be out of date.
 
+A position may also be committed on condition that the present one is what it is taken for, and with a transaction: it
+is then pending (bridges/catalog/pending_positions.py) until the front tells the transaction's end.
+
 Reads are answered from memory; commits return once they are durable. Commits of different callers that wait at the
 same time share one flush (bridges/catalog/sql.py).
 """
@@ -16,11 +19,13 @@ same time share one flush (bridges/catalog/sql.py).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from bridges.catalog import pending_positions
 from bridges.catalog.group_view import CONSUMERS, GroupName
+from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Database
 from bridges.errors import LogError
 
@@ -52,6 +57,7 @@ class Committed:
 _Positions = dict[GroupName, dict[Place, Committed]]
 _EMPTY: Mapping[Place, Committed] = MappingProxyType({})
 _NOBODY: frozenset[str] = frozenset()
+_STORE = "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class Progress:
@@ -64,6 +70,9 @@ class Progress:
         self._db = db
         self._groups: _Positions = {}
         self._holders: dict[GroupName, set[str]] = {}
+        self._pending = PendingPositions()
+        # Groups that have nothing but pending positions.
+        self._only_pending: set[GroupName] = set()
         # How many positions each group has in a topic: deleting one must not look at all positions there are.
         self._readers: dict[str, dict[GroupName, int]] = {}
 
@@ -72,16 +81,19 @@ class Progress:
 
         def read(
             connection: sqlite3.Connection,
-        ) -> tuple[dict[GroupName, dict[Place, Committed]], list[tuple[str, str, str]]]:
+        ) -> tuple[_Positions, list[tuple[str, str, str]], list[Pending]]:
             groups: _Positions = {}
             for space, group, topic, partition, *rest in connection.execute(
                 "SELECT space, grp, topic, partition, offset, leader_epoch, metadata, commit_ms, expire_ms, front "
                 "FROM positions"
             ):
                 groups.setdefault((space, group), {})[topic, partition] = Committed(*rest)
-            return groups, list(connection.execute("SELECT front, space, grp FROM groups"))
+            holders = list(connection.execute("SELECT front, space, grp FROM groups"))
+            return groups, holders, pending_positions.all_pending(connection)
 
-        self._groups, held = await self._db.run(read)
+        self._groups, held, pending = await self._db.run(read)
+        self._pending.load(pending)
+        self._only_pending = {row[2:4] for row in pending} - self._groups.keys()
         self._holders = {}
         for front, space, group in held:
             self._holders.setdefault((space, group), set()).add(front)
@@ -125,6 +137,7 @@ class Progress:
         """Forget a topic in memory, after :func:`erase_topic` did so in the database."""
         for name in list(self._readers.get(topic, ())):
             self._forget(name, [place for place in self._groups[name] if place[0] == topic])
+        self._ended(self._pending.of_topic(topic))
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -134,6 +147,16 @@ class Progress:
             if (topic, partition) not in stored:
                 self._count(topic, name, 1)
             stored[topic, partition] = committed
+        self._only_pending.discard(name)
+
+    def _began(self, pending: Sequence[Pending]) -> None:
+        self._pending.add(pending)
+        self._only_pending.update(row[2:4] for row in pending if row[2:4] not in self._groups)
+
+    def _ended(self, pending: Sequence[Pending]) -> None:
+        self._pending.remove(pending)
+        if self._only_pending:
+            self._only_pending.difference_update(row[2:4] for row in pending if not self._pending.has_group(row[2:4]))
 
     def _forget(self, name: GroupName, places: Iterable[Place]) -> None:
         positions = self._groups.get(name)
@@ -144,6 +167,8 @@ class Progress:
                 self._count(place[0], name, -1)
         if not positions:
             del self._groups[name]
+            if self._pending.has_group(name):
+                self._only_pending.add(name)
 
     def _count(self, topic: str, name: GroupName, change: int) -> None:
         readers = self._readers.setdefault(topic, {})
@@ -181,46 +206,110 @@ class FrontProgress:
 
     @property
     def group_count(self) -> int:
-        """How many groups of all fronts and spaces have committed positions: they share the memory."""
-        return len(self._all._groups)
+        """How many groups of all fronts and spaces have committed or pending positions: they share the memory."""
+        return len(self._all._groups) + len(self._all._only_pending)
 
     def held_elsewhere(self, group: str) -> bool:
         """Whether another front keeps a state of the group."""
         return any(front != self.name for front in self._all.holders((self.space, group)))
 
+    def is_pending(self, group: str, topic: str, partition: int) -> bool:
+        """Whether a transaction of any front is still to tell the group's position in a partition."""
+        return self._all._pending.has((self.space, group), (topic, partition))
+
+    def transactions(self) -> list[str]:
+        """Transactions of this front, in all its spaces, whose end is to be told: they have pending positions."""
+        return self._all._pending.transactions(self.name)
+
     # --- changing ---------------------------------------------------------------------------------------------------
+
+    def _rows(self, group: str, positions: Iterable[tuple[str, int, Committed]]) -> Iterator[Valid]:
+        space, front = self.space, self.name
+        return (
+            (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
+            for topic, index, c in positions
+        )
 
     async def commit(self, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None:
         """Store positions; all of them are durable when this returns. Raises an error of the database."""
-        if not positions:
-            return
-        space, front = self.space, self.name
+        if positions:
+            await self.commit_if(group, {}, positions)
+
+    async def commit_if(
+        self, group: str, expected: Mapping[Place, int | None], positions: Sequence[tuple[str, int, Committed]]
+    ) -> dict[Place, Committed | None]:
+        """Like :meth:`commit`, if in all ``expected`` places the position's offset is the one given (None: there is no
+        position), whoever committed it. Gives the places where it is another, with what is there; then nothing is
+        stored. Several callers may try at the same time: one of them finds what it expects."""
+        name, front = (self.space, group), self.name
 
         # There may be any number of them, and the event loop need not turn them into rows.
-        def write(connection: sqlite3.Connection) -> list[tuple[str, int, Committed]]:
-            connection.executemany(
-                "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (space, group, topic, index, c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front)
-                    for topic, index, c in positions
-                ),
-            )
-            return [
+        def write(
+            connection: sqlite3.Connection,
+        ) -> tuple[dict[Place, Committed | None], list[tuple[str, int, Committed]], list[Pending]]:
+            differing: dict[Place, Committed | None] = {}
+            for place, offset in expected.items():
+                row = connection.execute(
+                    "SELECT offset, leader_epoch, metadata, commit_ms, expire_ms, front FROM positions "
+                    "WHERE space = ? AND grp = ? AND topic = ? AND partition = ?",
+                    (*name, *place),
+                ).fetchone()
+                if (None if row is None else row[0]) != offset:
+                    differing[place] = None if row is None else Committed(*row)
+            if differing:
+                return differing, [], []
+            connection.executemany(_STORE, self._rows(group, positions))
+            gone = pending_positions.overtake(connection, name, ((topic, index) for topic, index, _ in positions))
+            stored = [
                 (topic, index, Committed(c.offset, c.leader_epoch, c.metadata, c.commit_ms, c.expire_ms, front))
                 for topic, index, c in positions
             ]
+            return differing, stored, gone
 
-        self._all._store((space, group), await self._db.run(write))
+        differing, stored, gone = await self._db.run(write)
+        if stored:
+            self._all._store(name, stored)
+        if gone:
+            self._all._ended(gone)
+        return differing
+
+    async def commit_with(self, transaction: str, group: str, positions: Sequence[tuple[str, int, Committed]]) -> None:
+        """Store positions that become valid when this front's ``transaction`` is committed; durable when this returns.
+
+        Until then nobody is shown them. A position that is committed, or deleted, meanwhile in another way stays so.
+        """
+        if positions:
+            self._all._began(
+                await self._db.run(
+                    lambda connection: pending_positions.put(connection, transaction, self._rows(group, positions))
+                )
+            )
+
+    async def end_transaction(self, transaction: str, *, commit: bool) -> int:
+        """The end of this front's ``transaction``: all its pending positions become valid together, or are forgotten.
+
+        Durable when this returns the number that became valid. Repeating it makes no difference, so whoever does not
+        know whether it was told tells it again (:meth:`transactions` says of which, also after a restart); a name may
+        be used again once it was.
+        """
+        gone, valid = await self._db.run(
+            lambda connection: pending_positions.end(connection, (self.name, transaction), commit)
+        )
+        for row in valid:
+            self._all._store(row[:2], [(row[2], row[3], Committed(*row[4:]))])
+        if gone:
+            self._all._ended(gone)
+        return len(valid)
 
     async def delete(self, group: str, places: Iterable[Place] | None = None) -> None:
-        """Forget a group's positions in ``places``, or all of them, whoever committed them.
+        """Forget a group's positions in ``places``, or all of them, pending ones too, whoever committed them.
 
         Raises GroupHeld if another front keeps a state of the group; nothing is deleted then.
         """
         name = (self.space, group)
         rows = None if places is None else [(*name, topic, partition) for topic, partition in places]
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: sqlite3.Connection) -> list[Pending]:
             if self._is_held(connection, group):
                 raise GroupHeld(f"group {group!r} is in use through another protocol")
             if rows is None:
@@ -229,16 +318,18 @@ class FrontProgress:
                 connection.executemany(
                     "DELETE FROM positions WHERE space = ? AND grp = ? AND topic = ? AND partition = ?", rows
                 )
+            return pending_positions.overtake(connection, name, None if rows is None else [row[2:] for row in rows])
 
-        await self._db.run(write)
+        pending = await self._db.run(write)
         gone = list(self._all.of_group(name)) if rows is None else [(topic, partition) for *_, topic, partition in rows]
         self._all._forget(name, gone)
+        self._all._ended(pending)
 
     async def expire(self, group: str, seen: Mapping[Place, Committed]) -> int:
         """Forget those of a group's positions that are still as they were ``seen``; returns how many went.
 
         Only this front's own go, and none of them while another front holds the group: a position may be old to those
-        who committed it, and dear to those who read on from it.
+        who committed it, and dear to those who read on from it. Nor do those that a transaction is about to change.
         """
         space, front = self.space, self.name
         rows = [(space, group, *place, front, c.offset, c.commit_ms) for place, c in seen.items() if c.front == front]
@@ -251,7 +342,9 @@ class FrontProgress:
                 for row in rows
                 if connection.execute(
                     "DELETE FROM positions WHERE space = ? AND grp = ? AND topic = ? AND partition = ? AND front = ? "
-                    "AND offset = ? AND commit_ms = ?",
+                    "AND offset = ? AND commit_ms = ? AND NOT EXISTS (SELECT 1 FROM pending_positions AS p WHERE "
+                    "p.space = positions.space AND p.grp = positions.grp AND p.topic = positions.topic "
+                    "AND p.partition = positions.partition)",
                     row,
                 ).rowcount
             ]
@@ -305,3 +398,4 @@ class FrontProgress:
 def erase_topic(connection: sqlite3.Connection, topic: str) -> None:
     """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
     connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))
+    connection.execute("DELETE FROM pending_positions WHERE topic = ?", (topic,))

@@ -143,4 +143,27 @@ def _version_7(connection: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7)
+def _version_8(connection: sqlite3.Connection) -> None:
+    # Positions that become valid with a transaction (bridges/catalog/pending_positions.py), in the order they came.
+    connection.execute(
+        """CREATE TABLE pending_positions (
+            seq INTEGER PRIMARY KEY,
+            front TEXT NOT NULL,
+            txn TEXT NOT NULL,
+            space TEXT NOT NULL,
+            grp TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            partition INTEGER NOT NULL,
+            offset INTEGER NOT NULL,
+            leader_epoch INTEGER NOT NULL,
+            metadata TEXT NOT NULL,
+            commit_ms INTEGER NOT NULL,
+            expire_ms INTEGER NOT NULL,
+            UNIQUE (space, grp, topic, partition, front, txn)
+        ) STRICT"""
+    )
+    connection.execute("CREATE INDEX pending_positions_by_transaction ON pending_positions (front, txn)")
+    connection.execute("CREATE INDEX pending_positions_by_topic ON pending_positions (topic)")
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7, _version_8)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridges.catalog.group_view import CONSUMERS
-from bridges.catalog.progress import Committed, GroupHeld, Progress, erase_topic
+from bridges.catalog.progress import Committed, FrontProgress, GroupHeld, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 
@@ -39,6 +39,7 @@ POSITIONS = st.builds(
 )
 # Two fronts that mean the same groups, and one whose groups have names of their own.
 ACTORS = st.sampled_from([("kafka", CONSUMERS), ("ydb", CONSUMERS), ("pravega", "readers")])
+TRANSACTIONS = st.sampled_from(["a", "b", "c"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("commit"), ACTORS, GROUPS, st.lists(st.tuples(PLACES, POSITIONS), max_size=4)),
@@ -47,18 +48,39 @@ STEPS = st.lists(
         st.tuples(st.just("expire late"), ACTORS, GROUPS, st.dictionaries(PLACES, POSITIONS, max_size=3)),
         st.tuples(st.just("hold"), ACTORS, GROUPS, st.none() | st.binary(max_size=3)),
         st.tuples(st.just("forget"), ACTORS, st.sampled_from(["t", "u"]), st.none()),
+        st.tuples(
+            st.just("commit if"),
+            ACTORS,
+            GROUPS,
+            st.tuples(
+                st.dictionaries(PLACES, st.none() | st.booleans() | st.integers(0, 3), max_size=3),
+                st.lists(st.tuples(PLACES, POSITIONS), max_size=3),
+            ),
+        ),
+        st.tuples(
+            st.just("commit with"),
+            ACTORS,
+            GROUPS,
+            st.tuples(TRANSACTIONS, st.lists(st.tuples(PLACES, POSITIONS), max_size=4)),
+        ),
+        st.tuples(st.just("end"), ACTORS, TRANSACTIONS, st.booleans()),
         st.tuples(st.just("restart"), ACTORS, st.just(""), st.none()),
     ),
-    max_size=16,
+    max_size=24,
 )
 
 
 @dataclass
 class Model:
-    """What :class:`Progress` should know: positions with their owners, and states."""
+    """What :class:`Progress` should know: positions with their owners, states, and what is pending, oldest first."""
 
     positions: dict[tuple[str, str], dict[tuple[str, int], tuple[Committed, str]]] = field(default_factory=dict)
     states: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    pending: dict[tuple[str, str, str, str, tuple[str, int]], Committed] = field(default_factory=dict)
+
+    def overtaken(self, space: str, group: str, places) -> None:
+        for key in [key for key in self.pending if key[2:4] == (space, group) and key[4] in places]:
+            del self.pending[key]
 
     def held(self, space: str, group: str, front: str) -> bool:
         return any((s, g) == (space, group) and f != front for f, s, g in self.states)
@@ -83,14 +105,55 @@ def test_it_behaves_like_dictionaries_that_survive(tmp_path_factory, steps) -> N
             if kind == "commit":
                 await own.commit(subject, [(*place, committed) for place, committed in argument])
                 known.update({place: (committed, front) for place, committed in argument})
+                model.overtaken(space, subject, dict(argument))
+            elif kind == "commit if":
+                wanted, positions = argument
+                # True stands for what is there, so that conditions are often met.
+                expected = {
+                    place: (known[place][0].offset if place in known else None) if offset is True else offset
+                    for place, offset in wanted.items()
+                }
+                present = {place: known.get(place, (None, ""))[0] for place in expected}
+                differing = {
+                    place: there
+                    for place, there in present.items()
+                    if (there.offset if there is not None else None) != expected[place]
+                }
+                placed = [(*place, committed) for place, committed in positions]
+                assert await own.commit_if(subject, expected, placed) == differing
+                if not differing:
+                    known.update({place: (committed, front) for place, committed in positions})
+                    model.overtaken(space, subject, dict(positions))
+            elif kind == "commit with":
+                transaction, positions = argument
+                await own.commit_with(transaction, subject, [(*place, committed) for place, committed in positions])
+                for place, committed in positions:
+                    key = (front, transaction, space, subject, place)
+                    model.pending.pop(key, None)
+                    model.pending[key] = committed
+            elif kind == "end":
+                ended = [key for key in model.pending if key[:2] == (front, subject)]
+                assert await own.end_transaction(subject, commit=argument) == (len(ended) if argument else 0)
+                for key in ended:
+                    if argument:
+                        model.of(*key[2:4])[key[4]] = (model.pending[key], front)
+                        for older in list(model.pending):
+                            if older == key:
+                                break
+                            if older[2:] == key[2:]:
+                                del model.pending[older]
+                    del model.pending[key]
             elif kind == "delete":
                 if model.held(space, subject, front):
                     with pytest.raises(GroupHeld):
                         await own.delete(subject, argument)
                 else:
                     await own.delete(subject, argument)
-                    for place in list(known) if argument is None else argument:
+                    if argument is None:
+                        argument = [*known, *(key[4] for key in model.pending if key[2:4] == (space, subject))]
+                    for place in argument:
                         known.pop(place, None)
+                    model.overtaken(space, subject, argument)
             elif kind in ("expire", "expire late"):
                 seen = own.of_group(subject)
                 wanted = {place: seen[place] for place in argument if place in seen} if kind == "expire" else argument
@@ -99,6 +162,7 @@ def test_it_behaves_like_dictionaries_that_survive(tmp_path_factory, steps) -> N
                     for place, committed in wanted.items()
                     if known.get(place, (None, ""))[1] == committed.front == front
                     and not model.held(space, subject, front)
+                    and not any(key[2:] == (space, subject, place) for key in model.pending)
                 ]
                 assert await own.expire(subject, wanted) == len(gone)
                 for place in gone:
@@ -113,6 +177,8 @@ def test_it_behaves_like_dictionaries_that_survive(tmp_path_factory, steps) -> N
                 for positions in model.positions.values():
                     for place in [place for place in positions if place[0] == subject]:
                         del positions[place]
+                for key in [key for key in model.pending if key[4][0] == subject]:
+                    del model.pending[key]
             else:
                 await db.close()
                 db, progress = await started(home)
@@ -135,6 +201,10 @@ async def agrees(progress: Progress, model: Model) -> None:
             assert {p: (c, c.front) for p, c in own.of_group(group).items()} == expected
             assert own.held_elsewhere(group) == model.held(space, group, front)
             assert own.committed(group, "t", 0) == expected.get(("t", 0), (None,))[0]
+            for place in ((topic, partition) for topic in ("t", "u") for partition in range(3)):
+                assert own.is_pending(group, *place) == any(key[2:] == (space, group, place) for key in model.pending)
+        assert set(own.transactions()) == {key[1] for key in model.pending if key[0] == front}
+        assert own.group_count == len(model.groups() | {key[2:4] for key in model.pending})
     counted: dict[str, dict[tuple[str, str], int]] = {}
     for name, positions in model.positions.items():
         for topic, _ in positions:
@@ -197,6 +267,41 @@ async def test_a_topic_erased_in_the_database_is_erased_in_memory_by_its_own_cal
     await db.close()
 
 
+async def test_of_several_who_change_a_position_one_wins(tmp_path: Path) -> None:
+    db, progress = await started(tmp_path)
+    fronts = [progress.front("kafka"), progress.front("ydb")]
+    place = ("t", 0)
+
+    async def count(front: FrontProgress) -> None:
+        offset: int | None = None
+        for _ in range(20):
+            while differing := await front.commit_if("g", {place: offset}, [(*place, Committed((offset or 0) + 1))]):
+                found = differing[place]
+                offset = None if found is None else found.offset
+            offset = (offset or 0) + 1
+
+    await asyncio.gather(*(count(front) for front in fronts * 2))
+    assert progress.committed(("consumers", "g"), *place) == Committed(80)
+    await db.close()
+
+
+async def test_what_waited_for_a_transaction_does_not_come_back_over_later_commits(tmp_path: Path) -> None:
+    db, progress = await started(tmp_path)
+    kafka, ydb = progress.front("kafka"), progress.front("ydb")
+    await asyncio.gather(
+        kafka.commit_with("t1", "g", [("t", 0, Committed(10)), ("t", 1, Committed(10))]),
+        ydb.commit("g", [("t", 0, Committed(20))]),
+        kafka.commit_with("t2", "g", [("t", 1, Committed(30))]),
+    )
+    assert not kafka.is_pending("g", "t", 0), "it was decided otherwise"
+    assert kafka.is_pending("g", "t", 1)
+    assert await kafka.end_transaction("t2", commit=True) == 1
+    assert await kafka.end_transaction("t1", commit=True) == 0
+    assert await kafka.end_transaction("t1", commit=True) == 0, "telling it again makes no difference"
+    assert [kafka.committed("g", "t", partition) for partition in (0, 1)] == [Committed(20), Committed(30)]
+    await db.close()
+
+
 async def test_commits_at_the_same_time_share_a_flush(tmp_path: Path) -> None:
     db, progress = await started(tmp_path)
     before = db.commits
@@ -255,4 +360,66 @@ async def test_acknowledged_commits_survive_kill_and_are_whole(tmp_path: Path) -
             if committed is not None:
                 assert progress.committed(f"g{group}", "t", 1) == Committed(committed.offset * 2)
                 acknowledged[group] = committed.offset
+        await db.close()
+
+
+TRANSFER = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_progress import started
+from bridges.catalog.progress import Committed
+
+async def main():
+    db, everything = await started(Path({path!r}))
+    progress = everything.front('kafka')
+    async def consumer(n):
+        committed = progress.committed(f"g{{n}}", "t", 0)
+        number = committed.offset if committed else 0
+        while True:
+            number += 1
+            name = f"g{{n}}-{{number}}"
+            for partition in range(2):
+                await progress.commit_with(name, f"g{{n}}", [("t", partition, Committed(number))])
+            print("pending", n, number, flush=True)
+            await progress.end_transaction(name, commit=True)
+            print("ended", n, number, flush=True)
+    await asyncio.gather(*(consumer(n) for n in range(4)))
+
+asyncio.run(main())
+"""
+
+
+async def test_positions_of_a_transaction_survive_kill_and_become_valid_together(tmp_path: Path) -> None:
+    program = TRANSFER.format(path=str(tmp_path), tests=str(Path(__file__).parent))
+    valid = dict.fromkeys(range(4), 0)
+    for lines in (9, 30, 51):
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        seen = [child.stdout.readline() for _ in range(lines)]
+        os.kill(child.pid, signal.SIGKILL)
+        seen += child.stdout.read().split("\n")[:-1]
+        child.wait()
+        pending: dict[int, int] = {}
+        for line in seen:
+            kind, consumer, number = line.split()
+            (valid if kind == "ended" else pending)[int(consumer)] = int(number)
+        db, everything = await started(tmp_path)
+        progress = everything.front("kafka")
+        for n in range(4):
+            group = f"g{n}"
+            found = [progress.committed(group, "t", partition) for partition in range(2)]
+            assert found[0] == found[1]
+            reached = found[0].offset if found[0] is not None else 0
+            assert valid[n] <= reached <= valid[n] + 1
+            if pending.get(n, 0) > reached:
+                # It was told that all of it is durable, and not yet that it ended: it is there, and can end.
+                assert f"{group}-{pending[n]}" in progress.transactions()
+                assert progress.is_pending(group, "t", 0)
+                assert await progress.end_transaction(f"{group}-{pending[n]}", commit=True) == 2
+                reached = pending[n]
+            valid[n] = reached
+        for name in progress.transactions():
+            assert await progress.end_transaction(name, commit=False) == 0
+        assert all(progress.committed(f"g{n}", "t", 1) == (Committed(valid[n]) if valid[n] else None) for n in range(4))
         await db.close()

@@ -1,0 +1,158 @@
+"""Positions that become valid with a transaction: what the database keeps of them until they do, or never do.
+
+A pending position is durable and shown to nobody. When its transaction is committed it becomes the position of its
+group; when it is aborted it is forgotten. What was committed, or deleted, later than it was made is not undone by the
+end of its transaction: that takes it away.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bridges.catalog.group_view import GroupName
+
+if TYPE_CHECKING:
+    from bridges.catalog.progress import Place
+
+Transaction = tuple[str, str]
+"""A front and what it calls the transaction."""
+Pending = tuple[str, str, str, str, str, int]
+"""One pending position: front, transaction, space, group, topic, partition."""
+Valid = tuple[str, str, str, int, int, int, str, int, int, str]
+"""A row of the table of positions."""
+
+_KEY = "front, txn, space, grp, topic, partition"
+_VALUE = "offset, leader_epoch, metadata, commit_ms, expire_ms"
+
+
+class PendingPositions:
+    """Which positions are pending, in memory."""
+
+    __slots__ = ("_places", "_topics", "_transactions")
+
+    def __init__(self) -> None:
+        self._places: dict[GroupName, dict[Place, set[Transaction]]] = {}
+        self._transactions: dict[Transaction, int] = {}
+        self._topics: dict[str, dict[GroupName, int]] = {}
+
+    def load(self, rows: Iterable[Pending]) -> None:
+        """Begin with what :func:`all_pending` has found."""
+        self._places, self._transactions, self._topics = {}, {}, {}
+        self.add(rows)
+
+    def add(self, rows: Iterable[Pending]) -> None:
+        """What is pending from now on; nothing happens for what was."""
+        for front, txn, space, group, topic, partition in rows:
+            name, transaction = (space, group), (front, txn)
+            waiting = self._places.setdefault(name, {}).setdefault((topic, partition), set())
+            if transaction not in waiting:
+                waiting.add(transaction)
+                self._transactions[transaction] = self._transactions.get(transaction, 0) + 1
+                of_topic = self._topics.setdefault(topic, {})
+                of_topic[name] = of_topic.get(name, 0) + 1
+
+    def remove(self, rows: Iterable[Pending]) -> None:
+        """What is not pending any more."""
+        for front, txn, space, group, topic, partition in rows:
+            name, transaction = (space, group), (front, txn)
+            places = self._places.get(name, {})
+            waiting = places.get((topic, partition), set())
+            if transaction not in waiting:
+                continue
+            waiting.remove(transaction)
+            if not waiting:
+                del places[topic, partition]
+                if not places:
+                    del self._places[name]
+            self._transactions[transaction] -= 1
+            if not self._transactions[transaction]:
+                del self._transactions[transaction]
+            self._topics[topic][name] -= 1
+            if not self._topics[topic][name]:
+                del self._topics[topic][name]
+                if not self._topics[topic]:
+                    del self._topics[topic]
+
+    def of_topic(self, topic: str) -> list[Pending]:
+        """All that is pending in a topic."""
+        return [
+            (*transaction, *name, *place)
+            for name in self._topics.get(topic, ())
+            for place, waiting in self._places[name].items()
+            if place[0] == topic
+            for transaction in waiting
+        ]
+
+    def has(self, name: GroupName, place: Place) -> bool:
+        """Whether a transaction is still to tell a group's position in a partition."""
+        places = self._places.get(name)
+        return places is not None and place in places
+
+    def has_group(self, name: GroupName) -> bool:
+        """Whether anything of a group is pending."""
+        return name in self._places
+
+    def transactions(self, front: str) -> list[str]:
+        """Those of a front's transactions that have pending positions."""
+        return [txn for owner, txn in self._transactions if owner == front]
+
+
+# --- in the database's thread -----------------------------------------------------------------------------------------
+
+
+def all_pending(connection: sqlite3.Connection) -> list[Pending]:
+    """Everything that is pending."""
+    return list(connection.execute(f"SELECT {_KEY} FROM pending_positions"))
+
+
+def put(connection: sqlite3.Connection, txn: str, rows: Iterable[Valid]) -> list[Pending]:
+    """Keep positions, rows as they are to become, until the end of a transaction; a later one replaces an earlier."""
+    added: list[Pending] = []
+    for row in rows:
+        *position, front = row
+        connection.execute(
+            f"INSERT OR REPLACE INTO pending_positions ({_KEY}, {_VALUE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (front, txn, *position),
+        )
+        added.append((front, txn, row[0], row[1], row[2], row[3]))
+    return added
+
+
+def overtake(connection: sqlite3.Connection, name: GroupName, places: Iterable[Place] | None) -> list[Pending]:
+    """Take away what is pending in ``places`` (None: everywhere) of a group, since those were decided otherwise."""
+    found = connection.execute(
+        f"SELECT {_KEY}, seq FROM pending_positions WHERE space = ? AND grp = ?", name
+    ).fetchall()
+    wanted = set(places) if found and places is not None else None
+    return _drop(connection, [row for row in found if wanted is None or (row[4], row[5]) in wanted])
+
+
+def end(connection: sqlite3.Connection, transaction: Transaction, commit: bool) -> tuple[list[Pending], list[Valid]]:
+    """What is not pending any more, and the positions that are valid instead, in this transaction of the database.
+
+    A position that becomes valid takes away what other transactions had said of its place before.
+    """
+    found = connection.execute(
+        f"SELECT {_KEY}, seq, {_VALUE} FROM pending_positions WHERE front = ? AND txn = ?", transaction
+    ).fetchall()
+    gone = _drop(connection, [row[:7] for row in found])
+    if not commit:
+        return gone, []
+    for row in found:
+        older = connection.execute(
+            f"SELECT {_KEY}, seq FROM pending_positions "
+            "WHERE space = ? AND grp = ? AND topic = ? AND partition = ? AND seq < ?",
+            row[2:7],
+        )
+        gone += _drop(connection, older.fetchall())
+    valid: list[Valid] = [(*row[2:6], *row[7:], row[0]) for row in found]
+    connection.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", valid)
+    return gone, valid
+
+
+def _drop(connection: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[Pending]:
+    """Delete ``rows`` of key and number; gives their keys."""
+    connection.executemany("DELETE FROM pending_positions WHERE seq = ?", [row[6:7] for row in rows])
+    return [(row[0], row[1], row[2], row[3], row[4], row[5]) for row in rows]
