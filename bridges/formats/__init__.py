@@ -81,7 +81,7 @@ class Translator:
         self.spent = 0
         """What :meth:`payload` did on the event loop so far: records, and kilobytes."""
 
-    def payload(self, stream_id: int, batch: StoredBatch, target: FormatId) -> Buffer | None:
+    def payload(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer | None:
         """``batch`` in the ``target`` format: its own bytes when it is stored so.
 
         None if that takes longer than a turn of the event loop may: then :meth:`translate` it. Raises BatchInvalid.
@@ -103,7 +103,7 @@ class Translator:
             if ended:
                 return self._keep(key, value)
 
-    async def translate(self, stream_id: int, batch: StoredBatch, target: FormatId) -> Buffer:
+    async def translate(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer:
         """Like :meth:`payload`, in slices and off the event loop. Raises BatchInvalid."""
         at_once = self.payload(stream_id, batch, target)
         if at_once is not None:

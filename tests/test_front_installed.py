@@ -1,0 +1,199 @@
+"""A further front, installed beside ours as a distribution of its own (tests/line_front), needs no change in ours."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.conftest import NodeFactory
+from tests.node_process import ANY, FRONTS, NodeFailed, NodeProcess
+
+SOURCES = Path(__file__).parent / "line_front"
+LISTEN = dict.fromkeys((*FRONTS, "line"), ANY)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that the distribution is installed into."""
+    directory = tmp_path_factory.mktemp("line-front")
+    sources, target = directory / "sources", directory / "installed"
+    shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))  # a build leaves files behind
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, sources], check=True)
+    return target
+
+
+@pytest.fixture(autouse=True)
+def installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a test starts find the distribution; the test's own process does not."""
+    monkeypatch.setenv("PYTHONPATH", str(place))
+
+
+class Lines:
+    """A client of the line protocol."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        host, _, port = node.addresses["line"].rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._file = self._socket.makefile("rwb")
+
+    def ask(self, line: str) -> str:
+        """The answer to a request; empty when the connection ended instead."""
+        try:
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
+            return self._file.readline().decode().rstrip("\n")
+        except ConnectionError:
+            return ""
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def topic_of(node: NodeProcess, name: str = "t") -> None:
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+
+
+def consumed(node: NodeProcess, count: int, topic: str = "t", offset: int = 0) -> list[tuple[int, object, object]]:
+    """What a Kafka consumer reads of partition 0."""
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    found: list[tuple[int, object, object]] = []
+    while len(found) < count:
+        message = consumer.poll(30)
+        assert message is not None, f"{len(found)} of {count} records, then nothing"
+        if message.error():
+            raise KafkaException(message.error())
+        assert message.timestamp()[1] > 0
+        found.append((message.offset(), message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def produce(node: NodeProcess, *records: tuple[bytes | None, bytes | None], topic: str = "t") -> None:
+    producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 50})
+    errors: list[object] = []
+    for key, value in records:
+        producer.produce(topic, value, key, 0, on_delivery=lambda error, message: errors.append(error))
+    assert producer.flush(30) == 0
+    assert errors == [None] * len(records)
+
+
+@pytest.fixture
+def line_node(node_factory: NodeFactory) -> NodeProcess:
+    return node_factory(listen=LISTEN)
+
+
+@pytest.fixture
+def lines(line_node: NodeProcess) -> Iterator[Lines]:
+    client = Lines(line_node)
+    yield client
+    client.close()
+
+
+def test_clients_of_both_protocols_share_topics(line_node: NodeProcess, lines: Lines) -> None:
+    topic_of(line_node)
+    assert lines.ask("PUT t 0 a=one *=two b=*") == "OK 0"
+    produce(line_node, (b"k 1", b"three"), (None, b"four=\n"))
+    assert lines.ask("PUT t 0 c=five") == "OK 5"
+    everything = [
+        (0, b"a", b"one"),
+        (1, None, b"two"),
+        (2, b"b", None),
+        (3, b"k 1", b"three"),
+        (4, None, b"four=\n"),
+        (5, b"c", b"five"),
+    ]
+    assert consumed(line_node, 6) == everything
+    assert consumed(line_node, 4, offset=2) == everything[2:]
+    told = "OK 6 0 a=one 1 *=two 2 b=* 3 k%201=three 4 *=four%3D%0A 5 c=five"
+    assert lines.ask("GET t 0 0") == told
+    assert lines.ask("GET t 0 4") == "OK 6 4 *=four%3D%0A 5 c=five"
+    assert lines.ask("GET t 0 6") == "OK 6"
+
+
+def test_what_it_cannot_do_is_said_and_costs_one_request(line_node: NodeProcess, lines: Lines) -> None:
+    topic_of(line_node)
+    for wrong in ("", "NONSENSE", "PUT", "PUT t 0", "PUT t 0 nonsense", "PUT t 2 a=b", "PUT t -1 a=b", "PUT t x a=b"):
+        assert lines.ask(wrong).startswith("ERR "), wrong
+    for wrong in ("GET t 0 99", "GET nope 0 0", "FIND m t 0", f"MARK m t 0 {2**70}"):
+        assert lines.ask(wrong).startswith("ERR "), wrong
+    assert lines.ask("PUT t 0 a=b") == "OK 0"
+
+
+def test_what_was_acknowledged_survives_kill(line_node: NodeProcess) -> None:
+    topic_of(line_node)
+    lines = Lines(line_node)
+    for number in range(50):
+        assert lines.ask(f"PUT t 0 k={number} k=x") == f"OK {2 * number}"
+    assert lines.ask("MARK here t 0 7") == "OK 7"
+    line_node.kill()
+    line_node.start()
+    lines.close()
+    lines = Lines(line_node)
+    assert lines.ask("FIND here t 0") == "OK 7"
+    assert lines.ask("PUT t 0 k=last") == "OK 100"
+    values = [value for _, _, value in consumed(line_node, 101)]
+    assert values == [part for number in range(50) for part in (str(number).encode(), b"x")] + [b"last"]
+    lines.close()
+    assert line_node.terminate() == 0
+
+
+def test_its_settings_are_settings_of_the_node(node_factory: NodeFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = node_factory(listen=LISTEN, settings={"line.max_line_bytes": "100", "line.max_connections": "1"})
+    lines = Lines(node)
+    assert lines.ask("FIND m t 0").startswith("ERR ")
+    other = Lines(node)
+    assert other.ask("FIND m t 0") == ""  # one connection at a time
+    other.close()
+    assert lines.ask("PUT t 0 a=" + 200 * "b") == ""
+    lines.close()
+    monkeypatch.setenv("ANABRANCH_LINE__GET_BYTES", "5KiB")
+    command = [sys.executable, "-m", "bridges", "config", "--set", "line.max_connections=7"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = {words[0]: words[1:] for words in map(str.split, shown.splitlines())}
+    assert rows["line.max_connections"] == ["7", "100", "command", "line"]
+    assert rows["line.get_bytes"] == ["5KiB", "64KiB", "environment", "ANABRANCH_LINE__GET_BYTES"]
+    assert rows["kafka.num_partitions"][0] == "1"
+    with pytest.raises(NodeFailed, match=r"unknown setting 'line\.nonsense'"):
+        node_factory("other", listen=LISTEN, settings={"line.nonsense": "1"})
+
+
+def test_its_rows_go_with_the_topic(line_node: NodeProcess, lines: Lines) -> None:
+    topic_of(line_node)
+    assert lines.ask("MARK here t 0 3") == "OK 3"
+    admin = AdminClient({"bootstrap.servers": line_node.kafka})
+    admin.delete_topics(["t"])["t"].result(30)
+    topic_of(line_node)
+    assert lines.ask("FIND here t 0").startswith("ERR there is no such mark")
+
+
+def test_a_node_serves_others_while_it_is_not_installed(
+    line_node: NodeProcess, lines: Lines, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_of(line_node)
+    assert lines.ask("PUT t 0 a=one") == "OK 0"
+    assert lines.ask("MARK here t 0 3") == "OK 3"
+    line_node.terminate()
+    del line_node.listen["line"]
+    monkeypatch.delenv("PYTHONPATH")
+    line_node.start()
+    produce(line_node, (b"k", b"two"))
+    assert consumed(line_node, 1, offset=1) == [(1, b"k", b"two")]
+    line_node.terminate()
+    line_node.listen["line"] = ANY
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    line_node.start()
+    again = Lines(line_node)
+    assert again.ask("GET t 0 0") == "OK 2 0 a=one 1 k=two"
+    assert again.ask("FIND here t 0") == "OK 3"
+    again.close()
