@@ -49,10 +49,10 @@ class LineFormat:
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         return payload
 
-    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[Record | None]:
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         timestamp = self.describe(batch.payload).max_timestamp
         for offset, line in enumerate(bytes(batch.payload[8:]).split(b"\n"), batch.base_offset):
-            if line:
+            if line and offset >= start:
                 yield Record(*parse(line.decode("ascii", "replace")), timestamp=timestamp, offset=offset)
             if not offset % 100:
                 yield None
