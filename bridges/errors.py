@@ -25,6 +25,19 @@ class LogDeleted(LogError):
     """The partition's topic was deleted, or the node no longer serves it."""
 
 
+class PartitionSealed(LogError):
+    """The partition takes no more appends. ``children`` are the partitions that do instead, none if its topic ended."""
+
+    def __init__(self, place: str, children: tuple[int, ...]) -> None:
+        if children:
+            numbers = ", ".join(map(str, children))
+            words = f"it was split or merged, and its keys are now written to partition {numbers}"
+        else:
+            words = "its topic was ended"
+        super().__init__(f"{place} is sealed and takes no more records: {words}")
+        self.children = children
+
+
 class LogUnavailable(LogError):
     """The backend cannot serve the partition now; ownership will be taken anew and the request may be repeated."""
 

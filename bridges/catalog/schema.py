@@ -166,4 +166,18 @@ def _version_8(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE INDEX pending_positions_by_topic ON pending_positions (topic)")
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7, _version_8)
+def _version_9(connection: sqlite3.Connection) -> None:
+    # The lineage of partitions (bridges/catalog/lineage.py). A partition is active while it has no sealed_epoch; it is
+    # still to be sealed at its log while it has one and no sealed_end. Until now all had the whole range of keys.
+    for statement in (
+        "ALTER TABLE topics ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE partitions ADD COLUMN key_low BLOB NOT NULL DEFAULT x'0000000000000000000000000000000000'",
+        "ALTER TABLE partitions ADD COLUMN key_high BLOB NOT NULL DEFAULT x'0100000000000000000000000000000000'",
+        "ALTER TABLE partitions ADD COLUMN made_epoch INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE partitions ADD COLUMN sealed_epoch INTEGER",
+        "ALTER TABLE partitions ADD COLUMN sealed_end INTEGER",
+    ):
+        connection.execute(statement)
+
+
+MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7, _version_8, _version_9)

@@ -1,4 +1,4 @@
-"""Configuration of a topic: Kafka's keys are the canonical ones for every protocol.
+"""Configuration of a topic: Kafka's keys are the canonical ones for every protocol, and one is ours.
 
 Names, types, ranges, defaults and node-level synonyms are those of Kafka 4.2; the sentences say what they mean here.
 A value is looked for in the topic, then in the node's dynamic configuration, then in the node's settings, then in the
@@ -30,10 +30,20 @@ from bridges.catalog.config_types import (
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 4096
 """Largest batch that fits into one SBP frame (16 MiB) together with its headers."""
 
+SPLIT = "anabranch.partitions.split"
+"""The one key that is not Kafka's."""
+
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
 
 TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
+    ConfigDef(
+        SPLIT,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether partitions of the topic may be split and merged, as Pravega's scaling and YDB's auto-partitioning do. "
+        "Producers of Kafka cannot follow: what they send to a partition that was split is refused.",
+    ),
     ConfigDef(
         "cleanup.policy",
         ConfigType.LIST,

@@ -4,6 +4,10 @@ Everything is kept in memory and changed in memory only after the change is dura
 crash-safe: an intent is written, then the SBP streams are made, then topic and end of the intent are one commit. A
 crash in between leaves streams that belong to nobody; the intent tells the next start where to look for them.
 Deleting commits first and deletes the streams afterwards, as often as it takes.
+
+Partitions are split and merged in one step (:meth:`Catalog.change_partitions`): the streams of the new ones are made as
+for any creation, one commit makes the new partitions and seals the old ones, and then the logs of the old ones are
+sealed, as often as it takes (bridges/catalog/seals.py). What the commit says holds from then on, whatever happens.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -24,7 +28,9 @@ import structlog
 from bridges.barrier import Barrier
 from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
 from bridges.catalog.names import check_topic_name, collision_key, derived_names
+from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Database
 from bridges.errors import LogError, LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
@@ -58,17 +64,21 @@ class InvalidPartitions(LogError):
     """The number of partitions is out of bounds, or smaller than it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """A partition and the SBP stream that holds it."""
+class SplitNotAllowed(LogError):
+    """The topic's configuration does not allow that its partitions are split or merged."""
 
-    index: int
-    stream_id: int
+
+class TopicEnded(LogError):
+    """All partitions of the topic are sealed: it takes no more records and gets no more partitions."""
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only."""
+    """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
+
+    ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
+    of which partitions there are.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -76,12 +86,25 @@ class Topic:
     config: dict[str, str]
     created_ms: int
     names: dict[str, str] = field(default_factory=dict)
+    epoch: int = 0
+
+    @property
+    def active(self) -> list[PartitionInfo]:
+        """The partitions that take appends."""
+        return [one for one in self.partitions if one.is_active]
+
+    def partitions_of(self, epoch: int) -> list[PartitionInfo]:
+        """The partitions that were active in ``epoch``."""
+        return [one for one in self.partitions if one.lived_in(epoch)]
 
 
 class ChangeKind(Enum):
     CREATED = "created"
     DELETED = "deleted"
     PARTITIONS = "partitions"
+    """There are more partitions, and some may be sealed."""
+    SEALED = "sealed"
+    """The end of a sealed partition is final and known."""
     CONFIG = "config"
     NODE_CONFIG = "node_config"
 
@@ -159,6 +182,7 @@ class Catalog:
         self._work: set[asyncio.Task[Any]] = set()
         self._deleter: asyncio.Task[None] | None = None
         self._deleter_wake = asyncio.Event()
+        self._seals = Seals(db, self._barrier, self._sealed)
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
@@ -183,6 +207,11 @@ class Catalog:
         return len(self._doomed)
 
     @property
+    def pending_seals(self) -> int:
+        """Sealed partitions whose logs have still to confirm where they end."""
+        return len(self._seals)
+
+    @property
     def left_streams(self) -> int:
         """Streams of deleted topics that the backend cannot delete: they stay there with their data."""
         return self._left
@@ -200,10 +229,20 @@ class Catalog:
 
     def stream_of(self, topic: str, partition: int) -> int | None:
         """The SBP stream of a partition, or None when there is no such partition."""
+        found = self.partition(topic, partition)
+        return None if found is None else found.stream_id
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """A partition, or None when there is no such partition."""
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
-        return found.partitions[partition].stream_id
+        return found.partitions[partition]
+
+    def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
+        """(children, final end if it is known) of a sealed partition; None for one that takes appends."""
+        found = self.partition(topic, partition)
+        return None if found is None or found.is_active else (found.children, found.end)
 
     def effective(self, topic: str, key: str) -> Any:
         """A topic's effective configuration value, typed (see :func:`bridges.catalog.topic_config.effective`)."""
@@ -241,10 +280,15 @@ class Catalog:
             await self._clean_intents(intents)
         self._deleter = asyncio.create_task(self._delete_doomed(), name="catalog-deleter")
 
+    def start_sealing(self, seal: Sealer) -> None:
+        """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
+        self._seals.start(seal)
+
     async def close(self) -> None:
-        """Finish changes under way; streams not deleted yet are left to the next start."""
+        """Finish changes under way; streams not deleted, and logs not sealed yet, are left to the next start."""
         while self._work:
             await asyncio.wait(self._work)
+        await self._seals.close()
         if self._deleter is not None:
             self._deleter.cancel()
             with suppress(asyncio.CancelledError):
@@ -252,16 +296,26 @@ class Catalog:
             self._deleter = None
 
     def _read_topics(self, connection: sqlite3.Connection) -> None:
-        for name, topic_id, created_ms in connection.execute("SELECT name, topic_id, created_ms FROM topics"):
-            self._topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms)
-        for name, index, stream_id in connection.execute("SELECT topic, idx, stream_id FROM partitions ORDER BY idx"):
-            self._topics[name].partitions.append(PartitionInfo(index, stream_id))
+        for name, topic_id, created_ms, epoch in connection.execute(
+            "SELECT name, topic_id, created_ms, epoch FROM topics"
+        ):
+            self._topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch)
+        for name, index, stream_id, low, high, *life in connection.execute(
+            "SELECT topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, sealed_end FROM partitions "
+            "ORDER BY idx"
+        ):
+            keys = KeyRange.from_stored(low, high)
+            self._topics[name].partitions.append(PartitionInfo(index, stream_id, keys, *life))
         for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
             self._topics[name].config[key] = value
         for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
             self._topics[name].names[protocol] = other
         for topic in self._topics.values():
+            topic.partitions = related(topic.partitions)
             self._index(topic)
+            for partition in topic.partitions:
+                if not partition.is_active and partition.end is None:
+                    self._seals.want(topic, partition)
 
     def _index(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
@@ -286,9 +340,10 @@ class Catalog:
         partitions: int,
         config: Mapping[str, str] | None = None,
         names: Mapping[str, str] | None = None,
+        keys: Sequence[KeyRange] = (),
     ) -> None:
         """Raise what :meth:`create_topic` would raise for these arguments before it touches anything."""
-        self._checked(name, partitions, config, names)
+        self._checked(name, partitions, config, names, keys)
 
     async def create_topic(
         self,
@@ -296,19 +351,21 @@ class Catalog:
         partitions: int,
         config: Mapping[str, str] | None = None,
         names: Mapping[str, str] | None = None,
+        keys: Sequence[KeyRange] = (),
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
-        ``names`` are what other protocols call it, where that differs from the derived names. A caller that is
-        cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions,
-        InvalidConfig, LogUnavailable (backend) or an error of the database.
+        ``names`` are what other protocols call it, where that differs from the derived names. ``keys`` are the ranges
+        of the partitions, by number; without, each has the whole range. A caller that is cancelled does not stop the
+        creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig, LogUnavailable
+        (backend) or an error of the database.
         """
-        stored_config, all_names = self._checked(name, partitions, config, names)
+        stored_config, all_names = self._checked(name, partitions, config, names, keys)
         topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names)
         self._taken[collision_key(name)] = name
         for protocol, other in all_names.items():
             self._by_name[protocol, other] = topic
-        return await self._shielded(self._create(topic, partitions))
+        return await self._shielded(self._create(topic, partitions, keys))
 
     def _checked(
         self,
@@ -316,6 +373,7 @@ class Catalog:
         partitions: int,
         config: Mapping[str, str] | None,
         names: Mapping[str, str] | None,
+        keys: Sequence[KeyRange],
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
         taken = self._taken.get(collision_key(name))
@@ -324,9 +382,9 @@ class Catalog:
             raise TopicExists(f"topic {name!r} {state}")
         if taken is not None:
             raise NameCollision(f"topic {name!r} and the existing {taken!r} differ only in '.' and '_'")
-        if not 1 <= partitions <= self.options.max_partitions_per_topic:
-            limit = self.options.max_partitions_per_topic
-            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions}")
+        self._check_many(partitions)
+        if keys and len(keys) != partitions:
+            raise InvalidPartitions(f"{len(keys)} ranges of keys are given for {partitions} partitions")
         self._check_total(partitions)
         all_names = derived_names(name)
         all_names.update(names or {})
@@ -336,18 +394,25 @@ class Catalog:
                 raise NameCollision(f"{protocol} would call topic {name!r} {other!r}, as it calls {owner.name!r}")
         return topic_config.validate(config or {}), all_names
 
+    def _check_many(self, partitions: int) -> None:
+        limit = self.options.max_partitions_per_topic
+        if not 1 <= partitions <= limit:
+            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions}")
+
     def _check_total(self, more: int) -> None:
         if self._partitions + more > self.options.max_partitions:
             raise InvalidPartitions(
                 f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
             )
 
-    async def _create(self, topic: Topic, partitions: int) -> Topic:
+    async def _create(self, topic: Topic, partitions: int, keys: Sequence[KeyRange]) -> Topic:
         try:
+            wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
             def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
                 connection.execute(
-                    "INSERT INTO topics VALUES (?, ?, ?)", (topic.name, topic.topic_id.bytes, topic.created_ms)
+                    "INSERT INTO topics (name, topic_id, created_ms) VALUES (?, ?, ?)",
+                    (topic.name, topic.topic_id.bytes, topic.created_ms),
                 )
                 _insert_partitions(connection, topic.name, infos)
                 _insert_config(connection, topic.name, topic.config)
@@ -356,7 +421,7 @@ class Catalog:
                     [(protocol, other, topic.name) for protocol, other in topic.names.items()],
                 )
 
-            topic.partitions.extend(await self._with_streams(0, partitions, commit))
+            topic.partitions.extend(await self._with_streams(wanted, commit))
         except BaseException:
             del self._taken[collision_key(topic.name)]
             for protocol, other in topic.names.items():
@@ -396,35 +461,105 @@ class Catalog:
                 self._index(topic)
                 raise
             del self._taken[collision_key(name)]
+            for partition in topic.partitions:
+                self._seals.forget(partition)
             self._changed(Change(ChangeKind.DELETED, topic))
             self._doom(partition.stream_id for partition in topic.partitions)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
-        """Give a topic ``total`` partitions. Raises TopicNotFound, InvalidPartitions, LogUnavailable."""
+        """Give a topic ``total`` partitions, counting those that are sealed; each new one has the whole range of keys.
+
+        Raises TopicNotFound, InvalidPartitions, TopicEnded, LogUnavailable.
+        """
         self.check_partitions(name, total)
         return await self._shielded(self._add_partitions(name, total))
 
     def check_partitions(self, name: str, total: int) -> None:
         """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
-        have = len(self.topic(name).partitions)
+        topic = self.topic(name)
+        have = len(topic.partitions)
+        if not topic.active:
+            raise TopicEnded(f"topic {name!r} was ended: all its partitions are sealed")
         if total <= have:
             raise InvalidPartitions(f"topic {name!r} has {have} partitions, and partitions cannot be taken away")
-        if total > self.options.max_partitions_per_topic:
-            limit = self.options.max_partitions_per_topic
-            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {total}")
+        self._check_many(total)
         self._check_total(total - have)
 
     async def _add_partitions(self, name: str, total: int) -> Topic:
         async with self._changing(name) as topic:
             self.check_partitions(name, total)  # again: another change may have come first
-            have = len(topic.partitions)
-            infos = await self._with_streams(
-                have, total - have, lambda connection, new: _insert_partitions(connection, name, new)
-            )
+            epoch = topic.epoch + 1
+            new = [PartitionInfo(n, -1, made_epoch=epoch) for n in range(len(topic.partitions), total)]
+
+            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+                _insert_partitions(connection, name, infos)
+                connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
+
+            infos = await self._with_streams(new, commit)
             topic.partitions.extend(infos)
+            topic.epoch = epoch
             self._partitions += len(infos)
             self._changed(Change(ChangeKind.PARTITIONS, topic))
             return topic
+
+    async def change_partitions(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> Topic:
+        """Seal the partitions numbered ``seal`` and make one for each range of ``make``, in one step.
+
+        The new ones get the next numbers, in the order of ``make``, and begin the topic's next epoch. When this
+        returns, all of it is durable, the new partitions are ready for appends, and the old ones take none any more;
+        what was under way there is still decided, so their ends are known only later (``PartitionInfo.end``,
+        ChangeKind.SEALED). An error means that nothing has changed. A caller that is
+        cancelled does not stop the change.
+
+        Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.lineage.check_change`),
+        InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
+        """
+        self.check_partition_change(name, seal, make)
+        return await self._shielded(self._change_partitions(name, tuple(seal), tuple(make)))
+
+    def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
+        """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
+        topic = self.topic(name)
+        if not self.effective(name, topic_config.SPLIT):
+            raise SplitNotAllowed(
+                f"topic {name!r} must not have its partitions split or merged: {topic_config.SPLIT} is not true, and "
+                "Kafka producers could not follow"
+            )
+        check_change(topic.partitions, seal, make)
+        self._check_many(len(topic.partitions) + len(make))
+        self._check_total(len(make))
+
+    async def _change_partitions(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
+        async with self._changing(name) as topic:
+            self.check_partition_change(name, seal, make)  # again: another change may have come first
+            epoch = topic.epoch + 1
+            have = len(topic.partitions)
+            new = [PartitionInfo(have + n, -1, keys, epoch) for n, keys in enumerate(make)]
+
+            def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
+                _insert_partitions(connection, name, infos)
+                connection.executemany(
+                    "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
+                    [(epoch, name, number) for number in seal],
+                )
+                connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
+
+            # The streams of what is sealed are about to end, which the placement driver never takes back.
+            infos = await self._with_streams(new, commit, flush=True)
+            gone = set(seal)
+            topic.partitions[:] = related(
+                [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
+            )
+            topic.epoch = epoch
+            self._partitions += len(infos)
+            self._changed(Change(ChangeKind.PARTITIONS, topic))
+            for number in seal:
+                self._seals.want(topic, topic.partitions[number])
+            return topic
+
+    def _sealed(self, topic: Topic, number: int, end: int) -> None:
+        topic.partitions[number] = replace(topic.partitions[number], end=end)
+        self._changed(Change(ChangeKind.SEALED, topic))
 
     def check_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """The topic's configuration after ``changes`` (None removes a key). Raises TopicNotFound, InvalidConfig."""
@@ -544,9 +679,15 @@ class Catalog:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def _with_streams(
-        self, first_index: int, count: int, commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None]
+        self,
+        wanted: Sequence[PartitionInfo],
+        commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None],
+        *,
+        flush: bool = False,
     ) -> list[PartitionInfo]:
-        """Make ``count`` streams and call ``commit`` with them, so that a crash leaves either both or an intent."""
+        """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
+        intent. ``flush``: also when power is lost."""
+        count = len(wanted)
         first_stream = self._top_stream + 1
 
         def write_intent(connection: sqlite3.Connection) -> int:
@@ -567,7 +708,7 @@ class Catalog:
         )
         streams = [one.stream_id for one in made if isinstance(one, StreamInfo)]
         self._top_stream = max([self._top_stream, *streams])
-        infos = [PartitionInfo(first_index + n, stream_id) for n, stream_id in enumerate(streams)]
+        infos = [replace(one, stream_id=stream) for one, stream in zip(wanted, streams, strict=False)]
         failures = [one for one in made if isinstance(one, BaseException)]
         try:
             if failures:
@@ -577,7 +718,7 @@ class Catalog:
                 commit(connection, infos)
                 end_intent(connection)
 
-            await self._db.run(finish)
+            await self._db.run(finish, flush=flush)
         except BaseException as error:
 
             def give_up(connection: sqlite3.Connection) -> None:
@@ -698,7 +839,8 @@ class Catalog:
 
 def _insert_partitions(connection: sqlite3.Connection, topic: str, infos: list[PartitionInfo]) -> None:
     connection.executemany(
-        "INSERT INTO partitions VALUES (?, ?, ?)", [(topic, info.index, info.stream_id) for info in infos]
+        "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
+        [(topic, info.index, info.stream_id, *info.keys.stored, info.made_epoch) for info in infos],
     )
 
 

@@ -234,6 +234,7 @@ class _Writer:
         self.stored = 0
         self.offsets: dict[str, dict[str, int]] = {}
         self._topic = topic
+        self._active = topic.active
         self._logs = node.logs
         self._pending: dict[int, _Pending] = {}
         self._futures: list[asyncio.Future[None]] = []
@@ -247,10 +248,10 @@ class _Writer:
     async def add(self, record: Record, partition: int | None) -> None:
         """Take one record in. Raises BadLine, and LogError of earlier appends."""
         if partition is None or partition < 0:
-            if record.key is not None:
-                partition = partition_of(record.key, len(self._topic.partitions))
-            else:
-                partition = self._next % len(self._topic.partitions)
+            if not self._active:
+                raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
+            place = self._next if record.key is None else partition_of(record.key, len(self._active))
+            partition = self._active[place % len(self._active)].index
         if record.key is None and self._compacted:
             raise BadLine(f"topic {self._topic.name!r} is compacted, so every record needs a key")
         if record.timestamp < 0:
@@ -276,6 +277,7 @@ class _Writer:
         if not len(batch):
             return
         self._next += 1  # records without a key stay together, batch by batch
+        self._active = self._topic.active
         payload = batch.finish()
         if len(payload) > self._max_bytes:
             raise BadLine(f"a batch of {len(payload)} bytes exceeds max.message.bytes = {self._max_bytes}")

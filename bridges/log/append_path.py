@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchTooLarge, LogDeleted, LogError, LogUnavailable, StorageFull
+from bridges.errors import BatchTooLarge, LogDeleted, LogError, LogUnavailable, PartitionSealed, StorageFull
 from bridges.formats import format_of
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Phase
@@ -80,6 +80,11 @@ class AppendPath:
         """Ids of producers with batches that are not durable yet."""
         return {batch.producer.producer_id for _, batch, _, _ in self._pending if batch.producer is not None}
 
+    @property
+    def in_flight(self) -> int:
+        """Batches handed to the backend whose fate is not decided."""
+        return len(self._pending)
+
     def take(self, writer: Writer) -> None:
         """The log was opened: append to ``writer`` from now on, and what was queued first."""
         assert not self._pending, "a log is opened with nothing in flight"
@@ -128,8 +133,8 @@ class AppendPath:
         """Append one batch; ``done`` is called when it is durable.
 
         Errors given to ``done``: OutOfOrderSequence, ProducerFenced, StorageFull, LogUnavailable, LogDeleted,
-        BatchTooLarge, BatchInvalid. A batch that repeats one of its producer's last five is not stored again and gets
-        the original base offset.
+        BatchTooLarge, BatchInvalid, PartitionSealed. A batch that repeats one of its producer's last five is not stored
+        again and gets the original base offset, also when the partition is sealed.
         """
         log = self._log
         writer = self._writer
@@ -157,6 +162,9 @@ class AppendPath:
                 else:
                     self._duplicates.setdefault(original, []).append(done)
                 return
+        if log.successors is not None:
+            done(-1, PartitionSealed(f"{log.topic}-{log.partition}", log.successors))
+            return
         base = writer.next_offset
         now = time.time_ns() // 1_000_000
         try:
@@ -241,6 +249,7 @@ class AppendPath:
         for base, batch, _, _ in reversed(pending):
             if batch.producer is not None:
                 log.state.ledger.forget(batch.producer, base)
+        self._waiters.moved()  # a seal may wait until nothing is in flight
         self._refused.extend([done, *self._duplicates.pop(base, ())] for base, _, done, _ in pending)
         self._answer(self._refused.popleft(), -1, self._refusal(error))
 
@@ -250,7 +259,7 @@ class AppendPath:
         Only a backend without epochs lets that happen (docs/sbp.md).
         """
         log = self._log
-        if log.phase is not Phase.OPEN or not entries:
+        if log.phase is not Phase.OPEN or not entries or log.final_offset is not None:
             return
         moved = entries[-1].end_offset - log.high_watermark
         ledger = log.state.ledger

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.errors import LogError, LogUnavailable
+from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
@@ -50,6 +50,8 @@ class LogOptions:
     inflated_bytes: int = DEFAULT_LIMIT
 
 
+SealedAs = Callable[[str, int], tuple[tuple[int, ...], int | None] | None]
+
 _BATCHES_AT_ONCE = 500
 """Batches taken in, in one turn of the event loop, when a partition is rebuilt."""
 _LOGS_AT_ONCE = 200
@@ -61,7 +63,8 @@ _REBUILT_SNAPSHOTS = 4
 class Logs:
     """The node's partition logs. ``next_epoch`` must give a number above every one it gave before, also after a crash.
 
-    ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition.
+    ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
+    (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Logs:
         starts: StartStore | None = None,
         works: SlicedWorks | None = None,
         skips: Skips | None = None,
+        sealed_as: SealedAs | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self.barrier = barrier or Barrier()
@@ -82,6 +86,7 @@ class Logs:
         self.skips = skips or Skips()
         self._client = client
         self._streams = streams
+        self._sealed_as = sealed_as or _never_sealed
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._next_epoch = next_epoch
@@ -114,6 +119,9 @@ class Logs:
             if stream_id is None or self._closing:
                 return None
             log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
+            life = self._sealed_as(topic, partition)
+            if life is not None:
+                log.sealed(*life)
             self._logs[topic, partition] = self._by_stream[stream_id] = log
         return log
 
@@ -142,6 +150,19 @@ class Logs:
                 self._by_stream.pop(log.stream_id, None)
                 log.delete()
                 self.skips.deleted(log.stream_id)
+
+    def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
+        """The catalog has sealed a partition: its log refuses appends from now on."""
+        log = self._logs.get((topic, partition))
+        if log is not None and log.successors is None:
+            log.sealed(children)
+
+    async def seal(self, topic: str, partition: int) -> int:
+        """Make the end of a partition final that the catalog has sealed (see :meth:`PartitionLog.seal`)."""
+        log = self.get(topic, partition)
+        if log is None:
+            raise LogDeleted(f"{topic}-{partition} is not served any more")
+        return await log.seal()
 
     # --- what partition logs ask of their owner -----------------------------------------------------------------
 
@@ -442,3 +463,7 @@ class Logs:
                 await log.close()
             except Exception as error:  # noqa: BLE001 - logged and counted; the other logs are closed nevertheless
                 self.barrier.caught("closing a writer", error, topic=log.topic, partition=log.partition)
+
+
+def _never_sealed(topic: str, partition: int) -> None:
+    return None

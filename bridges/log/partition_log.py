@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bridges.errors import LogDeleted, LogError
+from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.log.append_path import AppendPath
 from bridges.log.interfaces import AppendDone, Batch, Owner, Phase, Place, ReadDone, Rebuilt, Waiter
 from bridges.log.partition_state import PartitionState, StateCapture
 from bridges.log.reading import Reading, read_error
 from bridges.log.skips import Span, merged
 from bridges.log.upkeep import Upkeep, rebuild_cost
-from bridges.log.waiters import Waiters
+from bridges.log.waiters import Waiters, settled
+from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
@@ -55,6 +56,7 @@ class PartitionLog:
         "append",
         "available",
         "epoch",
+        "final_offset",
         "high_watermark",
         "locate",
         "log_start_offset",
@@ -64,6 +66,7 @@ class PartitionLog:
         "skipped",
         "state",
         "stream_id",
+        "successors",
         "tail",
         "topic",
     )
@@ -81,6 +84,10 @@ class PartitionLog:
         self.state = PartitionState(0)
         self.skipped: tuple[Span, ...] = ()
         """What an operator declared lost: readers find a gap there."""
+        self.successors: tuple[int, ...] | None = None
+        """Of a sealed partition, those that take records in its place; None while it takes appends itself."""
+        self.final_offset: int | None = None
+        """Where a sealed partition ends for good; None until that is certain. Who has read up to it has read all."""
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
@@ -158,6 +165,9 @@ class PartitionLog:
         self.epoch = writer.epoch
         self.log_start_offset = writer.start_offset
         self.high_watermark = writer.confirm_offset
+        if self.final_offset is not None:
+            # Behind it may lie what somebody appended whom the backend does not keep out (docs/sbp.md).
+            self.high_watermark = min(self.high_watermark, self.final_offset)
         self._upkeep.opened(found)
         self.phase = Phase.OPEN
         self._appends.take(writer)
@@ -231,6 +241,35 @@ class PartitionLog:
         Only a backend without epochs lets that happen (docs/sbp.md).
         """
         self._appends.overtaken(entries)
+
+    def sealed(self, successors: tuple[int, ...], final_offset: int | None = None) -> None:
+        """The catalog has sealed the partition, durably: from now on appends are refused with PartitionSealed."""
+        self.successors = successors
+        self.final_offset = final_offset
+
+    async def seal(self) -> int:
+        """Make the end of a partition final that the catalog has sealed; gives that end.
+
+        What is in flight is decided first, and answered. Then nobody can append any more, and those who wait are
+        called. Durable when this returns, and may be asked for again. Raises LogUnavailable, LogDeleted, StorageFull.
+        """
+        assert self.successors is not None, self
+        if self.final_offset is not None:
+            return self.final_offset
+        await self.ready()
+        await settled(self, lambda: self._appends.in_flight)
+        try:
+            end = await self._owner.client.seal(self.stream_id, self.epoch)
+        except SbpError as error:
+            raise LogUnavailable(f"{self.topic}-{self.partition} cannot be sealed: {error}") from error
+        if not self.is_open or end != self.high_watermark:
+            # A batch that was answered as failed may have got in after all: what is there has to be read first.
+            reason = LogUnavailable(f"{self.topic}-{self.partition} has to be opened anew before it can be sealed")
+            self.fail(reason)
+            raise reason
+        self.final_offset = end
+        self.moved()
+        return end
 
     # --- read ---------------------------------------------------------------------------------------------------
 

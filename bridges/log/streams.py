@@ -46,6 +46,9 @@ class Streams(Protocol):
     async def trim(self, stream_id: int, min_offset: int) -> int: ...
     async def open(self, stream_id: int, epoch: int) -> Writer: ...
 
+    async def seal(self, stream_id: int, epoch: int) -> int:
+        """End what writers of ``epoch`` and earlier ones can append to, durably; gives where it ends. Repeatable."""
+
     def fetch(
         self,
         stream_id: int,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,3 +55,29 @@ class Waiters:
         self._notify_scheduled = False
         if self._moved_again:
             self.moved()
+
+
+class _Settling:
+    """Waits until nothing is in flight."""
+
+    __slots__ = ("_in_flight", "done")
+
+    def __init__(self, in_flight: Callable[[], int]) -> None:
+        self._in_flight = in_flight
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def log_moved(self, log: PartitionLog) -> None:
+        if not self._in_flight() and not self.done.done():
+            self.done.set_result(None)
+
+
+async def settled(log: PartitionLog, in_flight: Callable[[], int]) -> None:
+    """Return once a log that takes no more appends has nothing in flight: ``in_flight`` tells how much there is."""
+    if not in_flight():
+        return
+    waiter = _Settling(in_flight)
+    log.add_waiter(waiter)
+    try:
+        await waiter.done
+    finally:
+        log.remove_waiter(waiter)

@@ -224,6 +224,7 @@ class Node:
             starts,
             self.works,
             skips,
+            self.catalog.sealed_as,
         )
         await self.logs.start()
         if self._backend.shared is not None:
@@ -231,6 +232,7 @@ class Node:
         if self.embedded is not None:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)
+        self.catalog.start_sealing(self.logs.seal)
         self.translator = Translator(settings.limits.translated_bytes, self.works, settings.limits.batch_inflated_bytes)
         self._tell_configuration(listen)
         node_metrics.install(self)
@@ -463,6 +465,10 @@ class Node:
             self.logs.topic_deleted(name, range(len(change.topic.partitions)))
             self.progress.topic_gone(name)
             self.metrics.topic_deleted(name)
+        elif change.kind is ChangeKind.PARTITIONS and change.topic is not None:
+            for partition in change.topic.partitions:
+                if not partition.is_active:
+                    self.logs.sealed(change.topic.name, partition.index, partition.children)
 
 
 def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:

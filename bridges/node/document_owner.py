@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridges.catalog.topics import Catalog, Change, ChangeKind
-from bridges.errors import BatchInvalid, BatchTooLarge, LogDeleted, LogError, OffsetOutOfRange, StorageFull
+from bridges.errors import (
+    BatchInvalid,
+    BatchTooLarge,
+    LogDeleted,
+    LogError,
+    OffsetOutOfRange,
+    PartitionSealed,
+    StorageFull,
+)
 from bridges.formats import format_of
 from bridges.log.logs import Logs
 from bridges.log.partition_log import Batch, PartitionLog
@@ -77,6 +85,8 @@ def _told(error: LogError) -> SbpError:
         return SbpError(ErrorCode.PAYLOAD_TOO_LARGE, str(error))
     if isinstance(error, LogDeleted):
         return SbpError(ErrorCode.NOT_FOUND, str(error))
+    if isinstance(error, PartitionSealed):
+        return SbpError(ErrorCode.RANGE_ALREADY_SEALED, str(error))
     if isinstance(error, OffsetOutOfRange | BatchInvalid):
         return SbpError(ErrorCode.BAD_REQUEST, str(error))
     return SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))

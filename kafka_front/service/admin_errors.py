@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicEnded, TopicExists, TopicNotFound
 from bridges.errors import LogError, LogUnavailable
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode
@@ -18,6 +18,7 @@ _CODES: tuple[tuple[type[LogError], ErrorCode], ...] = (
     (InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (NameCollision, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (InvalidPartitions, ErrorCode.INVALID_PARTITIONS),
+    (TopicEnded, ErrorCode.INVALID_PARTITIONS),
     (InvalidConfig, ErrorCode.INVALID_CONFIG),
     # Retriable for admin clients, which know nothing of leaders.
     (LogUnavailable, ErrorCode.REQUEST_TIMED_OUT),

@@ -13,6 +13,8 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     # Every client, however old, answers this one by asking for metadata again and retrying.
     (errors.LogUnavailable, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (errors.StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
+    # Every client gives up at once, and the message tells where to write instead.
+    (errors.PartitionSealed, ErrorCode.POLICY_VIOLATION),
     # Producers that can split the batch do so.
     (errors.BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.DataCorrupt, ErrorCode.CORRUPT_MESSAGE),

@@ -168,6 +168,16 @@ class DocumentStreams:
         self._follower.start()
         return writer
 
+    async def seal(self, stream_id: int, epoch: int) -> int:
+        """Decides what was under way, shuts this client's writer out, and tells where the stream ends now.
+
+        The document knows no end of a stream: other clients can append behind it (docs/sbp.md).
+        """
+        writer = self._writers.pop(stream_id, None)
+        if writer is not None:
+            writer.fail(SbpError(ErrorCode.RANGE_ALREADY_SEALED, f"stream {stream_id} was sealed"))
+        return await self.take(stream_id)
+
     async def take(self, stream_id: int) -> int:
         """Ends the stream's last range and has it continue in one that takes appends; returns the next offset."""
         ranges = await self._list(stream_id)

@@ -91,6 +91,7 @@ class Backend:
         self.reads = 0
         self.rebuilt = 0
         """Batches read when logs were opened."""
+        self.seals: list[int] = []
         self.broken_at: int | None = None
         """Offset from which on nothing can be read when a log is opened."""
         self.damaged: set[int] = set()
@@ -103,6 +104,10 @@ class Backend:
             raise self.refusals.pop(0)
         self.writers.append(Writer(self, epoch))
         return self.writers[-1]
+
+    async def seal(self, stream_id: int, epoch: int) -> int:
+        self.seals.append(epoch)
+        return self.end
 
     def _found(self, offset: int, max_bytes: int, limit: int) -> list[Entry]:
         """Batches from the one that contains ``offset`` up to a damaged one, which is an error if it is the first."""
@@ -165,13 +170,15 @@ class World:
         self.epoch = -1
         self.options = LogOptions(**options)
         self.answers: list[int | LogError] = []
+        self.lineage: dict[int, tuple[tuple[int, ...], int | None]] = {}
+        """What the catalog says of sealed partitions."""
 
     async def next_epoch(self) -> int:
         self.epoch += 1
         return self.epoch
 
-    async def boot(self) -> PartitionLog:
-        """A node starts; gives its log, open."""
+    async def boot(self, *, open_it: bool = True) -> PartitionLog:
+        """A node starts; gives its log, open unless it is not to be."""
         backend: Any = self.backend
         self.logs = Logs(
             backend,
@@ -181,12 +188,14 @@ class World:
             self.options,
             starts=self.starts,
             skips=self.skips,
+            sealed_as=lambda t, p: self.lineage.get(p),
         )
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken
         log = self.logs.get("t", 0)
         assert log is not None
-        await log.ready()
+        if open_it:
+            await log.ready()
         return log
 
     @property

@@ -346,8 +346,8 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
     snapshots = Snapshots(db)
     await snapshots.save(1, 5, [b"of nobody"])
     assert await snapshots.load(1) is None
-    await db.run(lambda c: c.execute("INSERT INTO topics VALUES ('t', x'00', 1)"))
-    await db.run(lambda c: c.execute("INSERT INTO partitions VALUES ('t', 0, 1)"))
+    await db.run(lambda c: c.execute("INSERT INTO topics (name, topic_id, created_ms) VALUES ('t', x'00', 1)"))
+    await db.run(lambda c: c.execute("INSERT INTO partitions (topic, idx, stream_id) VALUES ('t', 0, 1)"))
     await snapshots.save(1, 5, [b"a", b"b"])
     await snapshots.save(1, 6, [b"c", b"d"])
     assert await snapshots.load(1) == (6, b"cd")

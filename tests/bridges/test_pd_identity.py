@@ -48,8 +48,8 @@ def remembered(connection: sqlite3.Connection) -> list[str]:
 
 
 def add_topic(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO topics VALUES ('t', x'00', 0)")
-    connection.execute("INSERT INTO partitions VALUES ('t', 0, 0)")
+    connection.execute("INSERT INTO topics (name, topic_id, created_ms) VALUES ('t', x'00', 0)")
+    connection.execute("INSERT INTO partitions (topic, idx, stream_id) VALUES ('t', 0, 0)")
 
 
 def add_doomed(connection: sqlite3.Connection) -> None:

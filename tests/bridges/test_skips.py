@@ -183,8 +183,8 @@ async def test_a_skip_of_what_the_log_has_lost_hides_nothing_once_the_log_has_gr
 async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None:
     db = Database(tmp_path / "node.db", MIGRATIONS, application_id=APPLICATION_ID)
     await db.open()
-    await db.run(lambda c: c.execute("INSERT INTO topics VALUES ('t', x'00', 1)"))
-    await db.run(lambda c: c.execute("INSERT INTO partitions VALUES ('t', 0, 1)"))
+    await db.run(lambda c: c.execute("INSERT INTO topics (name, topic_id, created_ms) VALUES ('t', x'00', 1)"))
+    await db.run(lambda c: c.execute("INSERT INTO partitions (topic, idx, stream_id) VALUES ('t', 0, 1)"))
     skips = Skips(db)
     await skips.add(1, (5, 9), "damaged")
     await skips.add(1, (20, 30), "damaged")

@@ -1,0 +1,201 @@
+"""Partitions of a topic and how they descend from one another (design, section 9).
+
+A partition is active until it is sealed, which is for good. Partitions are sealed, and their children made, in one step
+of the catalog; each such step, and each that only adds partitions, begins a new epoch of the topic. Who is whose parent
+is not stored: the children of a partition are those that were made in the epoch in which it was sealed and share keys
+with it, so nothing can disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bridges.errors import LogError
+
+KEY_BITS = 128
+KEY_SPACE = 1 << KEY_BITS
+"""How many steps the interval [0, 1) has."""
+_STORED = KEY_BITS // 8 + 1
+
+
+class InvalidKeyRange(LogError):
+    """A range of keys is empty, outside [0, 1), or finer than can be stored exactly."""
+
+
+class InvalidChange(LogError):
+    """Partitions cannot be sealed and made like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Keys from ``low`` to below ``high``, in steps of 2**-128 of [0, 1). Raises InvalidKeyRange.
+
+    Nothing is ever rounded on its way in. Bounds of YDB are at most 16 bytes, which is this resolution; Pravega's are
+    doubles, and every double from 2**-76 on is a multiple of it. Bounds finer than that are refused.
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= KEY_SPACE:
+            raise InvalidKeyRange(f"[{self.low}, {self.high}) is no range of keys within [0, {KEY_SPACE})")
+
+    def __str__(self) -> str:
+        low, high = self.doubles
+        return f"[{low!r}, {high!r})"
+
+    @classmethod
+    def of_doubles(cls, low: float, high: float) -> KeyRange:
+        """The range between two fractions of 1, as Pravega sends them. Raises InvalidKeyRange."""
+        return cls(_exactly(low), _exactly(high))
+
+    @property
+    def doubles(self) -> tuple[float, float]:
+        """The bounds as fractions of 1: the same that :meth:`of_doubles` got, else the nearest there are."""
+        return self.low / KEY_SPACE, self.high / KEY_SPACE
+
+    @classmethod
+    def of_bytes(cls, low: bytes, high: bytes) -> KeyRange:
+        """The range between two byte strings as YDB orders them: an empty ``high`` is the end of all keys. Raises
+        InvalidKeyRange."""
+        return cls(_left_aligned(low), _left_aligned(high) if high else KEY_SPACE)
+
+    @property
+    def byte_strings(self) -> tuple[bytes, bytes]:
+        """The bounds as 16 bytes each, empty where nothing bounds the range."""
+        low = self.low.to_bytes(KEY_BITS // 8) if self.low else b""
+        return low, self.high.to_bytes(KEY_BITS // 8) if self.high < KEY_SPACE else b""
+
+    def overlaps(self, other: KeyRange) -> bool:
+        """Whether a key lies in both."""
+        return self.low < other.high and other.low < self.high
+
+    @property
+    def stored(self) -> tuple[bytes, bytes]:
+        """The bounds as the database keeps them: 17 bytes each, which sort like the numbers."""
+        return self.low.to_bytes(_STORED), self.high.to_bytes(_STORED)
+
+    @classmethod
+    def from_stored(cls, low: bytes, high: bytes) -> KeyRange:
+        """The inverse of :attr:`stored`."""
+        return cls(int.from_bytes(low), int.from_bytes(high))
+
+
+WHOLE = KeyRange(0, KEY_SPACE)
+"""All keys: what every partition has that Kafka's requests made."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition, the SBP stream that holds it, and its place in the topic's lineage.
+
+    ``index`` is its number, which never changes and is never given again. ``made_epoch`` and ``sealed_epoch`` are
+    epochs of the topic; ``sealed_epoch`` is None while the partition is active. ``end`` is the offset after the last
+    record of a sealed partition, None until its log has confirmed that nothing can be appended to it any more.
+    """
+
+    index: int
+    stream_id: int
+    keys: KeyRange = WHOLE
+    made_epoch: int = 0
+    sealed_epoch: int | None = None
+    end: int | None = None
+    parents: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes appends."""
+        return self.sealed_epoch is None
+
+    def lived_in(self, epoch: int) -> bool:
+        """Whether it was active in an epoch of its topic."""
+        return self.made_epoch <= epoch and (self.sealed_epoch is None or epoch < self.sealed_epoch)
+
+
+def related(partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:
+    """The same partitions with ``parents`` and ``children`` filled in."""
+    made: dict[int, list[PartitionInfo]] = {}
+    sealed: dict[int, list[PartitionInfo]] = {}
+    for one in partitions:
+        made.setdefault(one.made_epoch, []).append(one)
+        if one.sealed_epoch is not None:
+            sealed.setdefault(one.sealed_epoch, []).append(one)
+    return [
+        replace(
+            one,
+            parents=_sharing(one, sealed.get(one.made_epoch, ())),
+            children=() if one.sealed_epoch is None else _sharing(one, made.get(one.sealed_epoch, ())),
+        )
+        for one in partitions
+    ]
+
+
+def check_change(partitions: Sequence[PartitionInfo], seal: Sequence[int], make: Sequence[KeyRange]) -> None:
+    """Raise InvalidChange unless the partitions numbered ``seal`` can give way to new ones with the ranges ``make``.
+
+    They must be active, and the new ranges must cover exactly what they cover, without overlapping (Pravega's rule,
+    reference/pravega.md, section 4.5). ``make`` may be empty when all active partitions are sealed: the topic has ended
+    then.
+    """
+    if not seal:
+        raise InvalidChange("no partition to seal is named")
+    if len(set(seal)) != len(seal):
+        raise InvalidChange("a partition to seal is named twice")
+    for number in seal:
+        if not 0 <= number < len(partitions):
+            raise InvalidChange(f"there is no partition {number}")
+        if not partitions[number].is_active:
+            raise InvalidChange(f"partition {number} is sealed already")
+    if not make:
+        if len(seal) < sum(one.is_active for one in partitions):
+            raise InvalidChange("partitions are sealed without children only when all of them are")
+        return
+    ordered = sorted(make, key=lambda keys: keys.low)
+    for one, after in pairwise(ordered):
+        if one.overlaps(after):
+            raise InvalidChange(f"the ranges {one} and {after} overlap")
+    left, right = _joined(partitions[number].keys for number in seal), _joined(ordered)
+    if left != right:
+        raise InvalidChange(
+            f"the new partitions would cover {_words(right)}, but those that are sealed cover {_words(left)}"
+        )
+
+
+def _joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """What ranges cover together, as few ranges as possible."""
+    joined: list[KeyRange] = []
+    for one in sorted(ranges, key=lambda keys: keys.low):
+        if joined and one.low <= joined[-1].high:
+            joined[-1] = KeyRange(joined[-1].low, max(joined[-1].high, one.high))
+        else:
+            joined.append(one)
+    return joined
+
+
+def _words(ranges: Iterable[KeyRange]) -> str:
+    return " and ".join(map(str, ranges))
+
+
+def _sharing(one: PartitionInfo, others: Iterable[PartitionInfo]) -> tuple[int, ...]:
+    return tuple(other.index for other in others if other.keys.overlaps(one.keys))
+
+
+def _exactly(bound: float) -> int:
+    if not 0 <= bound <= 1:
+        raise InvalidKeyRange(f"{bound!r} is no fraction of 1")
+    numerator, denominator = bound.as_integer_ratio()
+    if denominator > KEY_SPACE:
+        raise InvalidKeyRange(
+            f"{bound!r} is finer than 2**-{KEY_BITS}, the least that ranges of keys are told apart by"
+        )
+    return numerator * (KEY_SPACE // denominator)
+
+
+def _left_aligned(bound: bytes) -> int:
+    if len(bound) > KEY_BITS // 8:
+        raise InvalidKeyRange(f"a bound of {len(bound)} bytes is longer than {KEY_BITS // 8}")
+    return int.from_bytes(bound.ljust(KEY_BITS // 8, b"\0"))
