@@ -180,4 +180,14 @@ def _version_9(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS = (_version_1, _version_2, _version_3, _version_4, _version_5, _version_6, _version_7, _version_8, _version_9)
+MIGRATIONS = (
+    _version_1,
+    _version_2,
+    _version_3,
+    _version_4,
+    _version_5,
+    _version_6,
+    _version_7,
+    _version_8,
+    _version_9,
+)
