@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from bridges.errors import LogError
 from bridges.net.budget import Account, Kind
@@ -152,22 +152,13 @@ class Outbox:
 
     def send(self, parts: Sequence[Buffer | Source]) -> None:
         """Append ``parts`` and send what the socket takes."""
-        run: list[Buffer] = []
-        for part in parts:
-            if isinstance(part, bytes | memoryview | bytearray):
-                run.append(part)
-                continue
-            self._put(run)
-            run = []
-            self._pieces.append(part)
-            self._promised += part.left
-        self._put(run)
-        self._pump()
-
-    def _put(self, parts: list[Buffer]) -> None:
-        for piece in _joined(parts):
+        for piece in joined(parts):
             self._pieces.append(piece)
-            self._queued += len(piece)
+            if isinstance(piece, bytes | memoryview | bytearray):
+                self._queued += len(piece)
+            else:
+                self._promised += piece.left
+        self._pump()
 
     def block(self) -> None:
         """The transport holds bytes (its ``pause_writing``)."""
@@ -318,6 +309,21 @@ class Outbox:
         if self._counted:
             self._account.give(Kind.RESPONSES, self._counted)
             self._counted = 0
+
+
+def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
+    """The same bytes and sources in fewer pieces."""
+    pieces: list[Any] = []
+    run: list[Buffer] = []
+    for part in parts:
+        if isinstance(part, bytes | memoryview | bytearray):
+            run.append(part)
+            continue
+        pieces += _joined(run)
+        run = []
+        pieces.append(part)
+    pieces += _joined(run)
+    return pieces
 
 
 def _joined(parts: list[Buffer]) -> list[Buffer]:

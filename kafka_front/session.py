@@ -19,7 +19,7 @@ from bridges.net.budget import Kind
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
 from kafka_front.framing import FrameError, Framer
-from kafka_front.outbox import CHUNK, Outbox
+from kafka_front.outbox import CHUNK, Outbox, joined
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -105,6 +105,10 @@ class Context:
         Raises RuntimeError when called twice: the client would take the second answer for another request's.
         """
         self.connection.answer(self, response)
+
+    def respond_off_loop(self, response: Message) -> None:
+        """Like :meth:`respond`, for a response of so many elements that writing it would take others' time."""
+        self.connection.answer_off_loop(self, response)
 
     def fail(self, code: int, message: str | None = None) -> None:
         """Answer a DEFERRED request with the API's error response for ``code``."""
@@ -475,12 +479,12 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _prepared(self, ctx: Context, response: Message) -> list[Buffer] | None:
         """The bytes of a response whose writing would take others' time; None for any other."""
-        if self._closing or ctx._done or ctx.key == ApiKey.FETCH or not _is_long(response):
+        if self._closing or ctx._done or not _is_long(response):
             return None
         wire = codec.server_codec(ctx.key, ctx.version)
         try:
-            # In one piece: sending very many small ones takes others' time, too.
-            return await self.server.off_loop(lambda: [b"".join(wire.response(ctx.correlation_id, response))])
+            # In few pieces: sending very many small ones takes others' time, too.
+            return await self.server.off_loop(lambda: joined(wire.response(ctx.correlation_id, response)))
         except WireError:
             return None  # written again where everything else is told of that
 
@@ -534,6 +538,14 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"request failed with {code}", client_id=ctx.client_id, api=APIS[ctx.key].name)
         else:
             self.answer(ctx, response)
+
+    def answer_off_loop(self, ctx: Context, response: Message) -> None:
+        """See :meth:`Context.respond_off_loop`."""
+
+        async def given() -> Message | Outcome:
+            return response
+
+        self.server.spawn(self._await(ctx, given()))
 
     def answer(self, ctx: Context, response: Message | Outcome, prepared: list[Buffer] | None = None) -> None:
         """See :meth:`Context.respond`; ``prepared`` are the response's bytes, if they are there already."""

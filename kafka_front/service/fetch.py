@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bridges.errors import BatchInvalid, LogError
@@ -20,10 +21,11 @@ from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.partition_log import PartitionLog
 from bridges.net.budget import Kind
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
-from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError
+from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, Key, SessionError, asked_for
 from kafka_front.service.list_offsets import epoch_error
 from kafka_front.service.log_errors import code_of
 from kafka_front.service.stretch import Stretch
+from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -45,6 +47,9 @@ _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
 _ENTRY_BYTES = 100
 """More than a backend counts for a batch besides its payload."""
+
+_AT_ONCE = 1_000
+"""Partitions of one request that are worked on in one turn of the loop; with more it takes several."""
 
 
 class _Slot:
@@ -94,6 +99,8 @@ class _Operation:
         "_session",
         "_slots",
         "_timer",
+        "_told",
+        "_topics",
         "_unopened",
         "_waited",
         "response",
@@ -123,6 +130,9 @@ class _Operation:
         self._granted = 0
         self._held = 0
         self._read_up_to = 0
+        # What the answer tells so far, and of how many partitions.
+        self._topics: dict[str | bytes, _TopicData] = {}
+        self._told = 0
         self.response: FetchResponse | None = None
 
     # --- before reading -----------------------------------------------------------------------------------------
@@ -130,9 +140,21 @@ class _Operation:
     def start(self) -> FetchResponse | Outcome:
         """Begin; returns the response if it is known at once."""
         for slot in self._slots:
-            self._owner.resolve(slot)
-            if slot.log is not None and not slot.log.is_open:
-                self._unopened += 1
+            self._find(slot)
+        return self._begin()
+
+    async def start_in_turns(self) -> FetchResponse | Outcome:
+        """The same for very many partitions."""
+        async for slot in in_turns(self._slots):
+            self._find(slot)
+        return self._begin()
+
+    def _find(self, slot: _Slot) -> None:
+        self._owner.resolve(slot)
+        if slot.log is not None and not slot.log.is_open:
+            self._unopened += 1
+
+    def _begin(self) -> FetchResponse | Outcome:
         if self._unopened:
             for slot in self._slots:
                 if slot.log is not None and not slot.log.is_open:
@@ -240,7 +262,11 @@ class _Operation:
     def _read(self) -> None:
         """Read partition after partition until one has to wait for the backend, or all are done."""
         slots = self._slots
+        turn_ends = self._position + _AT_ONCE
         while self._position < len(slots):
+            if self._position >= turn_ends:
+                self._go_on_later(self._read)
+                return
             slot = slots[self._position]
             log = slot.log
             if log is not None and (code := self._owner.position_error(slot.asked, log)) is not None:
@@ -374,15 +400,21 @@ class _Operation:
                 self._locate(slot, log, end, wanted - size, parts)
         self._served.append(slot.key)
 
+    def _go_on_later(self, step: Callable[[], None]) -> None:
+        """Take ``step`` in the next turn of the loop, unless the connection ends before."""
+        self._ctx.connection.on_close(self.cancel)
+        self._owner.loop.call_soon(self._unless_cancelled, step)
+
+    def _unless_cancelled(self, step: Callable[[], None]) -> None:
+        if not self._finished:
+            self._guarded(step)
+
     def _finish(self) -> None:
-        self._finished = True
-        self._ctx.connection.forget_on_close(self.cancel)
-        self._release()  # the connection counts what it cannot send
+        """Tell of partition after partition, so many in a turn of the loop, and answer."""
         session = self._session
-        response = FetchResponse(session_id=session.id if session is not None else 0)
         incremental = session is not None and self._request.session_epoch > 0
-        topics: dict[str | bytes, _TopicData] = {}
-        for slot in self._slots:
+        topics = self._topics
+        for slot in islice(self._slots, self._told, self._told + _AT_ONCE):
             if slot.data.error_code:
                 self._owner.count_error(ErrorCode(slot.data.error_code).name)
             told = slot.asked.news(slot.data) if session is not None else True
@@ -392,12 +424,22 @@ class _Operation:
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = _TopicData(topic=slot.asked.topic, topic_id=slot.asked.topic_id)
-                response.responses.append(topic)
             topic.partitions.append(slot.data)
+        self._told += _AT_ONCE
+        if self._told < len(self._slots):
+            self._go_on_later(self._finish)
+            return
+        self._finished = True
+        self._ctx.connection.forget_on_close(self.cancel)
+        self._release()  # the connection counts what it cannot send
         if session is not None:
             session.served(self._served)
+        session_id = session.id if session is not None else 0
+        response = FetchResponse(session_id=session_id, responses=list(topics.values()))
         if self._running:
             self.response = response
+        elif len(self._slots) > _AT_ONCE:
+            self._ctx.respond_off_loop(response)
         else:
             self._ctx.respond(response)
 
@@ -418,14 +460,43 @@ class Fetch:
         self.max_bytes = service.fetch_max_bytes
         self.max_wait_ms = service.fetch_max_wait_ms
 
-    def handle(self, ctx: Context, request: FetchRequest) -> FetchResponse | Outcome:
+    def handle(
+        self, ctx: Context, request: FetchRequest
+    ) -> FetchResponse | Outcome | Coroutine[Any, Any, FetchResponse | Outcome]:
         uses_ids = ctx.version >= _IDS_SINCE
+        if sum(len(topic.partitions) for topic in request.topics) > _AT_ONCE:
+            return self._read_in_turns(ctx, request, uses_ids)
         try:
             session, partitions = self._sessions.resolve(request, uses_ids, self.loop.time())
         except SessionError as error:
             return FetchResponse(error_code=int(error.code))
+        if len(partitions) > _AT_ONCE:
+            return self._start_in_turns(ctx, request, session, partitions)
         slots = [_Slot(key, asked) for key, asked in partitions.items()]
         return _Operation(self, ctx, request, session, slots).start()
+
+    async def _read_in_turns(self, ctx: Context, request: FetchRequest, uses_ids: bool) -> FetchResponse | Outcome:
+        asked: dict[Key, FetchedPartition] = {}
+        async for topic in in_turns(request.topics):
+            async for part in in_turns(topic.partitions):
+                key, partition = asked_for(topic, part, uses_ids)
+                asked[key] = partition
+        try:
+            session, partitions = self._sessions.resolve(request, uses_ids, self.loop.time(), asked)
+        except SessionError as error:
+            return FetchResponse(error_code=int(error.code))
+        return await self._start_in_turns(ctx, request, session, partitions)
+
+    async def _start_in_turns(
+        self,
+        ctx: Context,
+        request: FetchRequest,
+        session: FetchSession | None,
+        partitions: dict[Key, FetchedPartition],
+    ) -> FetchResponse | Outcome:
+        # A list, because the session may be asked again meanwhile, by somebody else who knows its number.
+        slots = [_Slot(key, asked) async for key, asked in in_turns(list(partitions.items()))]
+        return await _Operation(self, ctx, request, session, slots).start_in_turns()
 
     def resolve(self, slot: _Slot) -> None:
         """Find the slot's log, or say why there is none."""

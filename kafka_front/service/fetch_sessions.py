@@ -122,9 +122,14 @@ class FetchSessions:
         return len(self._sessions)
 
     def resolve(
-        self, request: FetchRequest, uses_ids: bool, now: float
+        self,
+        request: FetchRequest,
+        uses_ids: bool,
+        now: float,
+        asked: dict[Key, FetchedPartition] | None = None,
     ) -> tuple[FetchSession | None, dict[Key, FetchedPartition]]:
-        """The session (None: the request stands alone) and the partitions to serve.
+        """The session (None: the request stands alone) and the partitions to serve. ``asked``: those the request
+        names, where somebody has gathered them already.
 
         Raises SessionError.
         """
@@ -132,7 +137,7 @@ class FetchSessions:
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id:
                 self._drop(session_id)
-            partitions = _asked(request, uses_ids)
+            partitions = _asked(request, uses_ids) if asked is None else asked
             if epoch == FINAL_EPOCH or not partitions or not self._make_room(now, len(partitions)):
                 return None, partitions
             session = FetchSession(self._new_id(), uses_ids, partitions, now)
@@ -148,6 +153,9 @@ class FetchSessions:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         found.last_used = now
         self._sessions.move_to_end(session_id)
+        if asked is not None and len(asked) > self._most_of_one:
+            self._drop(session_id)
+            raise SessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         before = len(found.partitions)
         _update(found, request)
         self._partitions += len(found.partitions) - before
@@ -185,12 +193,16 @@ class FetchSessions:
                 return candidate
 
 
+def asked_for(
+    topic: FetchRequest.FetchTopic, part: FetchRequest.FetchPartition, uses_ids: bool
+) -> tuple[Key, FetchedPartition]:
+    """One partition that a request names."""
+    key = _key(topic.topic, topic.topic_id, part.partition, uses_ids)
+    return key, FetchedPartition(topic.topic, topic.topic_id, part)
+
+
 def _asked(request: FetchRequest, uses_ids: bool) -> dict[Key, FetchedPartition]:
-    return {
-        _key(topic.topic, topic.topic_id, part.partition, uses_ids): FetchedPartition(topic.topic, topic.topic_id, part)
-        for topic in request.topics
-        for part in topic.partitions
-    }
+    return dict(asked_for(topic, part, uses_ids) for topic in request.topics for part in topic.partitions)
 
 
 def _update(session: FetchSession, request: FetchRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from bridges.log.partition_log import Batch, PartitionLog
 from bridges.net.budget import MemoryBudget
 from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import DEFERRED
+from kafka_front.service import fetch
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
@@ -64,17 +66,23 @@ class Lab:
         self.fetch = Fetch(self.service)
         return log
 
-    def ask(self, request: FetchRequest, version: int = 11) -> Any:
+    def ask(self, request: FetchRequest, version: int = 11, on_close: Any = lambda _: None) -> Any:
         def crashed() -> None:
             self.crashes += 1
 
         connection = SimpleNamespace(
-            on_close=lambda _: None,
+            on_close=on_close,
             forget_on_close=lambda _: None,
             account=self.budget.account(lambda: None),
             read_ahead=1 << 20,
         )
-        ctx: Any = SimpleNamespace(version=version, connection=connection, respond=self.answers.append, crashed=crashed)
+        ctx: Any = SimpleNamespace(
+            version=version,
+            connection=connection,
+            respond=self.answers.append,
+            respond_off_loop=self.answers.append,
+            crashed=crashed,
+        )
         return self.fetch.handle(ctx, request)
 
     def fill(self, batches: int) -> None:
@@ -296,3 +304,54 @@ async def test_a_bad_batch_of_another_protocol_is_an_error_at_its_place(lab: Lab
     while not lab.answers:
         await asyncio.sleep(0)
     assert errors(lab.answers[0]) == {"t": int(ErrorCode.INVALID_RECORD)}
+
+
+@pytest.mark.parametrize("kind", ["alone", "of a session"])
+async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Steps between two turns of the loop are counted, not timed: none looks at more partitions than a turn may."""
+    most, many = 10, 100
+    monkeypatch.setattr(fetch, "_AT_ONCE", most)
+    queued: deque[tuple[Any, tuple[Any, ...]]] = deque()
+    lab.loop.call_soon = lambda call, *args: queued.append((call, args))  # type: ignore[attr-defined]
+    looked_at = [0]
+    refuse = fetch._Slot.refuse
+
+    def counted(self: Any, code: ErrorCode) -> None:
+        looked_at[0] += 1
+        refuse(self, code)
+
+    monkeypatch.setattr(fetch._Slot, "refuse", counted)
+    lab.fill(1)
+    asked = request(("t", 0), *((f"gone-{number}", 0) for number in range(many)))
+    asked.session_epoch = {"alone": -1, "of a session": 0}[kind]
+    handled = lab.ask(asked)
+    assert asyncio.iscoroutine(handled)
+    assert await handled is DEFERRED
+    steps = 0
+    while queued:
+        call, args = queued.popleft()
+        call(*args)
+        steps += 1
+    assert looked_at[0] == many
+    assert steps >= 2 * (many // most - 1), "reading and telling take so many turns"
+    (answer,) = lab.answers
+    assert len(answer.responses) == many + 1
+    assert answer.responses[0].partitions[0].records
+    assert (answer.session_id != 0) == (kind == "of a session")
+
+
+async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_AT_ONCE", 10)
+    queued: deque[tuple[Any, tuple[Any, ...]]] = deque()
+    lab.loop.call_soon = lambda call, *args: queued.append((call, args))  # type: ignore[attr-defined]
+    ended: list[Any] = []
+    lab.fill(1)
+    handled = lab.ask(request(("t", 0), *((f"gone-{number}", 0) for number in range(50))), on_close=ended.append)
+    assert await handled is DEFERRED
+    call, args = queued.popleft()
+    ended[-1]()
+    call(*args)
+    assert not queued
+    assert not lab.answers
