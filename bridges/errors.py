@@ -17,6 +17,22 @@ class ProducerFenced(LogError):
     """A producer with a newer epoch has taken this producer's identity."""
 
 
+class EventNumberConflict(LogError):
+    """An append depends on its writer's last event number, and that is another one: ``last`` (-1: none)."""
+
+    def __init__(self, message: str, last: int) -> None:
+        super().__init__(message)
+        self.last = last
+
+
+class AppendConditionFailed(LogError):
+    """An append depends on where the log ends, and that is elsewhere: at ``end_offset``."""
+
+    def __init__(self, message: str, end_offset: int) -> None:
+        super().__init__(message)
+        self.end_offset = end_offset
+
+
 class OffsetOutOfRange(LogError):
     """The offset is below the log start or above the high watermark."""
 

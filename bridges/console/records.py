@@ -20,7 +20,7 @@ from bridges.console.rendering import Wanted, rendered
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import BatchBuilder, set_log_append_time
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 if TYPE_CHECKING:
@@ -287,9 +287,9 @@ class _Writer:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         count, size = len(batch), len(payload)
 
-        def stored(base_offset: int, error: LogError | None) -> None:
+        def stored(appended: Appended, error: LogError | None) -> None:
             if error is None:
-                self._account(partition, base_offset, count, size)
+                self._account(partition, appended.base, count, size)
             if not future.done():
                 if error is None:
                     future.set_result(None)

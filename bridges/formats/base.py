@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import Stamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 
 FORMAT_MASK = 0x0F
@@ -33,7 +33,7 @@ class BatchInfo(NamedTuple):
 
     max_timestamp: int
     epoch: int
-    producer: ProducerStamp | None
+    producer: Stamp | None
 
 
 class Builder(Protocol):

@@ -1,21 +1,101 @@
-"""What a batch's header says of who wrote it."""
+"""What a batch says of who wrote it: a key of the ledger, and the numbers that tell repetitions.
+
+Every kind of writer has a stamp of its own (bridges/log/ledger_rules.py decides by them). A stored format's
+``describe`` gives the stamp of a stored batch, so that the ledger can be rebuilt from the log.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from hashlib import blake2b
+from typing import ClassVar, NamedTuple, Protocol
 
 SEQUENCES = 1 << 31
-"""Sequence numbers wrap from 2^31 - 1 to 0."""
+"""Kafka's sequence numbers wrap from 2^31 - 1 to 0."""
+
+_ID = struct.Struct(">q")
+_KEY_BYTES = 64
+"""Longer names of producers are known by their digests: how long a name is, is for clients to choose."""
 
 
-class ProducerStamp(NamedTuple):
-    """What a batch says of its producer: id, epoch, sequence number of its first record, number of records."""
+class LedgerKind(IntEnum):
+    """Kinds of writers, stored in snapshots; never renumber. A front's own kinds begin at 128."""
 
+    KAFKA = 1
+    EVENT_NUMBER = 2
+    SEQ_NO = 3
+
+
+class Stamp(Protocol):
+    """What a batch says of its writer: the ledger knows that by ``kind`` and ``key`` (at most 64 bytes)."""
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+
+class _Producer(NamedTuple):
     producer_id: int
     epoch: int
     base_sequence: int
     record_count: int
 
+
+class ProducerStamp(_Producer):
+    """Kafka: producer id, epoch, sequence number of the first record, number of records."""
+
+    __slots__ = ()
+    kind: ClassVar[int] = LedgerKind.KAFKA
+
+    @property
+    def key(self) -> bytes:
+        return _ID.pack(self[0])
+
     @property
     def last_sequence(self) -> int:
         return (self.base_sequence + self.record_count - 1) % SEQUENCES
+
+
+class _Event(NamedTuple):
+    writer_id: bytes
+    number: int
+    events: int = 1
+    expected: int | None = None
+
+
+class EventStamp(_Event):
+    """Pravega: a writer's id (16 bytes), the number of the last of ``events`` events, and, if the append depends on it,
+    what must be the writer's last number now (-1: none)."""
+
+    __slots__ = ()
+    kind: ClassVar[int] = LedgerKind.EVENT_NUMBER
+
+    @property
+    def key(self) -> bytes:
+        return self.writer_id
+
+
+class _SeqNos(NamedTuple):
+    producer_id: bytes
+    seq_nos: Sequence[int]
+
+
+class SeqNoStamp(_SeqNos):
+    """YDB: producer id (or message group), the sequence number of each record, strictly ascending.
+
+    A ``range`` says as much as a list where there are no gaps.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[int] = LedgerKind.SEQ_NO
+
+    @property
+    def key(self) -> bytes:
+        name = self.producer_id
+        if len(name) <= _KEY_BYTES and not name.startswith(b"\0"):
+            return name
+        return b"\0" + blake2b(name, digest_size=32).digest()

@@ -11,10 +11,20 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchTooLarge, LogDeleted, LogError, LogUnavailable, PartitionSealed, StorageFull
+from bridges.errors import (
+    AppendConditionFailed,
+    BatchInvalid,
+    BatchTooLarge,
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    PartitionSealed,
+    StorageFull,
+)
 from bridges.formats import format_of
 from bridges.formats.records import StoredBatch
-from bridges.log.interfaces import Phase
+from bridges.log.interfaces import NOT_APPENDED, Appended, Phase
+from bridges.log.ledger_rules import Skip
 from bridges.log.streams import unwrapped
 from bridges.log.upkeep import rebuild_cost
 from sbp_back.errors import NoSpace, SbpError
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bridges.log.interfaces import AppendDone, Batch, Owner
+    from bridges.log.ledger import Durable
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Writer
     from bridges.log.upkeep import Upkeep
@@ -62,11 +73,12 @@ class AppendPath:
         self._writer: Writer | None = None
         # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
         self._on_stored: Callable[[SbpError | None], None] = _ignore
-        # (base, batch, done, time of the append in ms) of appends handed to the backend, in offset order.
-        self._pending: deque[tuple[int, Batch, AppendDone, int]] = deque()
+        # (base, batch, done, time of the append in ms, row of the ledger it replaced) of appends that are with the
+        # backend, in offset order.
+        self._pending: deque[tuple[int, Batch, AppendDone, int, bytes | None]] = deque()
         # Whom to answer when the backend has said of a batch before theirs that none from there on is stored.
         self._refused: deque[list[AppendDone]] = deque()
-        # Producers that repeated a batch which is still in flight, by its base offset.
+        # Writers that repeated a batch which is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
         # Appends that wait for the log to be open; their bytes are counted where the requests are.
         self._queued: deque[tuple[Batch, AppendDone]] = deque()
@@ -76,9 +88,13 @@ class AppendPath:
         """Whether appends wait for the log to be open."""
         return bool(self._queued)
 
-    def producers_in_flight(self) -> set[int]:
-        """Ids of producers with batches that are not durable yet."""
-        return {batch.producer.producer_id for _, batch, _, _ in self._pending if batch.producer is not None}
+    def durable_rows(self) -> Durable:
+        """What the ledger knew of writers with batches in flight before these."""
+        rows: dict[tuple[int, bytes], bytes | None] = {}
+        for _, batch, _, _, replaced in self._pending:
+            if batch.producer is not None:
+                rows.setdefault((batch.producer.kind, batch.producer.key), replaced)
+        return rows
 
     @property
     def in_flight(self) -> int:
@@ -127,20 +143,21 @@ class AppendPath:
         """Answer those who wait for the log to be open with ``error``."""
         queued, self._queued = self._queued, deque()
         for _, done in queued:
-            self._barrier.call("append answer", done, -1, error)
+            self._barrier.call("append answer", done, NOT_APPENDED, error)
 
     def append(self, batch: Batch, done: AppendDone) -> None:
         """Append one batch; ``done`` is called when it is durable.
 
-        Errors given to ``done``: OutOfOrderSequence, ProducerFenced, StorageFull, LogUnavailable, LogDeleted,
-        BatchTooLarge, BatchInvalid, PartitionSealed. A batch that repeats one of its producer's last five is not stored
-        again and gets the original base offset, also when the partition is sealed.
+        Errors given to ``done``: StorageFull, LogUnavailable, LogDeleted, PartitionSealed, BatchTooLarge, BatchInvalid,
+        those of the writer's rule (OutOfOrderSequence, ProducerFenced, EventNumberConflict), and AppendConditionFailed.
+        What the ledger knows is not stored again, and answered when it is durable, also when the partition is sealed,
+        and whatever the batch's guard says.
         """
         log = self._log
         writer = self._writer
         if writer is None or log.phase is not Phase.OPEN:
             if log.phase is Phase.DELETED:
-                done(-1, LogDeleted(f"{log.topic}-{log.partition} was deleted"))
+                done(NOT_APPENDED, LogDeleted(f"{log.topic}-{log.partition} was deleted"))
                 return
             self._queued.append((batch, done))
             log.ensure_opening()
@@ -151,41 +168,69 @@ class AppendPath:
         log = self._log
         stamp = batch.producer
         if stamp is not None:
+            ledger = log.state.ledger
+            table = ledger.tables.get(stamp.kind) or ledger.table(stamp.kind)
+            key = stamp.key
             try:
-                original = log.state.ledger.check(stamp)
+                known = table.check(key, stamp)
             except LogError as error:
-                done(-1, error)
+                done(NOT_APPENDED, error)
                 return
-            if original is not None:
-                if original < log.high_watermark:
-                    done(original, None)
+            if known is not None:
+                if isinstance(known, Skip):
+                    self._hand_over_rest(writer, batch, known.records, done)
+                elif known.base_offset < log.high_watermark:
+                    done(Appended(*known, duplicate=True), None)
                 else:
-                    self._duplicates.setdefault(original, []).append(done)
+                    self._duplicates.setdefault(known.base_offset, []).append(done)
                 return
         if log.successors is not None:
-            done(-1, PartitionSealed(f"{log.topic}-{log.partition}", log.successors))
+            done(NOT_APPENDED, PartitionSealed(f"{log.topic}-{log.partition}", log.successors))
             return
         base = writer.next_offset
+        guard = batch.guard
+        if guard is not None and guard.end_offset != base:
+            message = f"{log.topic}-{log.partition} ends at {base}, not at {guard.end_offset}"
+            done(NOT_APPENDED, AppendConditionFailed(message, base))
+            return
         now = time.time_ns() // 1_000_000
         try:
             format_of(batch.flags).stamp(batch.payload, base, log.epoch)
             given = writer.append(batch.payload, batch.count, batch.flags, now, self._on_stored)
         except SbpError as error:
-            done(-1, BatchTooLarge(str(error)))
+            done(NOT_APPENDED, BatchTooLarge(str(error)))
             return
         except LogError as error:
-            done(-1, error)
+            done(NOT_APPENDED, error)
             return
         except Exception as error:  # noqa: BLE001 - logged, counted and answered; no offset is used up
             self._barrier.caught("append", error, topic=log.topic, partition=log.partition)
-            done(-1, LogError(f"appending to {log.topic}-{log.partition} failed unexpectedly"))
+            done(NOT_APPENDED, LogError(f"appending to {log.topic}-{log.partition} failed unexpectedly"))
             return
-        if stamp is not None:
-            log.state.ledger.record(stamp, base, now)
-        self._pending.append((base, batch, done, now))
+        replaced = None if stamp is None else table.record(key, stamp, base, now)
+        self._pending.append((base, batch, done, now, replaced))
         if given != base:
             self._owner.let_go(writer)
             log.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
+
+    def _hand_over_rest(self, writer: Writer, batch: Batch, skipped: int, done: AppendDone) -> None:
+        """Append a batch without its first records, which its writer has written before."""
+
+        def answer(appended: Appended, error: LogError | None) -> None:
+            done(appended if error is not None else appended._replace(skipped=skipped), error)
+
+        try:
+            if batch.rest is None:
+                raise BatchInvalid(f"the first {skipped} records are in the log already, and cannot be left out")
+            rest = batch.rest(skipped)
+        except LogError as error:
+            done(NOT_APPENDED, error)
+            return
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered; no offset is used up
+            self._barrier.caught("append", error, topic=self._log.topic, partition=self._log.partition)
+            done(NOT_APPENDED, LogError("a batch could not be cut"))
+            return
+        self._hand_over(writer, rest, answer)
 
     def _stored(self, writer: Writer, error: SbpError | None) -> None:
         """The backend's answer for the oldest batch in flight."""
@@ -193,14 +238,14 @@ class AppendPath:
         if writer is not self.taken:
             return  # its fate was settled when the log failed
         if self._refused:
-            self._answer(self._refused.popleft(), -1, self._refusal(error))
+            self._answer(self._refused.popleft(), NOT_APPENDED, self._refusal(error))
             return
         if not self._pending:
             return
         if error is not None:
             self._append_failed(writer, error)
             return
-        base, batch, done, appended_ms = self._pending.popleft()
+        base, batch, done, appended_ms, _ = self._pending.popleft()
         end = base + batch.count
         payload = batch.payload
         size = len(payload)
@@ -216,11 +261,11 @@ class AppendPath:
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
             log.tail.clear()  # it must have no gap
         try:
-            done(base, None)
+            done(Appended(base, end), None)
         except Exception as failure:  # noqa: BLE001 - logged and counted
             self._barrier.caught("append answer", failure, topic=log.topic, partition=log.partition)
         if self._duplicates:
-            self._answer(self._duplicates.pop(base, ()), base, None)
+            self._answer(self._duplicates.pop(base, ()), Appended(base, end, duplicate=True), None)
         upkeep = self._upkeep
         upkeep.since_snapshot += rebuild_cost(size)
         if upkeep.since_snapshot >= upkeep.snapshot_at:
@@ -228,10 +273,10 @@ class AppendPath:
         if self._waiters.waiting:
             self._waiters.moved()
 
-    def _answer(self, waiting: Iterable[AppendDone], base: int, error: LogError | None) -> None:
+    def _answer(self, waiting: Iterable[AppendDone], appended: Appended, error: LogError | None) -> None:
         log = self._log
         for done in waiting:
-            self._barrier.call("append answer", done, base, error, topic=log.topic, partition=log.partition)
+            self._barrier.call("append answer", done, appended, error, topic=log.topic, partition=log.partition)
 
     def _refusal(self, error: SbpError | None) -> LogError:
         if isinstance(error, NoSpace):
@@ -246,12 +291,12 @@ class AppendPath:
         # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
         # latest first, and at once, for whoever is answered may append more, at the same offsets. The log stays open.
         pending, self._pending = self._pending, deque()
-        for base, batch, _, _ in reversed(pending):
+        for _, batch, _, _, replaced in reversed(pending):
             if batch.producer is not None:
-                log.state.ledger.forget(batch.producer, base)
+                log.state.ledger.take_back(batch.producer, replaced)
         self._waiters.moved()  # a seal may wait until nothing is in flight
-        self._refused.extend([done, *self._duplicates.pop(base, ())] for base, _, done, _ in pending)
-        self._answer(self._refused.popleft(), -1, self._refusal(error))
+        self._refused.extend([done, *self._duplicates.pop(base, ())] for base, _, done, _, _ in pending)
+        self._answer(self._refused.popleft(), NOT_APPENDED, self._refusal(error))
 
     def overtaken(self, entries: list[Entry]) -> None:
         """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.
@@ -263,18 +308,19 @@ class AppendPath:
             return
         moved = entries[-1].end_offset - log.high_watermark
         ledger = log.state.ledger
-        for base, batch, _, _ in reversed(self._pending):
+        for _, batch, _, _, replaced in reversed(self._pending):
             if batch.producer is not None:
-                ledger.forget(batch.producer, base)
+                ledger.take_back(batch.producer, replaced)
         for entry in unwrapped(entries):
             log.state.observe(entry.base_offset, entry.payload, entry.flags, entry.timestamp)
         now = time.time_ns() // 1_000_000
-        pending = [(base + moved, batch, done, appended) for base, batch, done, appended in self._pending]
-        for base, batch, _, _ in pending:
+        pending = self._pending
+        self._pending = deque()
+        for base, batch, done, appended, _ in pending:
+            base += moved
             format_of(batch.flags).stamp(batch.payload, base, log.epoch)
-            if batch.producer is not None:
-                ledger.record(batch.producer, base, now)
-        self._pending = deque(pending)
+            replaced = None if batch.producer is None else ledger.record(batch.producer, base, now)
+            self._pending.append((base, batch, done, appended, replaced))
         self._duplicates = {base + moved: waiting for base, waiting in self._duplicates.items()}
         log.tail.clear()
         log.high_watermark += moved
@@ -286,8 +332,8 @@ class AppendPath:
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
         refused, self._refused = self._refused, deque()
-        for waiting in (*refused, [done for _, _, done, _ in pending], *duplicates.values()):
-            self._answer(waiting, -1, error)
+        for waiting in (*refused, [done for _, _, done, _, _ in pending], *duplicates.values()):
+            self._answer(waiting, NOT_APPENDED, error)
 
 
 def _ignore(error: SbpError | None) -> None:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridges.errors import LogError
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import Stamp
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.partition_state import PartitionState
 from bridges.log.skips import Span
@@ -20,20 +20,52 @@ if TYPE_CHECKING:
     from bridges.log.streams import Streams, Writer
     from bridges.log.time_search import TimeSearch
 
-AppendDone = Callable[[int, LogError | None], None]
-"""Called with (base offset, None) or (-1, error), exactly once."""
+
+class Appended(NamedTuple):
+    """What became of an append: its records lie from offset ``base`` to ``end``.
+
+    ``skipped`` records in front of these were in the log already. ``duplicate``: all of it was; where only a writer's
+    last number is remembered, ``base`` and ``end`` are of the batch that carried it.
+    """
+
+    base: int
+    end: int
+    skipped: int = 0
+    duplicate: bool = False
+
+
+NOT_APPENDED = Appended(-1, -1)
+
+AppendDone = Callable[[Appended, LogError | None], None]
+"""Called with (what became of it, None) or (NOT_APPENDED, error), exactly once."""
 ReadDone = Callable[[list[StoredBatch], LogError | None], None]
+
+
+class Guard(NamedTuple):
+    """On what an append depends, decided as one step with it: the log must end at ``end_offset``, batches in flight
+    included.
+
+    Only a backend that fences makes sure of it: in the document's dialect another writer may come between.
+    """
+
+    end_offset: int
 
 
 @dataclass(slots=True)
 class Batch:
-    """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none."""
+    """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none.
+
+    ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
+    LogError.
+    """
 
     payload: Buffer
     count: int
     flags: int
     max_timestamp: int = -1
-    producer: ProducerStamp | None = None
+    producer: Stamp | None = None
+    guard: Guard | None = None
+    rest: Callable[[int], Batch] | None = None
 
 
 @dataclass(slots=True)

@@ -1,278 +1,188 @@
-"""Producer deduplication of one partition: who wrote what last (design, section 4).
+"""Deduplication of one partition: who wrote what last, for every kind of writer (design, section 4).
 
-Idempotent producers number their records per partition. The ledger keeps the last five batches of each producer, so a
-retried batch is recognised and answered with its original offset, and a gap is refused (reference/kafka.md, rules
-29-33; KIP-98, KIP-360). It is pure state: the partition log feeds it in append order, at run time and when rebuilding.
+The one place where repetitions are found, whatever protocol they come through. What is remembered of a kind's writers,
+and what that means for their next batch, is its rule's (bridges/log/ledger_rules.py). It is pure state: the partition
+log feeds it in append order, at run time and when rebuilding.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bridges.errors import OutOfOrderSequence, ProducerFenced
-from bridges.formats.producer import SEQUENCES as _SEQUENCES
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import LedgerKind
+from bridges.log.ledger_rules import RULES, Last, Rule
+from bridges.log.ledger_table import ENTRY, LAST_MS, SLICE, LedgerTable, TableCapture
 from sbp_back.errors import DecodeError
 
-BATCHES_KEPT = 5
-"""Batches remembered of each producer; a producer may have that many in flight."""
-SLICE = 1000
-"""Producers handled in one turn of the event loop by whatever looks at many: how many there are is for clients to
-choose."""
+if TYPE_CHECKING:
+    from bridges.formats.producer import Stamp
 
-# What is known of a producer is one row of bytes, in memory as in snapshots: 170 to 320 bytes of memory a producer with
-# its place in the table (objects took 1,030), and a snapshot only strings rows together.
-_HEAD = struct.Struct(">qhqB")
-"""Producer id, epoch, wall clock (ms) of its last append, number of batches, which follow, oldest first."""
-_BATCH = struct.Struct(">iiq")
-"""First and last sequence number, base offset."""
-_FIRST = struct.Struct(">qhqBiiq")
-_HEAD_SIZE = _HEAD.size
-_WITHOUT_OLDEST = _HEAD.size + _BATCH.size
-_LAST_SEQUENCE = struct.Struct(">i")
-_LAST_SEQUENCE_BACK = 12
-"""Bytes from there to the end of a row."""
-_LAST_MS = struct.Struct(">q")
-_LAST_MS_AT = 10
-_COUNT_AT = 18
+__all__ = ["SLICE", "Durable", "KindLimits", "Ledger", "LedgerCapture", "LedgerOptions"]
+
+Durable = Mapping[tuple[int, bytes], bytes | None]
+"""Of each (kind, key) with batches in flight the row as it was before them."""
+
+_SECTION = struct.Struct(">BI")
+"""Kind of the writers that follow, and their bytes."""
+_FORMER_HEAD = struct.Struct(">qhqB")
+"""How rows began in version 2 of the stored form, which knew only Kafka's: producer id, epoch, wall clock, batches."""
+_FORMER_BATCH = 16
 _STALE = 0x80
-"""In the number of batches: this producer may have written others since, of which nothing is known any more."""
 
 
-class WrittenBatch(NamedTuple):
-    """A batch the ledger remembers."""
+@dataclass(frozen=True, slots=True)
+class KindLimits:
+    """How many writers of a kind are remembered on a partition, and how long after their last append."""
 
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
+    writers: int = 100_000
+    idle_ms: int = 86_400_000
 
 
-class ProducerState(NamedTuple):
-    """One producer on this partition; ``last_ms`` is the wall clock of its last append."""
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """The kinds of writers there are, and how long they are remembered; without limits of its own a kind has the
+    usual ones."""
 
-    producer_id: int
-    epoch: int
-    last_ms: int
-    batches: list[WrittenBatch]
+    rules: Mapping[int, Rule] = field(default_factory=lambda: RULES)
+    limits: Mapping[int, KindLimits] = field(default_factory=dict)
+
+    def limits_of(self, kind: int) -> KindLimits:
+        return self.limits.get(kind) or KindLimits()
 
 
 class Ledger:
-    """The producers of one partition."""
+    """The writers of one partition, by kind and key."""
 
-    __slots__ = ("_frozen", "_rows", "max_producers")
+    __slots__ = ("_options", "tables")
 
-    def __init__(self, max_producers: int = 100_000) -> None:
-        self.max_producers = max_producers
-        # Insertion order is order of last use, so the longest idle producer is always the first.
-        self._rows: dict[int, bytes] = {}
-        # While a snapshot is read out: everything as it was, unchanged; what was written since is in the other one.
-        self._frozen: dict[int, bytes] | None = None
+    def __init__(self, options: LedgerOptions | None = None) -> None:
+        self._options = options or LedgerOptions()
+        #: The kinds that have written here.
+        self.tables: dict[int, LedgerTable] = {}
 
     def __len__(self) -> int:
-        """Producers known; while a snapshot is read out, some may count twice."""
-        return len(self._rows) + (len(self._frozen) if self._frozen is not None else 0)
+        """Writers known; while a snapshot is read out, some may count twice."""
+        return sum(map(len, self.tables.values()))
 
-    def __contains__(self, producer_id: int) -> bool:
-        return self._find(producer_id) is not None
+    def table(self, kind: int) -> LedgerTable:
+        """The writers of one kind. Raises KeyError for a kind without a rule."""
+        table = self.tables.get(kind)
+        if table is None:
+            table = self.tables[kind] = self._made(kind)
+        return table
 
-    def _find(self, producer_id: int) -> bytes | None:
-        row = self._rows.get(producer_id)
-        if row is None and self._frozen is not None:
-            row = self._frozen.get(producer_id)
-        return row
+    def _made(self, kind: int, rows: dict[bytes, bytes] | None = None) -> LedgerTable:
+        return LedgerTable(self._options.rules[kind], self._options.limits_of(kind).writers, rows)
 
-    def get(self, producer_id: int) -> ProducerState | None:
-        """What is known of a producer."""
-        row = self._find(producer_id)
-        return None if row is None else _state(row)
+    def last(self, kind: int, key: bytes) -> Last | None:
+        """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
+        table = self.tables.get(kind)
+        return None if table is None else table.last(key)
 
-    def producer_ids(self) -> list[int]:
-        """Everybody known, the longest idle first."""
-        if self._frozen is None:
-            return list(self._rows)
-        return [*(one for one in self._frozen if one not in self._rows), *self._rows]
+    def record(self, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
+        """Remember a batch that lies at ``base_offset``; see :meth:`LedgerTable.record`."""
+        if stamp.kind not in self._options.rules:
+            return None  # nobody here can write as one of that kind
+        return self.table(stamp.kind).record(stamp.key, stamp, base_offset, now_ms)
 
-    def check(self, stamp: ProducerStamp) -> int | None:
-        """May this batch be appended next? Returns None if so, or the base offset of the batch it repeats.
+    def take_back(self, stamp: Stamp, replaced: bytes | None) -> None:
+        """Undo :meth:`record`, which gave ``replaced``; the latest one first."""
+        self.table(stamp.kind).take_back(stamp.key, replaced)
 
-        Raises ProducerFenced (an older epoch) or OutOfOrderSequence.
-        """
-        producer_id, stamped, base_sequence, _ = stamp
-        row = self._rows.get(producer_id) or self._find(producer_id)
-        if row is None:
-            return None  # never seen, or expired: any sequence number may start (KIP-360)
-        _, epoch, _, count = _HEAD.unpack_from(row)
-        if stamped != epoch:
-            if stamped < epoch:
-                raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
-            if base_sequence != 0 and not count & _STALE:
-                raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
-            return None
-        if not count:
-            return None
-        expected = (_LAST_SEQUENCE.unpack_from(row, len(row) - _LAST_SEQUENCE_BACK)[0] + 1) % _SEQUENCES
-        if base_sequence == expected:
-            return None
-        last_sequence = stamp.last_sequence
-        for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD.size :]):
-            if first == base_sequence and last == last_sequence:
-                return int(base_offset)
-        if count & _STALE:
-            return None
-        raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
-
-    def record(self, stamp: ProducerStamp, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that was appended at ``base_offset``."""
-        producer_id, epoch, first, records = stamp
-        last = (first + records - 1) % _SEQUENCES
-        rows = self._rows
-        row = rows.pop(producer_id, None)
-        if row is None and self._frozen is not None:
-            row = self._frozen.get(producer_id)
-        count = 0
-        if row is not None:
-            _, known, _, count = _HEAD.unpack_from(row)
-            count = count & ~_STALE if known == epoch else 0
-        if row is None or not count:
-            rows[producer_id] = _FIRST.pack(producer_id, epoch, now_ms, 1, first, last, base_offset)
-        elif count < BATCHES_KEPT:
-            head = _HEAD.pack(producer_id, epoch, now_ms, count + 1)
-            rows[producer_id] = head + row[_HEAD_SIZE:] + _BATCH.pack(first, last, base_offset)
-        else:
-            head = _HEAD.pack(producer_id, epoch, now_ms, count)
-            rows[producer_id] = head + row[_WITHOUT_OLDEST:] + _BATCH.pack(first, last, base_offset)
-        if len(rows) > self.max_producers and self._frozen is None:
-            self.shrink(self.max_producers)
-
-    def shrink(self, producers: int) -> int:
-        """Forget the longest idle producers beyond ``producers``; returns how many. Nothing while a snapshot is read
-        out: that ends with it."""
-        if self._frozen is not None or len(self._rows) <= producers:
-            return 0
-        # Some more than need be: finding the first of a table costs the more the more were taken out in front.
-        surplus = len(self._rows) - producers + (producers >> 7)
-        for producer_id in list(islice(self._rows, surplus)):
-            del self._rows[producer_id]
-        return surplus
-
-    def expire(self, before_ms: int) -> int:
-        """Forget producers idle since ``before_ms``, at most :data:`SLICE` of them; returns how many.
-
-        Looks only at these and one more: the longest idle come first. Nothing expires while a snapshot is read out.
-        """
-        if self._frozen is not None:
-            return 0
-        idle: list[int] = []
-        for producer_id, row in self._rows.items():
-            if len(idle) >= SLICE or _LAST_MS.unpack_from(row, _LAST_MS_AT)[0] >= before_ms:
-                break
-            idle.append(producer_id)
-        for producer_id in idle:
-            del self._rows[producer_id]
-        return len(idle)
-
-    def forget(self, stamp: ProducerStamp, base_offset: int) -> None:
-        """Take back :meth:`record` for a batch that could not be stored; the latest one first."""
-        row = self._find(stamp.producer_id)
-        if row is None or len(row) == _HEAD_SIZE or _BATCH.unpack_from(row, len(row) - _BATCH.size)[2] != base_offset:
-            return
-        self._rows[stamp.producer_id] = _cut(row, _batches(row) - 1)
+    def expire(self, now_ms: int) -> int:
+        """Forget writers that were idle for longer than their kind is remembered, at most :data:`SLICE` of each kind;
+        returns how many."""
+        return sum(table.expire(now_ms - self._options.limits_of(kind).idle_ms) for kind, table in self.tables.items())
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    def capture(self, below: int, in_flight: Collection[int] = ()) -> LedgerCapture:
-        """What was written below offset ``below``, as of now, to be read out while writing goes on.
+    def capture(self, durable: Durable) -> LedgerCapture:
+        """All of it as of now, to be read out while writing goes on. Close it; one at a time."""
+        return LedgerCapture(self.tables, durable)
 
-        Batches at or above it may not be durable yet, so a snapshot must not vouch for them: ``in_flight`` are the
-        producers that have such. Close it; one at a time.
+    def restoring(self, data: bytes | memoryview, *, stale: bool = False, former: bool = False) -> Iterator[None]:
+        """Replace all state by a capture's pieces, :data:`SLICE` writers at each step.
+
+        ``stale``: what was written since is lost, and writers may be further than is known here; the repetitions of
+        Kafka's are recognised, and what is none is taken for their next batch. ``former``: the pieces are of version 2,
+        from before there were kinds. Writers of a kind without a rule are forgotten. Raises DecodeError; then the
+        state is empty.
         """
-        if self._frozen is not None:
-            raise RuntimeError("another snapshot of this ledger is being read out")
-        return LedgerCapture(self, below, in_flight)
-
-    def _freeze(self) -> dict[int, bytes]:
-        self._frozen, self._rows = self._rows, {}
-        return self._frozen
-
-    def _thaw(self) -> None:
-        written, self._rows, self._frozen = self._rows, self._frozen or {}, None
-        for producer_id, row in written.items():
-            self._rows.pop(producer_id, None)  # to its place in the order
-            self._rows[producer_id] = row
-        self.shrink(self.max_producers)
-
-    def restoring(self, data: bytes | memoryview, *, stale: bool = False) -> Iterator[None]:
-        """Replace all state by a capture's pieces, :data:`SLICE` producers at each step.
-
-        ``stale``: what was written since is lost, and producers may be further than is known here. Their repetitions
-        are recognised, and what is none is taken for their next batch. Raises DecodeError; then the state is empty.
-        """
-        self._rows = {}
-        rows: dict[int, bytes] = {}
-        position, end = 0, len(data)
-        while position < end:
-            if end - position < _HEAD.size:
-                raise DecodeError("producer snapshot is cut short")
-            count = data[position + _COUNT_AT] & ~_STALE
-            size = _HEAD.size + count * _BATCH.size
-            if count > BATCHES_KEPT or end - position < size:
-                raise DecodeError("producer snapshot is cut short")
-            row = bytes(data[position : position + size])
-            if stale:
-                row = b"%b%c%b" % (row[:_COUNT_AT], count | _STALE, row[_HEAD_SIZE:])
-            rows[_LAST_MS.unpack_from(row)[0]] = row
-            position += size
-            if len(rows) % SLICE == 0:
+        self.tables = {}
+        found: dict[int, dict[bytes, bytes]] = {}
+        number = 0
+        for kind, key, row in _former_rows(data) if former else _rows(data):
+            rule = self._options.rules.get(kind)
+            if rule is None:
+                continue
+            if not rule.valid(row):
+                raise DecodeError("ledger snapshot has another shape")
+            found.setdefault(kind, {})[key] = rule.stale(row) if stale else row
+            number += 1
+            if number % SLICE == 0:
                 yield
-        self._rows = rows
-        self.shrink(self.max_producers)
+        self.tables = {kind: self._made(kind, rows) for kind, rows in found.items()}
 
 
 class LedgerCapture:
     """A ledger as it was at one instant."""
 
-    __slots__ = ("_as_durable", "_ledger", "_rows")
+    __slots__ = ("_tables",)
 
-    def __init__(self, ledger: Ledger, below: int, in_flight: Collection[int]) -> None:
-        self._ledger: Ledger | None = ledger
-        self._as_durable = {one: _below(row, below) for one in in_flight if (row := ledger._find(one)) is not None}
-        self._rows = iter(ledger._freeze().items())
+    def __init__(self, tables: Mapping[int, LedgerTable], durable: Durable) -> None:
+        by_kind: dict[int, dict[bytes, bytes | None]] = {}
+        for (kind, key), row in durable.items():
+            by_kind.setdefault(kind, {})[key] = row
+        self._tables: dict[int, TableCapture] = {}
+        for kind, table in tables.items():
+            self._tables[kind] = table.capture(by_kind.get(kind, {}))
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, :data:`SLICE` producers at a time."""
-        durable = self._as_durable
-        while rows := list(islice(self._rows, SLICE)):
-            told = [durable.get(producer_id, row) for producer_id, row in rows] if durable else [row for _, row in rows]
-            # A row may have no batch left: its producer's only one could not be stored.
-            yield b"".join([row for row in told if len(row) > _HEAD_SIZE])
+        """All of it, :data:`SLICE` writers at a time, each piece behind its kind and size."""
+        for kind, table in self._tables.items():
+            for piece in table.pieces():
+                if piece:
+                    yield _SECTION.pack(kind, len(piece)) + piece
 
     def close(self) -> None:
         """Let the ledger go on alone. Idempotent."""
-        ledger, self._ledger = self._ledger, None
-        if ledger is not None:
-            ledger._thaw()
+        for table in self._tables.values():
+            table.close()
 
 
-def _state(row: bytes) -> ProducerState:
-    producer_id, epoch, last_ms, _ = _HEAD.unpack_from(row)
-    return ProducerState(producer_id, epoch, last_ms, [*map(WrittenBatch._make, _BATCH.iter_unpack(row[_HEAD.size :]))])
+def _rows(data: bytes | memoryview) -> Iterator[tuple[int, bytes, bytes]]:
+    try:
+        position, end = 0, len(data)
+        while position < end:
+            kind, size = _SECTION.unpack_from(data, position)
+            position += _SECTION.size
+            section_end = position + size
+            while position < section_end:
+                key_size, row_size = ENTRY.unpack_from(data, position)
+                row_at = position + ENTRY.size + key_size
+                key = bytes(data[position + ENTRY.size : row_at])
+                position = row_at + row_size
+                if row_size < LAST_MS.size or position > min(section_end, end):
+                    raise DecodeError("ledger snapshot is cut short")
+                yield kind, key, bytes(data[row_at:position])
+    except struct.error as error:
+        raise DecodeError("ledger snapshot is cut short") from error
 
 
-def _batches(row: bytes) -> int:
-    return (len(row) - _HEAD_SIZE) // _BATCH.size
-
-
-def _cut(row: bytes, count: int) -> bytes:
-    """The row with its first ``count`` batches only."""
-    return (
-        row[:_COUNT_AT] + bytes((count | row[_COUNT_AT] & _STALE,)) + row[_HEAD.size : _HEAD.size + count * _BATCH.size]
-    )
-
-
-def _below(row: bytes, below: int) -> bytes:
-    """The row without batches at or above offset ``below``; nothing if none are left."""
-    count = sum(batch[2] < below for batch in _BATCH.iter_unpack(row[_HEAD.size :]))
-    return _cut(row, count) if count else b""
+def _former_rows(data: bytes | memoryview) -> Iterator[tuple[int, bytes, bytes]]:
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < _FORMER_HEAD.size:
+            raise DecodeError("producer snapshot is cut short")
+        producer = bytes(data[position : position + _FORMER_HEAD.size])
+        batches_at = position + len(producer)
+        position = batches_at + (producer[-1] & ~_STALE) * _FORMER_BATCH
+        if position > end:
+            raise DecodeError("producer snapshot is cut short")
+        batches = [bytes(data[at : at + _FORMER_BATCH]) for at in range(batches_at, position, _FORMER_BATCH)]
+        # Id, epoch, clock, count: now the id is the key, the clock comes first, and the latest batch before others.
+        row = producer[10:18] + producer[8:10] + producer[18:] + b"".join(reversed(batches))
+        yield LedgerKind.KAFKA, producer[:8], row

@@ -16,6 +16,8 @@ import structlog
 from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.producer import LedgerKind
+from bridges.log.ledger import KindLimits, LedgerOptions
 from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
@@ -43,11 +45,25 @@ class LogOptions:
     max_producers_per_partition: int = 20_000
     max_producers: int = 2_000_000
     producer_idle_ms: int = 86_400_000
+    event_writers_per_partition: int = 100_000
+    event_writer_idle_ms: int = 16 * 86_400_000
+    seq_no_producers_per_partition: int = 100_000
+    seq_no_producer_idle_ms: int = 16 * 86_400_000
     open_concurrency: int = 64
     open_attempts: int = 5
     rebuild_read_bytes: int = 1024 * 1024
     retention_openings: int = 100
     inflated_bytes: int = DEFAULT_LIMIT
+
+    def ledger(self) -> LedgerOptions:
+        """How long writers of each kind are remembered."""
+        return LedgerOptions(
+            limits={
+                LedgerKind.KAFKA: KindLimits(self.max_producers_per_partition, self.producer_idle_ms),
+                LedgerKind.EVENT_NUMBER: KindLimits(self.event_writers_per_partition, self.event_writer_idle_ms),
+                LedgerKind.SEQ_NO: KindLimits(self.seq_no_producers_per_partition, self.seq_no_producer_idle_ms),
+            }
+        )
 
 
 SealedAs = Callable[[str, int], tuple[tuple[int, ...], int | None] | None]
@@ -81,6 +97,7 @@ class Logs:
         sealed_as: SealedAs | None = None,
     ) -> None:
         self.options = options or LogOptions()
+        self._ledger = self.options.ledger()
         self.barrier = barrier or Barrier()
         """What callbacks of requests raise, and openings unexpectedly, is logged and counted here."""
         self.skips = skips or Skips()
@@ -339,9 +356,9 @@ class Logs:
         """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
         saved = await self._snapshots.load(log.stream_id)
         if saved is None:
-            return PartitionState(self.options.max_producers_per_partition), -1
+            return PartitionState(self._ledger), -1
         offset, data = saved
-        state = PartitionState(self.options.max_producers_per_partition)
+        state = PartitionState(self._ledger)
         try:
             if offset > writer.next_offset:
                 raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
@@ -353,7 +370,7 @@ class Logs:
             _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
             # Before anything is appended: it must not be found again once the log has grown past its offset.
             await self._snapshots.forget(log.stream_id)
-            return PartitionState(self.options.max_producers_per_partition), -1
+            return PartitionState(self._ledger), -1
         return state, offset
 
     async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
@@ -411,12 +428,11 @@ class Logs:
 
     async def expire_producers(self, now_ms: int) -> int:
         """Forget producers idle for too long; returns how many. Looks only at these, a bounded number in one turn."""
-        before = now_ms - self.options.producer_idle_ms
         expired = known = 0
         for number, log in enumerate(self):
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            while log.is_open and (gone := log.state.ledger.expire(before)):
+            while log.is_open and (gone := log.state.ledger.expire(now_ms)):
                 expired += gone
                 await asyncio.sleep(0)
             known += len(log.state.ledger)
@@ -426,7 +442,7 @@ class Logs:
 
     async def _make_room_for_producers(self, known: int) -> int:
         """Forget the longest idle producers of the partitions with most, until a sixteenth of the limit is free."""
-        ledgers = sorted((log.state.ledger for log in self), key=len)
+        ledgers = sorted((table for log in self for table in log.state.ledger.tables.values()), key=len)
         room = self.options.max_producers * 15 // 16
         level = 0
         for number, ledger in enumerate(ledgers):

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 
 from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.log.append_path import AppendPath
-from bridges.log.interfaces import AppendDone, Batch, Owner, Phase, Place, ReadDone, Rebuilt, Waiter
+from bridges.log.interfaces import (
+    NOT_APPENDED,
+    AppendDone,
+    Appended,
+    Batch,
+    Guard,
+    Owner,
+    Phase,
+    Place,
+    ReadDone,
+    Rebuilt,
+    Waiter,
+)
 from bridges.log.partition_state import PartitionState, StateCapture
 from bridges.log.reading import Reading, read_error
 from bridges.log.skips import Span, merged
@@ -23,13 +35,18 @@ from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
+    from bridges.log.ledger import Durable
+    from bridges.log.ledger_rules import Last
     from bridges.log.streams import Writer
     from bridges.log.tail_cache import Tail
     from sbp_back.wire.model import Entry
 
 __all__ = [
+    "NOT_APPENDED",
     "AppendDone",
+    "Appended",
     "Batch",
+    "Guard",
     "Owner",
     "PartitionLog",
     "Phase",
@@ -81,7 +98,7 @@ class PartitionLog:
         self.epoch = -1
         self.log_start_offset = 0
         self.high_watermark = 0
-        self.state = PartitionState(0)
+        self.state = PartitionState()
         self.skipped: tuple[Span, ...] = ()
         """What an operator declared lost: readers find a gap there."""
         self.successors: tuple[int, ...] | None = None
@@ -231,9 +248,13 @@ class PartitionLog:
 
     # --- append -------------------------------------------------------------------------------------------------
 
-    def producers_in_flight(self) -> set[int]:
-        """Ids of producers with batches that are not durable yet."""
-        return self._appends.producers_in_flight()
+    def last(self, kind: int, key: bytes) -> Last | None:
+        """A writer's last number, also if its batch is not durable yet; None if the open log knows nothing of it."""
+        return self.state.ledger.last(kind, key)
+
+    def durable_rows(self) -> Durable:
+        """What the ledger knew of writers with batches in flight before these."""
+        return self._appends.durable_rows()
 
     def overtaken(self, entries: list[Entry]) -> None:
         """Another writer has appended ``entries`` behind the high watermark: everything in flight has moved up.

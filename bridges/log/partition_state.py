@@ -1,4 +1,4 @@
-"""What a partition log knows beyond its bytes: producers, offset index, leader epochs.
+"""What a partition log knows beyond its bytes: writers, offset index, leader epochs.
 
 All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot shortens the reading, and
 remembers the producers of what was trimmed (design, section 4).
@@ -7,18 +7,20 @@ remembers the producers of what was trimmed (design, section 4).
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
 from bridges.formats import format_of
 from bridges.formats.records import Buffer
-from bridges.log.ledger import Ledger, LedgerCapture
+from bridges.log.ledger import Durable, Ledger, LedgerCapture, LedgerOptions
 from bridges.log.offset_index import OffsetIndex
 from sbp_back.errors import DecodeError
 
-_VERSION = 2
+_VERSION = 3
+_FORMER_VERSION = 2
+"""Before the ledger had kinds of writers; it is still read."""
 _HEAD = struct.Struct(">BIIqqq")
-"""Version, bytes of the index, bytes of the epochs, the last batch. Then come index, epochs, producers."""
+"""Version, bytes of the index, bytes of the epochs, the last batch. Then come index, epochs, ledger."""
 _EPOCH = struct.Struct(">qq")
 
 LastBatch = tuple[int, int, int]
@@ -31,8 +33,8 @@ class PartitionState:
 
     __slots__ = ("epochs", "index", "last", "ledger")
 
-    def __init__(self, max_producers: int) -> None:
-        self.ledger = Ledger(max_producers)
+    def __init__(self, ledger: LedgerOptions | None = None) -> None:
+        self.ledger = Ledger(ledger)
         self.index = OffsetIndex()
         # (epoch, offset of the first batch written in it), ascending in both.
         self.epochs: list[tuple[int, int]] = []
@@ -78,15 +80,15 @@ class PartitionState:
         while len(self.epochs) > 1 and self.epochs[1][1] <= offset:
             del self.epochs[0]
 
-    def capture(self, offset: int, in_flight: Collection[int] = ()) -> StateCapture:
+    def capture(self, offset: int, durable: Durable | None = None) -> StateCapture:
         """State of everything below ``offset``, which must be durable, as of now; to be read out while it goes on.
 
-        ``in_flight``: ids of producers with batches at or above ``offset``. Close it; one at a time.
+        ``durable``: rows of writers with batches at or above ``offset`` as they were before. Close it; one at a time.
         """
-        return StateCapture(self, offset, in_flight)
+        return StateCapture(self, offset, durable or {})
 
     def restoring(self, data: bytes, *, stale: bool = False) -> Iterator[None]:
-        """Replace all state by a capture's, a bounded number of producers at each step.
+        """Replace all state by a capture's, a bounded number of writers at each step.
 
         ``stale``: some of what was appended since is lost (see :meth:`bridges.log.ledger.Ledger.restoring`).
         Raises DecodeError; the state is then unusable.
@@ -96,12 +98,13 @@ class PartitionState:
         except struct.error as error:
             raise DecodeError("partition snapshot is cut short") from error
         at = _HEAD.size
-        if version != _VERSION or len(data) < at + index + epochs or epochs % _EPOCH.size:
+        if version not in (_VERSION, _FORMER_VERSION) or len(data) < at + index + epochs or epochs % _EPOCH.size:
             raise DecodeError("partition snapshot has another shape")
         self.last = (last[0], last[1], last[2])
         self.index.restore(data[at : at + index])
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
-        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :], stale=stale)
+        former = version == _FORMER_VERSION
+        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :], stale=stale, former=former)
 
 
 class StateCapture:
@@ -109,15 +112,15 @@ class StateCapture:
 
     __slots__ = ("_head", "_ledger", "offset")
 
-    def __init__(self, state: PartitionState, offset: int, in_flight: Collection[int]) -> None:
+    def __init__(self, state: PartitionState, offset: int, durable: Durable) -> None:
         self.offset = offset
         index = state.index.snapshot()
         epochs = b"".join(_EPOCH.pack(*row) for row in state.epochs)
         self._head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last) + index + epochs
-        self._ledger: LedgerCapture = state.ledger.capture(offset, in_flight)
+        self._ledger: LedgerCapture = state.ledger.capture(durable)
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, for :meth:`PartitionState.restoring`, a bounded number of producers at a time."""
+        """All of it, for :meth:`PartitionState.restoring`, a bounded number of writers at a time."""
         yield self._head
         yield from self._ledger.pieces()
 

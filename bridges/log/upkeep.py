@@ -91,10 +91,9 @@ class Upkeep:
         if not log.is_open:
             return
         state, since, offset = log.state, self.since_snapshot, log.high_watermark
-        in_flight = log.producers_in_flight()
         saved = False
         try:
-            await save(log.stream_id, state.capture(offset, in_flight))
+            await save(log.stream_id, state.capture(offset, log.durable_rows()))
             saved = True
         finally:
             if log.state is state:  # the log was not opened anew meanwhile

@@ -483,6 +483,10 @@ def _log_options(settings: Settings) -> LogOptions:
         max_producers_per_partition=log.max_producers_per_partition,
         max_producers=log.max_producers,
         producer_idle_ms=log.producer_idle_ms,
+        event_writers_per_partition=log.event_writers_per_partition,
+        event_writer_idle_ms=log.event_writer_idle_ms,
+        seq_no_producers_per_partition=log.seq_no_producers_per_partition,
+        seq_no_producer_idle_ms=log.seq_no_producer_idle_ms,
         open_concurrency=log.open_concurrency,
         inflated_bytes=settings.limits.batch_inflated_bytes,
     )

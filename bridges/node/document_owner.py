@@ -20,7 +20,7 @@ from bridges.errors import (
 )
 from bridges.formats import format_of
 from bridges.log.logs import Logs
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 
 
@@ -71,8 +71,8 @@ class PartitionOwner:
             done(-1, SbpError(ErrorCode.BAD_REQUEST, str(error)))
             return
 
-        def stored(base_offset: int, error: LogError | None) -> None:
-            done(base_offset, None if error is None else _told(error))
+        def stored(appended: Appended, error: LogError | None) -> None:
+            done(appended.base, None if error is None else _told(error))
 
         self._log.append(Batch(batch, count, flags, newest), stored)
 

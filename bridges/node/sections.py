@@ -135,6 +135,18 @@ class LogSettings(Section):
     producer_idle_ms: Duration = Field(
         default=86_400_000, ge=1, description="Time after which an idle producer is forgotten."
     )
+    event_writers_per_partition: int = Field(
+        default=100_000, ge=1, description="Writers per partition whose last event number is remembered."
+    )
+    event_writer_idle_ms: Duration = Field(
+        default=16 * 86_400_000, ge=1, description="Time after which an idle writer of numbered events is forgotten."
+    )
+    seq_no_producers_per_partition: int = Field(
+        default=100_000, ge=1, description="Producers per partition whose last seq_no is remembered."
+    )
+    seq_no_producer_idle_ms: Duration = Field(
+        default=16 * 86_400_000, ge=1, description="Time after which an idle producer of seq_nos is forgotten."
+    )
     open_concurrency: int = Field(default=64, ge=1, description="Partitions opened at the same time.")
     retention_check_interval_ms: Duration = Field(
         default=300_000, ge=10, description="How often partitions are looked at for data past their retention."

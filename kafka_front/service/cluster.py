@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
+from bridges.formats.producer import LedgerKind
 from bridges.log.ledger import SLICE
+from bridges.log.ledger_rules import kafka_producer
 from bridges.log.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code
@@ -251,17 +253,18 @@ class Cluster:
         except LogError as error:
             result.error_code, result.error_message = int(admin_code(error)), str(error)
             return result
-        ledger = log.state.ledger
-        for number, producer_id in enumerate(ledger.producer_ids()):
+        producers = log.state.ledger.table(LedgerKind.KAFKA)
+        for number, key in enumerate(producers.writers()):
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            state = ledger.get(producer_id)
-            if state is not None:
+            row = producers.row(key)
+            if row is not None:
+                state = kafka_producer(key, row)
                 result.active_producers.append(
                     DescribeProducersResponse.ProducerState(
-                        producer_id=producer_id,
+                        producer_id=state.producer_id,
                         producer_epoch=state.epoch,
-                        last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                        last_sequence=state.batches[-1].last_sequence,
                         last_timestamp=state.last_ms,
                         coordinator_epoch=-1,
                         current_txn_start_offset=-1,

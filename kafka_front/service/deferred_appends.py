@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.sliced import SlicedWorks
 from kafka_front.service.batch_check import Refusal, Unchecked
 from kafka_front.wire.errors import ErrorCode
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Answer(Protocol):
     """Who is told what became of a batch."""
 
-    def __call__(self, base_offset: int, error: LogError | None) -> None: ...
+    def __call__(self, appended: Appended, error: LogError | None) -> None: ...
 
     def refused(self, refusal: Refusal) -> None: ...
 

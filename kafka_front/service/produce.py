@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
-from bridges.log.partition_log import Batch
+from bridges.log.partition_log import Appended, Batch
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
 from kafka_front.service.batch_check import BatchLimits, Glances, Refusal, accept
 from kafka_front.service.deferred_appends import DeferredAppends
@@ -107,20 +107,20 @@ class _Append:
         self.batch = batch
         self.traffic = traffic
 
-    def __call__(self, base_offset: int, error: LogError | None) -> None:
+    def __call__(self, appended: Appended, error: LogError | None) -> None:
         try:
-            self._answered(base_offset, error)
+            self._answered(appended, error)
         except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
             self.operation.ctx.crashed()
 
-    def _answered(self, base_offset: int, error: LogError | None) -> None:
+    def _answered(self, appended: Appended, error: LogError | None) -> None:
         operation = self.operation
         if error is None:
             self.traffic.appended(1, self.batch.count, len(self.batch.payload))
         if not operation.expired:
             response = self.response
             if error is None:
-                response.base_offset = base_offset
+                response.base_offset = appended.base
                 response.log_append_time_ms = self.append_time
             else:
                 operation.refuse(response, code_of(error), str(error))

@@ -23,7 +23,7 @@ from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import ChangeKind
 from bridges.errors import LogError, PartitionSealed
 from bridges.formats import FormatId
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
 
@@ -180,11 +180,11 @@ async def _append(log: PartitionLog, value: str, tell: Connection) -> bool:
     """Whether a record was taken; tells before it is tried, and how it went."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def answered(base: int, error: LogError | None) -> None:
+    def answered(appended: Appended, error: LogError | None) -> None:
         # At once: what a client was told before a kill must be known here.
         if error is None:
-            tell.send(("stored", log.partition, base, value))
-            done.set_result(base)
+            tell.send(("stored", log.partition, appended.base, value))
+            done.set_result(appended.base)
         else:
             done.set_exception(error)
 

@@ -10,11 +10,13 @@ from typing import Any
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
+from bridges.log.ledger import Ledger
+from bridges.log.ledger_rules import ProducerState, kafka_producer
 from bridges.log.log_starts import StartsInMemory
 from bridges.log.logs import LogOptions, Logs
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.skips import Skips
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
@@ -202,8 +204,8 @@ class World:
     def writer(self) -> Writer:
         return self.backend.writers[-1]
 
-    def done(self, base: int, error: LogError | None) -> None:
-        self.answers.append(base if error is None else error)
+    def done(self, appended: Appended, error: LogError | None) -> None:
+        self.answers.append(appended.base if error is None else error)
 
 
 def batch(count: int = 1, *, sequence: int = -1, timestamp: int = 1000, size: int = 10) -> Batch:
@@ -215,6 +217,18 @@ def batch(count: int = 1, *, sequence: int = -1, timestamp: int = 1000, size: in
         base_sequence=sequence,
     )
     return Batch(memoryview(payload), count, int(FormatId.KAFKA), timestamp, producer)
+
+
+def kafka_row(ledger: Ledger, producer_id: int) -> ProducerState | None:
+    """What a ledger knows of one of Kafka's producers."""
+    key = ProducerStamp(producer_id, 0, 0, 1).key
+    row = ledger.table(LedgerKind.KAFKA).row(key)
+    return None if row is None else kafka_producer(key, row)
+
+
+def kafka_ids(ledger: Ledger) -> list[int]:
+    """Kafka's producers in a ledger, the longest idle first."""
+    return [int.from_bytes(key, "big", signed=True) for key in ledger.table(LedgerKind.KAFKA).writers()]
 
 
 async def settle() -> None:

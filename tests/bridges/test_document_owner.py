@@ -57,7 +57,7 @@ async def append(log: PartitionLog, value: bytes) -> int:
     """A batch as the Kafka front appends it."""
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     batch = Batch(encode([Record(b"k", value, timestamp=5)]), 1, int(FormatId.KAFKA), 5)
-    log.append(batch, lambda base, error: done.set_result(base) if error is None else done.set_exception(error))
+    log.append(batch, lambda at, error: done.set_result(at.base) if error is None else done.set_exception(error))
     return await done
 
 

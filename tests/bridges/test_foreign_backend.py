@@ -127,7 +127,7 @@ async def opened(node: Node, topic: str = "t") -> PartitionLog:
 
 async def append(log: PartitionLog, count: int = 1, size: int = 10) -> int:
     future: asyncio.Future[int | LogError] = asyncio.get_running_loop().create_future()
-    log.append(batch(count, size=size), lambda base, error: future.set_result(error or base))
+    log.append(batch(count, size=size), lambda appended, error: future.set_result(error or appended.base))
     answer = await future
     if isinstance(answer, LogError):
         raise answer

@@ -12,9 +12,9 @@ import pytest
 from bridges.errors import LogError, LogUnavailable
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record, StoredBatch
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import Entry
 from tests.bridges.log_lab import World, batch, settle
@@ -131,7 +131,7 @@ async def test_a_queued_batch_that_cannot_be_appended_is_answered_and_the_others
     assert failures(world) == {"append": 1}
     world.writer.acknowledge(2)
     assert world.answers[1:] == [0, 1]
-    assert 8 not in log.state.ledger
+    assert log.last(LedgerKind.KAFKA, ProducerStamp(8, 0, 0, 1).key) is None
 
 
 async def test_what_an_answer_appends_comes_behind_what_is_queued_already() -> None:
@@ -396,8 +396,8 @@ async def test_what_an_answer_to_a_refused_batch_appends_is_in_the_log_and_in_th
     log = await world.boot()
     other = Batch(encoded(9), 1, int(FormatId.KAFKA), 1000, ProducerStamp(9, 0, 0, 1))
 
-    def append_more(base: int, error: LogError | None) -> None:
-        world.done(base, error)
+    def append_more(appended: Appended, error: LogError | None) -> None:
+        world.done(appended, error)
         log.append(other, world.done)
 
     log.append(batch(sequence=0), append_more)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
-from bridges.formats.producer import ProducerStamp
+from bridges.formats.producer import LedgerKind, ProducerStamp
 from bridges.formats.records import Record
-from bridges.log.ledger import BATCHES_KEPT
+from bridges.log.ledger_rules import BATCHES_KEPT, Repeated, Skip
 from bridges.log.partition_log import Batch, PartitionLog
 from tests.bridges.log_lab import NoSnapshots, World, settle
 
@@ -66,13 +66,17 @@ def batch_of(stamp: ProducerStamp) -> Batch:
     return Batch(payload, stamp.record_count, int(FormatId.KAFKA), 1000, stamp)
 
 
+def answer_of(known: Repeated | Skip | None) -> int | None:
+    return known.base_offset if isinstance(known, Repeated) else None
+
+
 def compare(log: PartitionLog, model: Model) -> None:
-    ledger = log.state.ledger
+    ledger = log.state.ledger.table(LedgerKind.KAFKA)
     for producer in PRODUCERS:
         for stamp in model.latest(producer):
             base = model.stored[stamp]
             try:
-                answer = ledger.check(stamp)
+                answer = answer_of(ledger.check(stamp.key, stamp))
             except LogError:
                 answer = -1
             if base >= model.uncertain and stamp not in model.told:
@@ -81,7 +85,7 @@ def compare(log: PartitionLog, model: Model) -> None:
                 assert answer in (base, None, -1), f"{stamp} was stored at {base}"
     for stamp in model.lost:
         try:
-            answer = ledger.check(stamp)
+            answer = answer_of(ledger.check(stamp.key, stamp))
         except LogError:
             answer = None
         assert answer is None, f"{stamp} is not stored: it would be acknowledged and lost"

@@ -94,7 +94,7 @@ async def append(node: Node, topic: str, partition: int, timestamp: int, value: 
     assert log is not None
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     batch = Batch(encode([Record(b"k", value, timestamp=timestamp)]), 1, int(FormatId.KAFKA), timestamp)
-    log.append(batch, lambda base, error: done.set_result(base) if error is None else done.set_exception(error))
+    log.append(batch, lambda at, error: done.set_result(at.base) if error is None else done.set_exception(error))
     await done
 
 

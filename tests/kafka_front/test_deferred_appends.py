@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bridges.barrier import Barrier
 from bridges.errors import LogError
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.sliced import Sliced, SlicedWorks
 from kafka_front.service.batch_check import Refusal, Unchecked
 from kafka_front.service.deferred_appends import DeferredAppends
@@ -25,7 +25,7 @@ class Log:
 
     def append(self, batch: Batch, done: Any) -> None:
         self.appended.append(bytes(batch.payload))
-        done(len(self.appended) - 1, None)
+        done(Appended(len(self.appended) - 1, len(self.appended)), None)
 
 
 class Answer:
@@ -34,9 +34,9 @@ class Answer:
         self.refusal: Refusal | None = None
         self.told = asyncio.Event()
 
-    def __call__(self, base_offset: int, error: LogError | None) -> None:
+    def __call__(self, appended: Appended, error: LogError | None) -> None:
         assert error is None
-        self.offset = base_offset
+        self.offset = appended.base
         self.told.set()
 
     def refused(self, refusal: Refusal) -> None:

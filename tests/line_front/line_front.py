@@ -24,7 +24,7 @@ from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
-from bridges.log.interfaces import Batch
+from bridges.log.interfaces import Appended, Batch
 from bridges.log.partition_log import PartitionLog
 from bridges.net.address import Address
 from bridges.net.budget import Kind
@@ -216,9 +216,9 @@ class LineFront(Front):
         now = time.time_ns() // 1_000_000
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def done(base: int, error: LogError | None) -> None:
+        def done(appended: Appended, error: LogError | None) -> None:
             if not stored.done():
-                stored.set_result(base) if error is None else stored.set_exception(error)
+                stored.set_result(appended.base) if error is None else stored.set_exception(error)
 
         log.append(Batch(payload_of(now, records), len(records), LINES, now), done)
         return await stored

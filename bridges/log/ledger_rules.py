@@ -1,0 +1,225 @@
+"""What the ledger remembers of each kind of writer, and what it decides by that (design, section 4).
+
+A rule turns what is known of one writer, a row of bytes, and the stamp of its next batch into a decision: append it,
+it is in the log already, its first records are, or an error. It keeps no state itself. Rows begin with the wall clock
+(ms) of the writer's last append; what follows is the rule's.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import Any, NamedTuple, Protocol
+
+from bridges.errors import EventNumberConflict, OutOfOrderSequence, ProducerFenced
+from bridges.formats.producer import SEQUENCES as _SEQUENCES
+from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
+
+BATCHES_KEPT = 5
+"""Batches remembered of each Kafka producer; one may have that many in flight."""
+
+
+class Repeated(NamedTuple):
+    """All of a batch is in the log, or on its way there: it lies at these offsets, or before them where only the last
+    of a writer's numbers is known."""
+
+    base_offset: int
+    end_offset: int
+
+
+class Skip(NamedTuple):
+    """The first ``records`` of a batch are in the log, or on their way there; the others are new."""
+
+    records: int
+
+
+class Last(NamedTuple):
+    """The last number a writer used, and the base offset of the batch that carried it: durable once the high watermark
+    lies above."""
+
+    number: int
+    base_offset: int
+
+
+class Rule(Protocol):
+    """The decisions for one kind of writer."""
+
+    def check(self, row: bytes | None, stamp: Any) -> Repeated | Skip | None:
+        """What to do with a batch: append it (None), leave out its first records, or all of it.
+
+        ``row``: what is known of its writer, None if nothing is. Raises LogError for a batch to be refused.
+        """
+
+    def record(self, row: bytes | None, stamp: Any, base_offset: int, now_ms: int) -> bytes:
+        """The row once a batch that was to be appended lies at ``base_offset``."""
+
+    def last(self, row: bytes) -> Last | None:
+        """The last number of a row's writer."""
+
+    def valid(self, row: bytes) -> bool:
+        """Whether a row that was read from a snapshot has the shape of one."""
+
+    def stale(self, row: bytes) -> bytes:
+        """The row of a writer that may have written more since, of which nothing is known any more."""
+
+
+# --- Kafka ----------------------------------------------------------------------------------------------------------
+
+# A producer takes 170 to 320 bytes of memory with its place in the table (objects took 1,030). The latest batch comes
+# first, where it is found at once.
+_HEAD = struct.Struct(">qhB")
+"""Wall clock (ms) of the last append, epoch, number of batches, which follow, the latest first."""
+_BATCH = struct.Struct(">iiq")
+"""First and last sequence number, base offset."""
+_ROW = struct.Struct(">qhBiiq")
+_LATEST = struct.Struct(">hBii")
+_LATEST_AT = 8
+_EPOCH = struct.Struct(">hB")
+_HEAD_SIZE = _HEAD.size
+_KEPT_OF_ROW = _HEAD.size + (BATCHES_KEPT - 1) * _BATCH.size
+_COUNT_AT = 10
+_STALE = 0x80
+"""In the number of batches: this producer may have written others since, of which nothing is known any more."""
+_ID = struct.Struct(">q")
+
+
+class WrittenBatch(NamedTuple):
+    """A batch the ledger remembers."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+class ProducerState(NamedTuple):
+    """One Kafka producer on a partition; ``last_ms`` is the wall clock of its last append."""
+
+    producer_id: int
+    epoch: int
+    last_ms: int
+    batches: list[WrittenBatch]
+
+
+class KafkaRule:
+    """Idempotent producers number their records; the last five batches are remembered (reference/kafka.md, rules 29-33;
+    KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused."""
+
+    def check(self, row: bytes | None, stamp: ProducerStamp) -> Repeated | None:
+        if row is None:
+            return None  # never seen, or expired: any sequence number may start (KIP-360)
+        producer_id, stamped, base_sequence, records = stamp
+        epoch, count, _, latest = _LATEST.unpack_from(row, _LATEST_AT)
+        if stamped != epoch:
+            if stamped < epoch:
+                raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
+            if base_sequence != 0 and not count & _STALE:
+                raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
+            return None
+        expected = (latest + 1) % _SEQUENCES
+        if base_sequence == expected:
+            return None
+        last_sequence = stamp.last_sequence
+        for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD_SIZE:]):
+            if first == base_sequence and last == last_sequence:
+                return Repeated(base_offset, base_offset + records)
+        if count & _STALE:
+            return None
+        raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
+
+    def record(self, row: bytes | None, stamp: ProducerStamp, base_offset: int, now_ms: int) -> bytes:
+        _, epoch, first, records = stamp
+        last = (first + records - 1) % _SEQUENCES
+        if row is not None:
+            known, count = _EPOCH.unpack_from(row, _LATEST_AT)
+            if known == epoch:
+                count = min((count & ~_STALE) + 1, BATCHES_KEPT)
+                return _ROW.pack(now_ms, epoch, count, first, last, base_offset) + row[_HEAD_SIZE:_KEPT_OF_ROW]
+        return _ROW.pack(now_ms, epoch, 1, first, last, base_offset)
+
+    def last(self, row: bytes) -> Last:
+        _, last, base_offset = _BATCH.unpack_from(row, _HEAD_SIZE)
+        return Last(last, base_offset)
+
+    def valid(self, row: bytes) -> bool:
+        if len(row) < _HEAD_SIZE:
+            return False
+        count = row[_COUNT_AT] & ~_STALE
+        return 1 <= count <= BATCHES_KEPT and len(row) == _HEAD_SIZE + count * _BATCH.size
+
+    def stale(self, row: bytes) -> bytes:
+        return b"%b%c%b" % (row[:_COUNT_AT], row[_COUNT_AT] | _STALE, row[_HEAD_SIZE:])
+
+
+def kafka_producer(key: bytes, row: bytes) -> ProducerState:
+    """A row of :class:`KafkaRule` as an object, with the oldest batch first."""
+    last_ms, epoch, _ = _HEAD.unpack_from(row)
+    batches = [*map(WrittenBatch._make, _BATCH.iter_unpack(row[_HEAD_SIZE:]))][::-1]
+    return ProducerState(_ID.unpack(key)[0], epoch, last_ms, batches)
+
+
+# --- one number that grows ------------------------------------------------------------------------------------------
+
+_NUMBER = struct.Struct(">qqqI")
+"""Wall clock (ms) of the last append, its last number, its base offset and its number of records."""
+
+
+class _NumberRule:
+    def last(self, row: bytes) -> Last:
+        _, number, base_offset, _ = _NUMBER.unpack(row)
+        return Last(number, base_offset)
+
+    def valid(self, row: bytes) -> bool:
+        return len(row) == _NUMBER.size
+
+    def stale(self, row: bytes) -> bytes:
+        return row
+
+
+class EventNumberRule(_NumberRule):
+    """A writer's events carry numbers that grow; the last one is kept (reference/pravega.md, section 2.2).
+
+    A batch up to that number is in the log. One that depends on the writer's last number is refused if that is another
+    one: somebody else writes by the same id.
+    """
+
+    def check(self, row: bytes | None, stamp: EventStamp) -> Repeated | None:
+        known, base_offset, count = -1, -1, 0
+        if row is not None:
+            _, known, base_offset, count = _NUMBER.unpack(row)
+            # One that comes again is answered: clients never send another batch with the number of the last one.
+            if stamp.number == known or (stamp.number < known and stamp.expected is None):
+                return Repeated(base_offset, base_offset + count)
+        if stamp.expected is not None and (stamp.expected != known or stamp.number < known):
+            raise EventNumberConflict(f"the writer's last event number is {known}, not {stamp.expected}", known)
+        return None
+
+    def record(self, row: bytes | None, stamp: EventStamp, base_offset: int, now_ms: int) -> bytes:
+        return _NUMBER.pack(now_ms, stamp.number, base_offset, stamp.events)
+
+
+class SeqNoRule(_NumberRule):
+    """A producer's records carry numbers that grow, with gaps; the highest is kept (reference/ydb.md, section 2.6).
+
+    What is not above it is in the log: all of a request, or a part at its beginning.
+    """
+
+    def check(self, row: bytes | None, stamp: SeqNoStamp) -> Repeated | Skip | None:
+        if row is None:
+            return None
+        seq_nos = stamp.seq_nos
+        _, known, base_offset, count = _NUMBER.unpack(row)
+        if seq_nos[0] > known:
+            return None
+        if seq_nos[-1] <= known:
+            return Repeated(base_offset, base_offset + count)
+        return Skip(bisect_right(seq_nos, known))
+
+    def record(self, row: bytes | None, stamp: SeqNoStamp, base_offset: int, now_ms: int) -> bytes:
+        return _NUMBER.pack(now_ms, stamp.seq_nos[-1], base_offset, len(stamp.seq_nos))
+
+
+RULES: dict[int, Rule] = {
+    LedgerKind.KAFKA: KafkaRule(),
+    LedgerKind.EVENT_NUMBER: EventNumberRule(),
+    LedgerKind.SEQ_NO: SeqNoRule(),
+}
