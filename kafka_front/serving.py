@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.group_view import GroupDirectory
 from bridges.net.address import Address
+from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
-from kafka_front.server import Limits, Server
+from kafka_front.server import Server
 from kafka_front.service import (
     acls,
     api_versions,

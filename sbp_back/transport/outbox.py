@@ -13,10 +13,33 @@ from collections.abc import Sequence
 
 from sbp_back.wire.model import Buffer
 
-_LONE = 16 * 1024
+LONE = 16 * 1024
 """Parts at least this long are sent by themselves; shorter ones are worth joining."""
-_PIECE = 256 * 1024
-"""What the transport is given at once: bounds what it may have to copy."""
+PIECE = 256 * 1024
+"""What the transport is given at once: bounds what it may have to copy, and what a peer that stalls makes it keep."""
+
+
+def joined(parts: Sequence[Buffer]) -> list[Buffer]:
+    """The same bytes in fewer pieces, where that is worth a copy."""
+    pieces: list[Buffer] = []
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        length = len(part)
+        if length < LONE and size + length <= PIECE:
+            small.append(part)
+            size += length
+            continue
+        if small:
+            pieces.append(b"".join(small) if len(small) > 1 else small[0])
+            small, size = [], 0
+        if length < LONE:
+            small, size = [part], length
+        else:
+            pieces.append(part)
+    if small:
+        pieces.append(b"".join(small) if len(small) > 1 else small[0])
+    return pieces
 
 
 class Outbox:
@@ -37,30 +60,17 @@ class Outbox:
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Append ``parts`` and send what the socket takes."""
-        if sum(map(len, parts)) <= _PIECE:
+        if sum(map(len, parts)) <= PIECE:
             # One copy costs less than a system call for each long part, and its reader waking up for each.
             self._put(b"".join(parts))
-            self._pump()
-            return
-        small: list[Buffer] = []
-        small_bytes = 0
-        for part in parts:
-            size = len(part)
-            if size < _LONE and small_bytes + size <= _PIECE:
-                small.append(part)
-                small_bytes += size
-                continue
-            if small:
-                self._put(b"".join(small))
-                small, small_bytes = [], 0
-            if size <= _PIECE:
-                self._put(part)
-            else:
-                view = memoryview(part)
-                for start in range(0, size, _PIECE):
-                    self._put(view[start : start + _PIECE])
-        if small:
-            self._put(b"".join(small))
+        else:
+            for piece in joined(parts):
+                if len(piece) <= PIECE:
+                    self._put(piece)
+                else:
+                    view = memoryview(piece)
+                    for start in range(0, len(piece), PIECE):
+                        self._put(view[start : start + PIECE])
         self._pump()
 
     def block(self) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 from bridges.barrier import Barrier
 from bridges.errors import LogUnavailable
 from bridges.net.budget import MemoryBudget
+from bridges.net.server import Limits
 from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import Registry
-from kafka_front.server import Limits, Server
+from kafka_front.server import Server
 from kafka_front.service import produce
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire import messages as m

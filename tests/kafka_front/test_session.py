@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
+from bridges.net import server
 from bridges.net.budget import Kind, MemoryBudget
-from kafka_front import server
+from bridges.net.server import Limits
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
-from kafka_front.server import Limits, NullObserver, Server
+from kafka_front.server import NullObserver, Server
 from kafka_front.service import api_versions
 from kafka_front.session import Context
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
-from tests.kafka_front.test_outbox import Pages
+from tests.bridges.net.test_outbox import Pages
 
 
 class Client:

@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from bridges.errors import LogError
 from bridges.net.budget import Account, Kind
-from kafka_front.wire.primitives import Buffer
+from sbp_back.transport.outbox import PIECE
+from sbp_back.transport.outbox import joined as joined_bytes
+from sbp_back.wire.model import Buffer
 
-#: Buffers at least this long are sent by themselves; shorter ones are worth joining.
-_LONE = 16 * 1024
-#: What the transport is given at once: bounds what it may have to copy, and what a peer that stalls makes it keep.
-_PIECE = 256 * 1024
-#: The same when a quarter, and when three quarters of the memory are held.
+__all__ = ["CHUNK", "Buffer", "Outbox", "Source", "Turns", "joined"]
+
+#: What the transport is given at once when a quarter, and when three quarters of the memory are held.
 _SMALLER_PIECE = 64 * 1024
 _SMALLEST_PIECE = 16 * 1024
 #: What is read of a source at once.
@@ -183,7 +183,7 @@ class Outbox:
         """Send what the socket takes. A source is read at a turn of ours only, one chunk each time."""
         pieces = self._pieces
         level = self._account.level
-        most = _PIECE if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
+        most = PIECE if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
             piece = pieces[0]
             if not isinstance(piece, bytes | memoryview | bytearray):
@@ -256,7 +256,7 @@ class Outbox:
         self._promised -= size
         self._queued += size
         self._chunk_source, self._chunk_left = source, size
-        self._pieces.extendleft(reversed(_joined(pieces)))
+        self._pieces.extendleft(reversed(joined_bytes(pieces)))
         self._count()
         if self._chunk < CHUNK:
             self._chunk *= 2
@@ -319,31 +319,8 @@ def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
         if isinstance(part, bytes | memoryview | bytearray):
             run.append(part)
             continue
-        pieces += _joined(run)
+        pieces += joined_bytes(run)
         run = []
         pieces.append(part)
-    pieces += _joined(run)
-    return pieces
-
-
-def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """The same bytes in fewer pieces, where that is worth a copy."""
-    pieces: list[Buffer] = []
-    small: list[Buffer] = []
-    size = 0
-    for part in parts:
-        length = len(part)
-        if length < _LONE and size + length <= _PIECE:
-            small.append(part)
-            size += length
-            continue
-        if small:
-            pieces.append(b"".join(small) if len(small) > 1 else small[0])
-            small, size = [], 0
-        if length < _LONE:
-            small, size = [part], length
-        else:
-            pieces.append(part)
-    if small:
-        pieces.append(b"".join(small) if len(small) > 1 else small[0])
+    pieces += joined_bytes(run)
     return pieces

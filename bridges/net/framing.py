@@ -1,8 +1,7 @@
-"""Splits a byte stream into request frames, without sockets.
+"""Splits a byte stream into frames, each with its length in front, without sockets.
 
 Bytes are received into a buffer that all connections of a listener share. A small frame is copied out of it; a large
-one gets a bytearray of its own, into which the rest is received directly. Frames of Produce are always mutable, so
-that the offset and epoch of their batches can be stamped in place.
+one gets a bytearray of its own, into which the rest is received directly.
 
 A large frame that is not complete yet needs a reservation of its whole size, made before it gets a buffer: so the
 memory of half-received frames is bounded, and whoever holds a reservation can always finish.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 #: Frames above this many bytes that do not come at once are received into their own buffer.
 LARGE_FRAME = 16 * 1024
@@ -19,10 +19,23 @@ LARGE_FRAME = 16 * 1024
 RECEIVE_BUFFER = 256 * 1024
 #: What a large frame's buffer starts with; it grows as bytes arrive, so that a mere length allocates little.
 FIRST_ALLOCATION = 1024 * 1024
-#: The smallest request: key, version, correlation id (reference/kafka.md, rule 1).
-MIN_FRAME = 8
 
-_LENGTH = struct.Struct(">i")
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How frames of a protocol are told apart.
+
+    ``length`` unpacks the one number of bytes that follow it from what stands in front of every frame: ``">i"``, or
+    ``">4xi"`` where four other bytes come before the length. ``head`` bytes of that belong to the frame as it is
+    handed out, counted from the length backwards: 8 would be all of the latter. ``least`` and ``most`` bound the
+    number. A small frame that begins with one of ``mutable`` is handed out as a bytearray; large ones always are.
+    """
+
+    length: struct.Struct
+    least: int
+    most: int
+    head: int = 0
+    mutable: tuple[bytes, ...] = ()
 
 
 class FrameError(Exception):
@@ -47,11 +60,27 @@ class Framer:
     It is blocked as well when complete frames came before the large one, which may decide whether there is room.
     """
 
-    __slots__ = ("_filled", "_frame", "_limit", "_need", "_reserve", "_shared", "_stash", "blocked", "reserved")
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_framing",
+        "_front",
+        "_head",
+        "_need",
+        "_reserve",
+        "_shared",
+        "_stash",
+        "blocked",
+        "reserved",
+    )
 
-    def __init__(self, shared: ReceiveBuffer, limit: int, reserve: Callable[[int], bool] = lambda size: True) -> None:
+    def __init__(
+        self, shared: ReceiveBuffer, framing: Framing, reserve: Callable[[int], bool] = lambda size: True
+    ) -> None:
         self._shared = shared
-        self._limit = limit
+        self._framing = framing
+        self._front = framing.length.size
+        self._head = framing.head
         self._reserve = reserve
         self._stash = b""
         self._frame: bytearray | None = None
@@ -74,7 +103,7 @@ class Framer:
     @property
     def blocked_by(self) -> int:
         """Bytes of the frame whose reservation was refused; 0 if none was."""
-        return int(_LENGTH.unpack_from(self._stash)[0]) if self.blocked else 0
+        return int(self._framing.length.unpack_from(self._stash)[0]) + self._head if self.blocked else 0
 
     @property
     def partial(self) -> int:
@@ -84,10 +113,10 @@ class Framer:
     def retry(self) -> None:
         """Ask again for the memory that was refused."""
         if self.blocked:
-            (size,) = _LENGTH.unpack_from(self._stash)
+            size = self.blocked_by
             if self._reserve(size):
                 self.blocked = False
-                self._start_large(size, memoryview(self._stash)[4:])
+                self._start_large(size, memoryview(self._stash)[self._front - self._head :])
                 self._stash = b""
 
     def space(self) -> memoryview:
@@ -119,16 +148,19 @@ class Framer:
             return [frame]
         frames: list[bytes | bytearray] = []
         data, view = self._shared.data, self._shared.view
+        framing, front, head = self._framing, self._front, self._head
+        unpack, least, most, mutable = framing.length.unpack_from, framing.least, framing.most, framing.mutable
         pos, end = 0, len(self._stash) + count
-        while end - pos >= 4:
-            (size,) = _LENGTH.unpack_from(data, pos)
-            if size < MIN_FRAME or size > self._limit:
-                raise FrameError(f"frame of {size} bytes, allowed are {MIN_FRAME} to {self._limit}")
-            start = pos + 4
+        while end - pos >= front:
+            (size,) = unpack(data, pos)
+            if size < least or size > most:
+                raise FrameError(f"frame of {size} bytes, allowed are {least} to {most}")
+            start = pos + front - head
+            size += head
             if end - start >= size:
                 pos = start + size
                 part = view[start:pos]
-                frames.append(bytes(part) if data[start] or data[start + 1] else bytearray(part))
+                frames.append(bytearray(part) if data.startswith(mutable, start, pos) else bytes(part))
             elif size > LARGE_FRAME and not frames and self._reserve(size):
                 self._start_large(size, view[start:end])
                 pos = end

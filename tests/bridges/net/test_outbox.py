@@ -12,8 +12,7 @@ import pytest
 
 from bridges.errors import LogError
 from bridges.net.budget import Kind, MemoryBudget
-from kafka_front.outbox import CHUNK, Outbox, Turns
-from kafka_front.wire.primitives import Buffer
+from bridges.net.outbox import CHUNK, Buffer, Outbox, Turns
 
 
 class Sender(asyncio.Protocol):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kafka_front.dispatch import Registry
-from kafka_front.server import Server
+from bridges.net.server import Limits
+from tests.bridges.net.echo import EchoServer
 
 
 class Broken:
@@ -22,7 +22,7 @@ class Broken:
 
 
 async def test_a_connection_that_cannot_be_closed_does_not_end_the_sweeping() -> None:
-    server = Server(Registry())
+    server = EchoServer(Limits())
     first = server._sweeper
     broken: Any = Broken()
     server.connections[broken] = None

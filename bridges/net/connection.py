@@ -1,0 +1,470 @@
+"""One client's connection, whatever the protocol: frames in, responses out in the order of their requests.
+
+What a protocol adds is a subclass of :class:`Connection`: which requests may overlap, and what a frame means. Here are
+receiving into a shared buffer, the count of all memory it holds, pausing, and sending as fast as the peer takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from bridges.net.budget import Kind
+from bridges.net.framing import FrameError, Framer, Framing
+from bridges.net.outbox import CHUNK, Buffer, Outbox
+
+if TYPE_CHECKING:
+    from bridges.net.server import Server
+
+log = structlog.get_logger(__name__)
+
+#: Later than any time: no frame is under way.
+_NOT_RECEIVING = float("inf")
+#: Bytes that may be queued behind a request that others have to wait for.
+_QUEUED_BYTES = 64 * 1024
+#: What is read of a response at once while other connections read large ones.
+_CROWDED_AHEAD = 64 * 1024
+#: What is received at once while memory is short: all connections together may do so in one turn of the loop.
+_CAUTIOUS_BYTES = 16 * 1024
+
+
+class Slot:
+    """The place of one request's response among those of its connection.
+
+    ``arrived`` is the monotonic clock in seconds when the request's last byte came in.
+    """
+
+    __slots__ = ("_done", "_output", "_request", "_retained", "_sent", "_size", "arrived")
+
+    def __init__(self, size: int, arrived: float) -> None:
+        self.arrived = arrived
+        # Bytes of the request that count as held.
+        self._size = size
+        # What is kept of the request until its response leaves.
+        self._request: Any = None
+        self._output: list[Buffer] | None = None
+        self._sent = 0
+        self._done = False
+        self._retained = False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A client's connection. Its listener, addresses and :attr:`account` (the memory it holds) are public.
+
+    A subclass says in :meth:`_may_start` and :meth:`_start` what is done with frames; a request it starts gets a slot
+    at the end of ``_slots`` and is answered through :meth:`_fill`.
+    """
+
+    def __init__(self, server: Server, listener: str, advertised: tuple[str, int] | None, framing: Framing) -> None:
+        self.server = server
+        self.listener = listener
+        self.id = 0
+        self.peer: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+        #: The host and port that clients of this listener must be told.
+        self.advertised: tuple[str, int] = advertised or ("", 0)
+        self.principal = "ANONYMOUS"
+        self.last_active = 0.0
+        self.in_flight = 0
+        self.receiving_since = _NOT_RECEIVING
+        self._advertised = advertised
+        self._loop = server.loop
+        self._budget = server.budget
+        self.account = server.budget.account(self._on_room)
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+        self._framer = Framer(server.receive_buffer, framing, self._reserve)
+        self._stashed = 0
+        self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
+        self._waiting_bytes = 0
+        self._slots: deque[Any] = deque()
+        self._output: list[Buffer] = []
+        self._output_bytes = 0
+        self._busy = False
+        self._scheduled = False
+        self._reading = True
+        self._write_paused = False
+        self._closing = False
+        self._draining = False
+        self._on_close: set[Callable[[], None]] = set()
+
+    # --- the protocol ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _may_start(self, frame: bytes | bytearray | None) -> bool:
+        """Whether a request may start while others of the connection are in progress.
+
+        None stands for a large one of which nothing is known yet: it is received only when it could start.
+        """
+
+    @abstractmethod
+    def _start(self, frame: bytes | bytearray, arrived: float) -> None:
+        """Handle one request."""
+
+    def _outlives(self, slot: Any) -> bool:
+        """Whether a request's bytes are held beyond the end of the connection, until :meth:`_fill`."""
+        return False
+
+    # --- asyncio ---------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.advertised = self._advertised or self.local
+        self.last_active = monotonic()
+        self._transport.set_write_buffer_limits(high=0)
+        self._outbox = Outbox(self._transport, self.server.turns, self.account, self._check_unsent, self._cannot_send)
+        if not self.server.admit(self):
+            self._closing = True
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        framer = self._framer
+        if self._budget.scarce and not framer.receiving:
+            return framer.space()[:_CAUTIOUS_BYTES]
+        return framer.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing or self._draining:
+            return
+        self.last_active = now = monotonic()
+        self.server.touched(self)
+        framer = self._framer
+        try:
+            frames = framer.received(nbytes)
+        except FrameError as error:
+            self.close(f"{error}")
+            return
+        if self._stashed or framer.stashed:
+            self._count_stash()
+        if not frames:
+            self.receiving_since = min(self.receiving_since, now)
+            if self._reading and self._must_pause():
+                self._pause()
+            return
+        self.receiving_since = now if framer.partial else _NOT_RECEIVING
+        size = 0
+        for frame in frames:
+            size += len(frame)
+            self._waiting.append((frame, now))
+        self.in_flight += size
+        self._waiting_bytes += size
+        if framer.reserved and not framer.receiving:
+            size -= framer.reserved  # what was reserved for it is the frame's from now on
+            framer.reserved = 0
+        if size:
+            self.account.take(Kind.REQUESTS, size)
+        self._work()
+        if framer.blocked and not self._closing:
+            framer.retry()
+            self._count_stash()
+        if self._reading and self._must_pause():
+            self._pause()
+
+    def _count_stash(self) -> None:
+        """The bytes of a small frame that is not complete count as well: connections are many."""
+        stashed = self._framer.stashed
+        if stashed > self._stashed:
+            self.account.take(Kind.REQUESTS, stashed - self._stashed)
+        elif stashed < self._stashed:
+            self.account.give(Kind.REQUESTS, self._stashed - stashed)
+        self._stashed = stashed
+
+    def _reserve(self, size: int) -> bool:
+        """May a large frame be received? Not while what came before it keeps it from being started."""
+        if self._waiting or (self._slots and not self._may_start(None)):
+            return False
+        if not self.account.admit(Kind.REQUESTS, size, self._stashed):
+            return False
+        self._stashed = 0
+        return True
+
+    def eof_received(self) -> bool:
+        """Close our side as well: a client that stops sending has no use for later answers."""
+        return False
+
+    def pause_writing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.block()
+
+    def resume_writing(self) -> None:
+        if self._outbox is not None:
+            self._outbox.unblock()
+            self._check_unsent()
+
+    def _check_unsent(self) -> None:
+        """Start no more requests while too much is unsent, or anything when memory is scarce."""
+        if self._outbox is None:
+            return
+        unsent = self._outbox.unsent
+        most = 0 if self._budget.scarce else self.server.limits.write_buffer_bytes
+        if self._write_paused:
+            if unsent <= most // 2:
+                self._write_paused = False
+                self._schedule()
+                self.maybe_resume()
+        elif unsent > most:
+            self._write_paused = True
+            if self._reading:
+                self._pause()
+
+    def _cannot_send(self, reason: str) -> None:
+        """The rest of a response cannot be had: the client must not take what comes next for it."""
+        self._tell_closed(reason, {})
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._transport = None
+        if self._outbox is not None:
+            self._outbox.drop()
+        self._outbox = None
+        self._reading = False
+        framer = self._framer
+        self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
+        framer.reserved = self._stashed = 0
+        released = self._forget_waiting()
+        for slot in self._slots:
+            if not self._outlives(slot):
+                released += slot._size
+                slot._size = 0
+        self._slots.clear()
+        self._output.clear()
+        self._release(released)
+        self.account.close()
+        self.server.forget(self)
+        callbacks, self._on_close = self._on_close, set()
+        for callback in callbacks:
+            self.server.barrier.call("end of a connection", callback)
+
+    # --- for handlers ----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the connection is gone; at once if it is gone already. It must not raise."""
+        if self._closing and self._transport is None:
+            callback()
+        else:
+            self._on_close.add(callback)
+
+    def forget_on_close(self, callback: Callable[[], None]) -> None:
+        """Undo :meth:`on_close`."""
+        self._on_close.discard(callback)
+
+    def close(self, reason: str, **told: object) -> None:
+        """Close after what is answered already has been sent; the rest is dropped. Reason and ``told`` are logged."""
+        if self._closing:
+            return
+        self._closing = True
+        self._tell_closed(reason, told)
+        self._close_transport()
+
+    def _tell_closed(self, reason: str, told: dict[str, object]) -> None:
+        log.warning("connection closed", reason=reason, **told, peer="{}:{}".format(*self.peer), listener=self.listener)
+
+    def drain(self) -> None:
+        """Start nothing more, and close as soon as what is in progress is answered."""
+        self._draining = True
+        self._release(self._forget_waiting())
+        if self._reading:
+            self._pause()
+        if self.idle:
+            self.shut()
+
+    def shut(self) -> None:
+        """Close quietly: shutdown, or an idle connection."""
+        if self._closing:
+            return
+        self._closing = True
+        self._close_transport()
+
+    def abort(self) -> None:
+        """Close now, dropping what is not sent yet."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in progress."""
+        return not self._slots and not self._waiting and not self._output
+
+    # --- requests and responses ------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Go on in the next turn of the loop: answers of one turn leave in one write."""
+        if not self._scheduled and not self._closing:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self._closing:
+            self._work()
+
+    def _work(self) -> None:
+        """Start what may start, then write what is answered."""
+        self._busy = True
+        waiting, slots = self._waiting, self._slots
+        while waiting and not self._closing:
+            if self._output_bytes > self.server.limits.write_buffer_bytes:
+                self._flush()  # what is not sent yet must count before more is started
+            if self._write_paused:
+                break
+            frame, arrived = waiting[0]
+            if slots and not self._may_start(frame):
+                break
+            waiting.popleft()
+            self._waiting_bytes -= len(frame)
+            self._start(frame, arrived)
+        self._busy = False
+        if self._output:
+            self._flush()
+        if self._draining and self.idle:
+            self.shut()
+        elif not self._reading:
+            self.maybe_resume()
+
+    def _fill(self, slot: Slot, output: list[Buffer], sent: int) -> None:
+        """The response to a request: ``sent`` bytes in ``output``, none where there is no response. Once for each."""
+        size = 0
+        if not slot._retained:
+            size, slot._size = slot._size, 0
+        if self._closing:
+            self._release(size)
+            return
+        slot._output = output
+        slot._sent = sent
+        slots = self._slots
+        if slots[0] is slot:
+            while slots and slots[0]._output is not None:
+                done = slots.popleft()
+                if done._output:
+                    self._output += done._output
+                    self._output_bytes += done._sent
+                done._request = None
+            if not self._busy:
+                if slots or self._waiting or self._draining:
+                    self._schedule()
+                else:
+                    self._flush()  # nothing can join it in this turn
+        self._release(size)
+
+    def _flush(self) -> None:
+        """Send all output, or as much as the socket takes."""
+        output, outbox = self._output, self._outbox
+        if not output or outbox is None:
+            return
+        self._output = []
+        self._output_bytes = 0
+        outbox.send(output)
+        self._check_unsent()
+
+    def _close_transport(self) -> None:
+        """Close once everything answered so far has been sent."""
+        self._flush()
+        if self._outbox is not None and self._transport is not None:
+            self._outbox.finish(self._transport.close)
+
+    # --- back-pressure ---------------------------------------------------------------------------------------------
+
+    def _must_pause(self) -> bool:
+        framer = self._framer
+        if framer.receiving:
+            return False  # its memory is reserved: the sooner it is complete the better
+        return (
+            framer.blocked
+            or self._write_paused
+            or self.in_flight > self.server.limits.connection_bytes
+            or self._waiting_bytes > _QUEUED_BYTES
+            or self.account.crowded
+        )
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._closing:
+            self._reading = False
+            self._transport.pause_reading()
+            if self.in_flight or self._framer.blocked:
+                self.receiving_since = _NOT_RECEIVING  # it is we who keep it from sending
+            if not self._draining:
+                self.maybe_resume()  # or wait for room
+
+    def _forget_waiting(self) -> int:
+        """Drop what was not started; returns its bytes."""
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        self._waiting.clear()
+        return size
+
+    def _release(self, size: int) -> None:
+        if size:
+            self.in_flight -= size
+            self.account.give(Kind.REQUESTS, size)
+            if not self._reading:
+                self.maybe_resume()
+
+    def _on_room(self) -> None:
+        """The budget has room for what this connection waits for: what is to be sent goes first."""
+        if self._outbox is not None and self._outbox.starved:
+            self._outbox.go_on()
+        if not self._reading:
+            self.maybe_resume()
+
+    @property
+    def read_ahead(self) -> int:
+        """Bytes of a response that may be read before it is sent: few while others wait for their turns to read."""
+        return _CROWDED_AHEAD if self.server.turns.busy else CHUNK
+
+    def shed(self, since: float) -> None:
+        """Give back memory of a response that the client has taken nothing of since then (monotonic clock)."""
+        if self.stalled_since < since and self._outbox is not None:
+            self._outbox.shed()
+
+    @property
+    def stalled_since(self) -> float:
+        """When the client was last known to take what it asked for (monotonic clock)."""
+        if self._outbox is None or self._outbox.blocked_since is None:
+            return _NOT_RECEIVING
+        return self._outbox.blocked_since
+
+    def maybe_resume(self) -> None:
+        """Read again if nothing stands against it any more; if it is memory, wait for that."""
+        if self._reading or self._closing or self._draining or self._transport is None:
+            return
+        if (
+            self._write_paused
+            or self.in_flight > self.server.limits.connection_bytes // 2
+            or self._waiting_bytes > _QUEUED_BYTES // 2
+        ):
+            return
+        framer = self._framer
+        if self._outbox is not None and self._outbox.starved:
+            return
+        if framer.blocked:
+            framer.retry()
+            if framer.blocked:
+                if not self._waiting and not self._slots:
+                    self.account.wait(framer.blocked_by, self._stashed)
+                return
+            self._count_stash()
+        elif self.account.crowded:
+            self.account.wait()
+            return
+        self.account.stop_waiting()
+        if framer.partial:
+            self.receiving_since = min(self.receiving_since, monotonic())
+        self._reading = True
+        self._transport.resume_reading()
+
+
+def _address(name: Any) -> tuple[str, int]:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else (str(name), 0)

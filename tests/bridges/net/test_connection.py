@@ -1,0 +1,131 @@
+"""What every TCP front has from the node: order of answers, places for connections, memory, a quiet end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from bridges.net.server import Limits
+from tests.bridges.net.echo import ALONE, LATER, NOW, frame, receive, serving
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_answers_leave_in_the_order_of_their_requests() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        sent = [frame(LATER, b"a"), frame(NOW, b"b"), frame(LATER, b"c" * 10_000), frame(NOW)]
+        writer.write(b"".join(sent))
+        await until(lambda: len(server.started) == 4)
+        assert server.budget.held >= 10_000
+        server.answer_all()  # the last one first
+        assert [await receive(reader) for _ in sent] == sent
+        await until(lambda: server.budget.held == 0)
+        writer.close()
+
+
+async def test_a_request_that_may_not_overlap_waits_for_all_before_it() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        sent = [frame(LATER, b"a"), frame(ALONE, b"b"), frame(NOW, b"c")]
+        writer.write(b"".join(sent))
+        await until(lambda: len(server.later) == 1)
+        assert server.started == [LATER]
+        server.answer_all()
+        assert [await receive(reader) for _ in sent] == sent
+        assert server.started == [LATER, ALONE, NOW]
+        writer.close()
+
+
+async def test_a_large_request_is_received_when_it_could_start() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        sent = [frame(LATER, b"a"), frame(LATER, b"b" * 3_000_000)]
+        writer.write(b"".join(sent))
+        await until(lambda: any(not connection._reading for connection in server.connections))
+        assert server.started == [LATER]
+        assert server.budget.held < 300_000
+        server.answer_all()
+        await until(lambda: len(server.later) == 1)
+        assert server.budget.held >= 3_000_000
+        server.answer_all()
+        assert [await receive(reader) for _ in sent] == sent
+        await until(lambda: server.budget.held == 0)
+        writer.close()
+
+
+async def test_a_connection_with_too_much_under_way_is_not_read() -> None:
+    async with serving(Limits(connection_bytes=100_000)) as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        sent = [frame(LATER, bytes([n]) * 10_000) for n in range(100)]
+        writer.write(b"".join(sent))
+        await until(lambda: len(server.later) >= 11 or not server.connections)
+        (connection,) = server.connections
+        await until(lambda: not connection._reading)
+        assert len(server.later) < 100
+        got: list[bytes] = []
+        while len(got) < len(sent):
+            await until(lambda: bool(server.later))
+            expected = len(server.later)
+            server.answer_all()
+            got += [await receive(reader) for _ in range(expected)]
+        assert got == sent
+        await until(lambda: server.budget.held == 0)
+        writer.close()
+
+
+async def test_a_new_connection_takes_the_place_of_an_idle_one() -> None:
+    async with serving(Limits(max_connections=2)) as (server, address):
+        busy_reader, busy = await asyncio.open_connection(*address)
+        busy.write(frame(LATER, b"x"))
+        await until(lambda: len(server.later) == 1)
+        idle_reader, _ = await asyncio.open_connection(*address)
+        await until(lambda: len(server.connections) == 2)
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(frame(LATER, b"y"))
+        await until(lambda: len(server.later) == 2)
+        assert server.counts.refused == 1
+        with suppress(ConnectionError):
+            assert await idle_reader.read() == b""
+        late_reader, _ = await asyncio.open_connection(*address)  # nobody is idle now
+        with suppress(ConnectionError):
+            assert await late_reader.read() == b""
+        assert server.counts.refused == 2
+        server.answer_all()
+        assert await receive(busy_reader) == frame(LATER, b"x")
+        assert await receive(reader) == frame(LATER, b"y")
+        busy.close()
+        writer.close()
+
+
+async def test_what_is_no_frame_costs_its_connection_only() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        other_reader, other = await asyncio.open_connection(*address)
+        writer.write(b"\xff" * 20)
+        assert await reader.read() == b""
+        other.write(frame(NOW, b"fine"))
+        assert await receive(other_reader) == frame(NOW, b"fine")
+        other.close()
+        await until(lambda: server.counts.closed == 2)
+        assert server.budget.held == 0
+
+
+async def test_draining_answers_what_was_started() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(frame(LATER, b"last"))
+        await until(lambda: len(server.later) == 1)
+        draining = asyncio.create_task(server.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        server.answer_all()
+        assert await receive(reader) == frame(LATER, b"last")
+        assert await reader.read() == b""
+        writer.close()
+        await draining
