@@ -43,9 +43,8 @@ class Lab:
             logs=self.world.logs,
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
-            settings=SimpleNamespace(limits=limits),
             works=None,
-            node=SimpleNamespace(metrics=SimpleNamespace(barrier=Barrier())),
+            node=SimpleNamespace(barrier=Barrier(), limits=limits),
             loop=loop,
         )
         registry = Registry()
