@@ -48,3 +48,25 @@ def derived_names(name: str) -> dict[str, str]:
     if all(path):
         names["ydb"] = "/".join(path)
     return names
+
+
+def canonical_name(protocol: str, name: str) -> str:
+    """The canonical name of a topic that is created as ``name`` in ``protocol`` (``pravega`` or ``ydb``).
+
+    For most names :func:`derived_names` leads back to ``name``. For one with dots where the other protocol has slashes
+    it does not: then ``name`` has to be given to the catalog as well, which refuses it if the canonical name is taken.
+    Raises InvalidTopicName.
+    """
+    if protocol == "pravega":
+        scope, slash, stream = name.partition("/")
+        if not (scope and slash and stream) or "/" in stream:
+            raise InvalidTopicName(f"{name!r} is not scope/stream")
+        canonical = stream if scope == "default" and "." not in stream else f"{scope}.{stream}"
+    elif protocol == "ydb":
+        if not all(name.split("/")):
+            raise InvalidTopicName(f"{name!r} is no path: a part of it is empty")
+        canonical = name.replace("/", ".")
+    else:
+        raise ValueError(f"protocol {protocol!r} has no names of its own")
+    check_topic_name(canonical)
+    return canonical

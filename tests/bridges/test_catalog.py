@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.catalog.config_types import InvalidConfig
-from bridges.catalog.names import InvalidTopicName, check_topic_name, collision_key, derived_names
+from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_name, collision_key, derived_names
 from bridges.catalog.progress import Committed, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
@@ -150,6 +150,45 @@ def test_derived_names_by_example() -> None:
     assert derived_names("shop.orders.v1") == {"pravega": "shop/orders.v1", "ydb": "shop/orders/v1"}
     assert derived_names("__offsets") == {"ydb": "__offsets"}
     assert derived_names(".hidden") == {}
+
+
+@given(st.text("ab._-", min_size=1, max_size=8))
+def test_names_lead_back_from_every_protocol(name: str) -> None:
+    if name in (".", ".."):
+        return
+    for protocol, other in derived_names(name).items():
+        back = canonical_name(protocol, other)
+        assert back == name or (protocol == "pravega" and name == f"default.{back}")
+
+
+@given(st.text("ab.-", min_size=1, max_size=4), st.text("ab.-", min_size=1, max_size=4))
+def test_streams_of_pravega_lead_back_unless_their_scope_has_a_dot(scope: str, stream: str) -> None:
+    canonical = canonical_name("pravega", f"{scope}/{stream}")
+    again = derived_names(canonical).get("pravega")
+    assert again == f"{scope}/{stream}" or "." in scope
+
+
+def test_names_that_no_topic_can_have() -> None:
+    for protocol, wrong in (("pravega", "a"), ("pravega", "a/"), ("pravega", "a/b/c"), ("ydb", "a//b"), ("ydb", "/a")):
+        with pytest.raises(InvalidTopicName):
+            canonical_name(protocol, wrong)
+    with pytest.raises(InvalidTopicName, match="at most 249"):
+        canonical_name("ydb", "a/" * 200 + "a")
+    assert canonical_name("pravega", "default/orders") == "orders"
+    assert canonical_name("pravega", "default/a.b") == "default.a.b"
+    assert canonical_name("pravega", "shop/orders.v1") == "shop.orders.v1"
+    assert canonical_name("ydb", "shop/orders") == "shop.orders"
+
+
+async def test_two_names_of_another_protocol_that_mean_the_same_canonical_one(home: Home) -> None:
+    for name in ("a/b.c", "a.b/c"):
+        canonical = canonical_name("pravega", name)
+        assert canonical == "a.b.c"
+        if home.catalog.by_name("pravega", "a/b.c") is None:
+            await home.catalog.create_topic(canonical, 1, names={"pravega": name})
+        else:
+            with pytest.raises(TopicExists):
+                await home.catalog.create_topic(canonical, 1, names={"pravega": name})
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

@@ -465,3 +465,18 @@ async def test_what_another_writer_appends_to_a_quiet_stream_is_seen(lab: Lab) -
     assert seen.empty()
     assert max(len(streams) for streams in lab.tap.fetches()) > 15, "many streams in one request"
     await stranger.close()
+
+
+async def test_a_sealed_stream_shuts_out_this_clients_writer_only(lab: Lab) -> None:
+    stream = await lab.stream()
+    writer = await lab.streams.open(stream, 1)
+    assert await append(writer, b"one", 2) == 0
+    assert await lab.streams.seal(stream, 1) == 2
+    assert await lab.streams.seal(stream, 1) == 2
+    with pytest.raises(SbpError) as refused:
+        await append(writer, b"two")
+    assert refused.value.code == ErrorCode.RANGE_ALREADY_SEALED
+    # The document has no word for a stream's end: whoever opens it writes on behind.
+    later = await lab.streams.open(stream, 2)
+    assert later.start_offset == 0
+    assert await append(later, b"three") == 2
