@@ -11,6 +11,7 @@ from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, BatchInfo, Format
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
+from bridges.formats.ledger_note import LedgerNoteFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.sliced import Sliced, SlicedWorks, advance
@@ -28,7 +29,9 @@ __all__ = [
     "register",
 ]
 
-FORMATS: dict[int, StoredFormat] = {int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat())}
+FORMATS: dict[int, StoredFormat] = {
+    int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat(), LedgerNoteFormat())
+}
 """The formats this process can read, by number; :func:`register` adds those that fronts bring."""
 
 

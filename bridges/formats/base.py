@@ -26,6 +26,7 @@ class FormatId(IntEnum):
     PRAVEGA = 2
     YDB = 3
     SBP_V01 = 4
+    LEDGER_NOTE = 5
 
 
 class BatchInfo(NamedTuple):

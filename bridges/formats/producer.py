@@ -20,8 +20,13 @@ _KEY_BYTES = 64
 """Longer names of producers are known by their digests: how long a name is, is for clients to choose."""
 
 
+FIRST_KIND_OF_FRONTS = 128
+"""From here on up to :data:`LAST_KIND` kinds of writers are those that fronts bring rules for."""
+LAST_KIND = 255
+
+
 class LedgerKind(IntEnum):
-    """Kinds of writers, stored in snapshots; never renumber. A front's own kinds begin at 128."""
+    """Kinds of writers, stored in snapshots; never renumber."""
 
     KAFKA = 1
     EVENT_NUMBER = 2

@@ -9,7 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridges.errors import LogError
-from bridges.formats.producer import Stamp
+from bridges.formats.base import FormatId
+from bridges.formats.ledger_note import encode_note
+from bridges.formats.producer import EventStamp, SeqNoStamp, Stamp
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.partition_state import PartitionState
 from bridges.log.skips import Span
@@ -66,6 +68,14 @@ class Batch:
     producer: Stamp | None = None
     guard: Guard | None = None
     rest: Callable[[int], Batch] | None = None
+
+
+def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
+    """A batch without records, which only tells the ledger that a writer has used its numbers up to the stamp's last.
+
+    It takes one offset (see :mod:`bridges.formats.ledger_note`).
+    """
+    return Batch(encode_note(stamp), 1, int(FormatId.LEDGER_NOTE), -1, stamp, guard)
 
 
 @dataclass(slots=True)

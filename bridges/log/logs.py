@@ -7,8 +7,8 @@ of what was appended after it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +18,7 @@ from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger import KindLimits, LedgerOptions
+from bridges.log.ledger_rules import RULES, Rule
 from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
@@ -54,15 +55,18 @@ class LogOptions:
     rebuild_read_bytes: int = 1024 * 1024
     retention_openings: int = 100
     inflated_bytes: int = DEFAULT_LIMIT
+    rules: Mapping[int, Rule] = field(default_factory=lambda: RULES)
+    """How the ledger decides, by kind of writer."""
 
     def ledger(self) -> LedgerOptions:
         """How long writers of each kind are remembered."""
         return LedgerOptions(
-            limits={
+            self.rules,
+            {
                 LedgerKind.KAFKA: KindLimits(self.max_producers_per_partition, self.producer_idle_ms),
                 LedgerKind.EVENT_NUMBER: KindLimits(self.event_writers_per_partition, self.event_writer_idle_ms),
                 LedgerKind.SEQ_NO: KindLimits(self.seq_no_producers_per_partition, self.seq_no_producer_idle_ms),
-            }
+            },
         )
 
 

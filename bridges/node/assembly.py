@@ -29,6 +29,7 @@ from bridges.catalog.sql import Database
 from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
+from bridges.log.ledger_rules import RULES
 from bridges.log.log_starts import LogStarts, erase_starts
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.skips import Skips, erase_skips
@@ -219,7 +220,7 @@ class Node:
             self.catalog.stream_of,
             Snapshots(self.db),
             self.catalog.next_epoch,
-            _log_options(settings),
+            _log_options(settings, self._kinds),
             self.metrics.barrier,
             starts,
             self.works,
@@ -475,7 +476,7 @@ def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Addr
     return {name: listen[name] for name in names if name in listen}
 
 
-def _log_options(settings: Settings) -> LogOptions:
+def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOptions:
     log = settings.log
     return LogOptions(
         tail_cache_bytes=log.tail_cache_bytes,
@@ -489,6 +490,7 @@ def _log_options(settings: Settings) -> LogOptions:
         seq_no_producer_idle_ms=log.seq_no_producer_idle_ms,
         open_concurrency=log.open_concurrency,
         inflated_bytes=settings.limits.batch_inflated_bytes,
+        rules=RULES | {kind: rule for front in fronts for kind, rule in front.ledger_rules.items()},
     )
 
 

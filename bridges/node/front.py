@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary
+from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
 from bridges.net.address import Address
 from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Section, SettingsError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
     from bridges.formats import StoredFormat, Translator
+    from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
     from bridges.net.budget import MemoryBudget
     from bridges.node.metrics import FrontMetrics
@@ -122,6 +124,8 @@ class Front(ABC):
     """Those of its settings that bound connections: they are lowered where the system has too few descriptors."""
     formats: ClassVar[Sequence[StoredFormat]] = ()
     """Stored formats that come with it (numbers 8 to 15)."""
+    ledger_rules: ClassVar[Mapping[int, Rule]] = {}
+    """How the ledger decides for kinds of writers that only it has, by the kinds that its stamps name (128 to 255)."""
     migrations: ClassVar[Sequence[Callable[[sqlite3.Connection], None]]] = ()
     """Its tables in the node's database: ``migrations[i]`` brings their version ``i`` to ``i + 1``. Names of tables
     and indexes begin with ``front_NAME_``. Never change one that was released: append."""
@@ -174,7 +178,7 @@ def installed() -> tuple[type[Front], ...]:
 
 def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Iterable[str]) -> None:
     """Whether fronts go together with each other and with a node's own sections and listeners. Raises FrontError."""
-    names, ports = set(reserved), set(listeners)
+    names, ports, kinds = set(reserved), set(listeners), set[int]()
     for front in fronts:
         if not _NAME.fullmatch(front.name):
             raise FrontError(f"a front cannot be called {front.name!r}: small letters and digits only")
@@ -185,6 +189,10 @@ def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Ite
             if listener.name in ports:
                 raise FrontError(f"front {front.name}: there is a listener {listener.name!r} already")
             ports.add(listener.name)
+        for kind in front.ledger_rules:
+            if not FIRST_KIND_OF_FRONTS <= kind <= LAST_KIND or kind in kinds:
+                raise FrontError(f"front {front.name}: {kind} is no free kind of writers for the ledger")
+            kinds.add(kind)
 
 
 def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:

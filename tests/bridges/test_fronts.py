@@ -14,6 +14,7 @@ from bridges.auth import ANONYMOUS, NODE, Everybody, Operation
 from bridges.catalog.front_tables import migrate
 from bridges.formats import FORMATS, FormatTaken, format_of, register
 from bridges.formats.raw import RawFormat
+from bridges.log.ledger_rules import SeqNoRule
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.front import Front, FrontError, Listener, check
@@ -49,6 +50,9 @@ def formats() -> Iterator[None]:
         ([front("log")], "the name 'log' of a front is taken"),
         ([front("a"), front("a")], "the name 'a' of a front is taken"),
         ([front("a", "x"), front("b", "x")], "front b: there is a listener 'x' already"),
+        ([front("a", ledger_rules={3: SeqNoRule()})], "front a: 3 is no free kind of writers"),
+        ([front("a", ledger_rules={256: SeqNoRule()})], "front a: 256 is no free kind of writers"),
+        ([front(one, ledger_rules={128: SeqNoRule()}) for one in "ab"], "front b: 128 is no free kind of writers"),
         ([front("a", "console")], "there is a listener 'console' already"),
     ],
 )
@@ -58,7 +62,8 @@ def test_fronts_that_do_not_go_together(fronts: list[type[Front]], complaint: st
 
 
 def test_fronts_that_go_together() -> None:
-    check([front("a", "x", "y"), front("b")], ["log"], ["console"])
+    rules = {128: SeqNoRule(), 255: SeqNoRule()}
+    check([front("a", "x", "y", ledger_rules=rules), front("b")], ["log"], ["console"])
 
 
 def test_a_front_brings_a_section_of_settings(tmp_path: Path) -> None:

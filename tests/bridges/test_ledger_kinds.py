@@ -18,7 +18,7 @@ from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer
-from bridges.log.interfaces import Appended, Batch, Guard
+from bridges.log.interfaces import Appended, Batch, Guard, note
 from bridges.log.ledger import Ledger
 from bridges.log.ledger_rules import Last, Repeated, Skip
 from bridges.log.partition_log import PartitionLog
@@ -175,6 +175,21 @@ async def test_a_guard_is_decided_with_what_is_in_flight_and_a_repetition_comes_
     assert failed.end_offset == 1
     world.writer.acknowledge(2)
     assert told.answers[1:] == [Appended(0, 1), Appended(0, 1, duplicate=True), Appended(1, 2)]
+
+
+async def test_a_batch_without_records_tells_the_ledger_and_is_durable_in_its_order() -> None:
+    world, told = World(), Told()
+    log = await world.boot()
+    log.append(events(1, 3), told.done)
+    log.append(note(EventStamp(b"1".rjust(16), 7)), told.done)
+    log.append(note(SeqNoStamp(b"2" * 100, [8]), Guard(2)), told.done)
+    log.append(events(1, 6), told.done)  # the note stands for all up to 7
+    log.append(note(SeqNoStamp(b"2" * 100, [9])), told.done)
+    world.writer.acknowledge(3)
+    assert told.answers == [Appended(0, 1), Appended(1, 2), Appended(1, 2, duplicate=True), Appended(2, 3)]
+    log = await world.boot()  # the last one never arrived
+    assert log.last(LedgerKind.EVENT_NUMBER, b"1".rjust(16)) == Last(7, 1)
+    assert log.last(LedgerKind.SEQ_NO, SeqNoStamp(b"2" * 100, [8]).key) == Last(8, 2)
 
 
 async def test_a_batch_that_cannot_be_cut_costs_itself() -> None:

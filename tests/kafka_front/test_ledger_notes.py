@@ -1,0 +1,100 @@
+"""Unchanged Kafka consumers read past batches that only tell the ledger of a number."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonPartition
+
+from bridges.errors import LogError
+from bridges.formats.producer import EventStamp, LedgerKind
+from bridges.log.interfaces import Appended, note
+from bridges.log.ledger_rules import Last
+from bridges.node.assembly import Node
+from bridges.node.config import load
+
+WRITER = bytes(range(16))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = started(tmp_path)
+    await node.start()
+    yield node
+    await node.stop()
+
+
+def started(tmp_path: Path) -> Node:
+    flags = {
+        "data_dir": str(tmp_path / "data"),
+        "listen.kafka": "127.0.0.1:0",
+        "listen.console": "off",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+    }
+    return Node(load(flags, environ={}, directory=tmp_path).settings)
+
+
+async def tell(node: Node, number: int) -> int:
+    log = node.logs.get("t", 0)
+    assert log is not None
+    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(appended: Appended, error: LogError | None) -> None:
+        stored.set_result(appended.base) if error is None else stored.set_exception(error)
+
+    log.append(note(EventStamp(WRITER, number)), done)
+    return await stored
+
+
+async def test_consumers_read_past_notes_and_the_ledger_keeps_them(tmp_path: Path, node: Node) -> None:
+    await node.catalog.create_topic("t", 1, {})
+    bootstrap = str(node.addresses["kafka"])
+
+    def produce(value: str) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce("t", value, partition=0)
+        assert producer.flush(20) == 0
+
+    assert await tell(node, 1) == 0
+    await asyncio.to_thread(produce, "a")
+    assert await tell(node, 5) == 2
+    assert await tell(node, 9) == 3
+    await asyncio.to_thread(produce, "b")
+    assert await tell(node, 11) == 5
+    await asyncio.to_thread(produce, "c")
+
+    def consume() -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        librdkafka = []
+        while len(librdkafka) < 3 and (message := consumer.poll(20)) is not None:
+            assert message.error() is None
+            librdkafka.append((message.offset(), message.value()))
+        consumer.close()
+        python = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=20_000)
+        python.assign([PythonPartition("t", 0)])
+        python.seek(PythonPartition("t", 0), 0)
+        read = [(message.offset, message.value) for message, _ in zip(python, range(3), strict=False)]
+        python.close()
+        return librdkafka, read
+
+    expected = [(1, b"a"), (4, b"b"), (6, b"c")]
+    assert await asyncio.to_thread(consume) == (expected, expected)
+    await node.stop()
+    again = started(tmp_path)
+    await again.start()
+    try:
+        log = again.logs.get("t", 0)
+        assert log is not None
+        await log.ready()
+        assert log.last(LedgerKind.EVENT_NUMBER, WRITER) == Last(11, 5)
+    finally:
+        await again.stop()
