@@ -78,9 +78,8 @@ class KafkaServer:
         bound: dict[str, Address] = {}
         for name, address in listen.items():
             advertised = node.advertised(name)
-            host, port = await server.listen(
-                name, address.host, address.port, (advertised.host, advertised.port) if advertised else None
-            )
+            told = (advertised.host, advertised.port) if advertised else None
+            host, port = await server.listen(name, address.host, address.port, told, node.tls(name))
             bound[name] = Address(host, port)
         return bound
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -98,17 +97,24 @@ class NodeClient:
 
     def __init__(self, url: str, *, as_json: bool = False) -> None:
         import http.client  # here, because 'serve' shares this module and has no use for it
+        import ssl
 
         parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme != "http" or not parts.hostname:
-            fail(f"--node {url!r} is not an http address", EXIT_USAGE, as_json=as_json)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            fail(f"--node {url!r} is not an http or https address", EXIT_USAGE, as_json=as_json)
         try:
-            port = parts.port or 80
+            port = parts.port or (80 if parts.scheme == "http" else 443)
         except ValueError as error:
             fail(f"--node {url!r}: {error}", EXIT_USAGE, as_json=as_json)
         self._url = url
         self._as_json = as_json
-        self._connection = http.client.HTTPConnection(parts.hostname, port)
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            # Trusts what the system does, or the file that SSL_CERT_FILE names.
+            context = ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(parts.hostname, port, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, port)
         self._failures = (OSError, http.client.HTTPException)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
@@ -147,7 +153,7 @@ class NodeClient:
                     raise
             return self._connection.getresponse()
         except self._failures as error:
-            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             fail(f"no node answers at {self._url}: {reason}", EXIT_UNREACHABLE, as_json=self._as_json)
 
     def _answer(self, response: http.client.HTTPResponse) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +42,9 @@ def command(
     def make(settings: Settings, give_up: Callable[[str], None]) -> Node:
         from bridges.node.assembly import Node
 
-        return Node(settings, on_failed=give_up)
+        node = Node(settings, on_failed=give_up)
+        if settings.tls:  # otherwise the signal ends a node, as the terminal that is closed expects
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
+        return node
 
     process.run(flags, config, make, ready=ready_file)

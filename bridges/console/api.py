@@ -16,6 +16,7 @@ from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
+from bridges.node.assembly import CONSOLE
 
 if TYPE_CHECKING:
     from bridges.node.assembly import Node
@@ -44,7 +45,8 @@ class Console:
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)
-        return await self._site.start(app, address, handler_cancellation=True)
+        tls = self._node.tls(CONSOLE)
+        return await self._site.start(app, address, handler_cancellation=True, tls=tls)
 
     async def stop(self) -> None:
         """End streams, finish requests, close connections."""

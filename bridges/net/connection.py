@@ -119,7 +119,9 @@ class Connection(asyncio.BufferedProtocol):
         self.local = _address(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
         self.last_active = monotonic()
-        self._transport.set_write_buffer_limits(high=0)
+        # With TLS, a limit of zero would mean that nothing held is too much already.
+        tls = transport.get_extra_info("sslcontext") is not None
+        self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
         self._outbox = Outbox(self._transport, self.server.turns, self.account, self._check_unsent, self._cannot_send)
         if not self.server.admit(self):
             self._closing = True

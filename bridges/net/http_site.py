@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import cast
@@ -16,6 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from bridges.net.address import Address
+from bridges.net.tls import HANDSHAKE_SECONDS
 
 _SHUTDOWN_S = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -95,7 +97,14 @@ class HttpSite:
         """How many are open."""
         return len(self._open)
 
-    async def start(self, app: web.Application, address: Address, *, handler_cancellation: bool = False) -> Address:
+    async def start(
+        self,
+        app: web.Application,
+        address: Address,
+        *,
+        handler_cancellation: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> Address:
         """Listen and serve ``app``, which must not be running; returns the real address. Raises OSError."""
         app.middlewares.insert(0, self._request_in_progress)
         runner = web.AppRunner(
@@ -111,7 +120,13 @@ class HttpSite:
         server = runner.server
         assert server is not None, "set up above"
         self._listener = await loop.create_server(
-            lambda: _Gated(self, server()), address.host, address.port, backlog=128, reuse_address=True
+            lambda: _Gated(self, server()),
+            address.host,
+            address.port,
+            backlog=128,
+            reuse_address=True,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
         self._sweep_later(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,7 @@ from bridges.barrier import Barrier
 from bridges.net.budget import MemoryBudget
 from bridges.net.framing import ReceiveBuffer
 from bridges.net.outbox import Turns
+from bridges.net.tls import HANDSHAKE_SECONDS
 
 if TYPE_CHECKING:
     from bridges.net.connection import Connection
@@ -99,7 +101,12 @@ class Server(ABC):
         """What serves a client that came to a listener."""
 
     async def listen(
-        self, name: str, host: str, port: int, advertised: tuple[str, int] | None = None
+        self,
+        name: str,
+        host: str,
+        port: int,
+        advertised: tuple[str, int] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> tuple[str, int]:
         """Open a listener; gives the bound host and port. Raises OSError.
 
@@ -107,7 +114,13 @@ class Server(ABC):
         local address, which is right wherever no address translation lies between.
         """
         server = await self.loop.create_server(
-            lambda: self.connection(name, advertised), host, port, backlog=1024, reuse_address=True
+            lambda: self.connection(name, advertised),
+            host,
+            port,
+            backlog=1024,
+            reuse_address=True,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
         self._servers.append(server)
         bound = server.sockets[0].getsockname()

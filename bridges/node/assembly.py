@@ -36,6 +36,7 @@ from bridges.log.skips import Skips, erase_skips
 from bridges.log.snapshots import Snapshots, erase_snapshots
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
+from bridges.net.tls import ListenerTls, TlsError
 from bridges.node import backend, node_metrics, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
@@ -44,10 +45,13 @@ from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check
 from bridges.node.metrics import Metrics
 from bridges.node.sections import SettingsError
 from bridges.node.stalls import LoopStalls
+from bridges.node.tls_settings import tls_files
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
 if TYPE_CHECKING:
+    import ssl
+
     from bridges.console.api import Console
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
@@ -117,6 +121,7 @@ class Node:
         self._chores: list[asyncio.Task[None]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
+        self._tls: dict[str, ListenerTls] = {}
 
     @property
     def embedded(self) -> Embedded | None:
@@ -144,6 +149,20 @@ class Node:
         address = self.addresses.get(listener)
         return None if address is None or address.host in _WILDCARDS else address
 
+    def tls(self, listener: str) -> ssl.SSLContext | None:
+        """What a listener is to be opened with; None: without TLS."""
+        return self._tls.get(listener)
+
+    def reload(self) -> None:
+        """Read the certificates of all listeners again, for new connections; what is wrong keeps the old ones."""
+        for name, tls in self._tls.items():
+            try:
+                tls.reload()
+            except TlsError as error:
+                _log.error("the certificate of a listener stays what it was", listener=name, reason=str(error))
+            else:
+                _log.info("the certificate of a listener was read again", listener=name)
+
     # --- start ------------------------------------------------------------------------------------------------------
 
     async def start(self, ready_file: Path | None = None) -> None:
@@ -169,6 +188,7 @@ class Node:
         settings = self.settings
         self._check_fronts()
         listen = self._listen_addresses()
+        self._tls = self._make_tls(listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
         self._directory = DataDirectory(settings.data_dir)
@@ -287,6 +307,7 @@ class Node:
             barrier=self.metrics.barrier,
             every=self.every,
             advertised=self.advertised,
+            tls=self.tls,
         )
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
@@ -331,6 +352,20 @@ class Node:
             except ValueError as error:
                 raise SettingsError(f"advertise.{name}: {error}") from None
         return addresses
+
+    def _make_tls(self, listen: Iterable[str]) -> dict[str, ListenerTls]:
+        """What the settings tell of TLS, by listener. Raises SettingsError."""
+        able = {CONSOLE, *(listener.name for kind in self._kinds for listener in kind.listeners if listener.tls)}
+        made: dict[str, ListenerTls] = {}
+        for name, files in tls_files(self.settings.tls).items():
+            if name not in able:
+                raise SettingsError(f"tls.{name}: there is no such listener that may have TLS; {_listed(able)} may")
+            if name in listen:
+                try:
+                    made[name] = ListenerTls(files)
+                except TlsError as error:
+                    raise SettingsError(f"tls.{name}: {error}") from None
+        return made
 
     def _advertised_of(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
         told = self.settings.advertise
@@ -474,6 +509,10 @@ class Node:
 
 def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:
     return {name: listen[name] for name in names if name in listen}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOptions:

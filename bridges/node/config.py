@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
+from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
 from bridges.node.quantities import parse_duration, parse_size
 from bridges.node.sections import (
@@ -44,6 +45,19 @@ def _listen(value: object) -> object:
     if isinstance(value, dict):
         return {_listener(str(name)): address for name, address in value.items()}
     return value
+
+
+def _tls(value: object) -> object:
+    if isinstance(value, dict):
+        values = {_tls_name(str(name)): str(one) for name, one in value.items()}
+        tls_settings.check(values)
+        return values
+    return value
+
+
+def _tls_name(name: str) -> str:
+    listener, what = tls_settings.split(name)
+    return f"{_listener(listener)}.{what}"
 
 
 def _listener(name: str) -> str:
@@ -80,6 +94,11 @@ class Settings(Section):
     advertise: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
         default_factory=dict,
         description="Address HOST:PORT that clients of a listener are told, where it differs from the one listened on.",
+    )
+    tls: Annotated[dict[str, str], BeforeValidator(_tls)] = Field(
+        default_factory=dict,
+        description="TLS of a listener (kafka, console): LISTENER.cert and LISTENER.key, PEM files; "
+        "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
     )
     default_host: str = Field(
         default="127.0.0.1", min_length=1, description="Host that listeners without an address of their own listen on."
@@ -154,6 +173,8 @@ def load(
     for layer in (_from_file(file, directory), _from_environment(environ), _from_flags(flags or {})):
         for key, value in layer.items():
             head, dot, name = key.partition(".")
+            if dot and head == "tls":
+                key = f"{head}.{_tls_name(name)}"
             given[f"{head}.{_listener(name)}" if dot and head in _LISTENER_MAPS else key] = value
     problems = [
         f"{where}: unknown setting {key!r}{_hint(key, model)}"
@@ -245,7 +266,7 @@ def _fields(model: type[Settings]) -> dict[str, FieldInfo]:
 
 
 _LISTENER_MAPS = frozenset({"listen", "advertise"})
-_MAPS = _LISTENER_MAPS | {"topic_defaults"}
+_MAPS = _LISTENER_MAPS | {"topic_defaults", "tls"}
 
 
 def _split(key: str) -> list[str]:

@@ -23,6 +23,7 @@ from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Sect
 
 if TYPE_CHECKING:
     import sqlite3
+    import ssl
 
     from bridges.auth import Authorizer
     from bridges.barrier import Barrier
@@ -104,6 +105,8 @@ class NodeServices:
     """``every(interval_ms, chore, what)``: have ``chore`` called with the wall clock (ms) until the node stops."""
     advertised: Callable[[str], Address | None]
     """The address clients of a listener are told; None: that which the client itself connected to."""
+    tls: Callable[[str], ssl.SSLContext | None]
+    """What a listener is to be opened with (``ssl`` of asyncio's ``create_server``); None: without TLS."""
 
     def section(self, kind: type[S]) -> S:
         """The front's settings, which are of the class it declared."""

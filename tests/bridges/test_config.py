@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.net.address import Address
+from bridges.net.tls import TlsFiles
 from bridges.node.config import load, schema
 from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
 from bridges.node.sections import SettingsError
+from bridges.node.tls_settings import tls_files
 
 
 def given_(flags=None, environ=None, file: str | None = None, tmp_path: Path | None = None):
@@ -170,3 +172,21 @@ def test_addresses(text: str, address: Address) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|brackets"):
         Address.parse(text)
+
+
+def test_tls_is_set_by_listener_from_every_source(tmp_path: Path) -> None:
+    file = tmp_path / "anabranch.toml"
+    file.write_text('[tls.kafka]\ncert = "a.pem"\nkey = "a.key"\n')
+    environ = {"ANABRANCH_TLS__KAFKA__CLIENT_CA": "ca.pem", "ANABRANCH_TLS__LINE_TWO__KEY": "b.key"}
+    flags = {"tls.line-two.cert": "b.pem", "tls.kafka.client": "optional"}
+    settings = load(flags, environ=environ, file=file).settings
+    assert tls_files(settings.tls) == {
+        "kafka": TlsFiles(Path("a.pem"), Path("a.key"), Path("ca.pem"), client_required=False),
+        "line-two": TlsFiles(Path("b.pem"), Path("b.key")),
+    }
+
+
+@pytest.mark.parametrize("key", ["tls.cert", "tls.kafka", "tls"])
+def test_tls_without_a_listener_is_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="tls"):
+        load({key: "a.pem"}, environ={}, directory=tmp_path)
