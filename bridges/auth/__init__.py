@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class ResourceKind(Enum):
     NODE = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     """Something that operations are about. Of a node there is one, so its name is empty."""
 
     kind: ResourceKind

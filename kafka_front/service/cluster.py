@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger import SLICE
@@ -62,6 +63,7 @@ class Cluster:
         self._service = service
         self._catalog = service.catalog
         self._logs = service.logs
+        self._access = service.access
 
     def describe(self, ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLERS:
@@ -188,6 +190,11 @@ class Cluster:
             if cursor is not None and name < cursor.topic_name:
                 continue
             topic = self._catalog.topics.get(name)
+            if not self._access.topic(ctx, Operation.DESCRIBE, name):
+                if request.topics:
+                    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
+                continue
             if topic is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 response.topics.append(_PageTopic(int(code), name, topic_authorized_operations=NO_OPERATIONS))
@@ -232,6 +239,7 @@ class Cluster:
             async for index in in_turns(topic.partition_indexes):
                 try:
                     once.name((topic.name, index))
+                    self._access.require_topic(ctx, Operation.READ, topic.name)
                 except KafkaError as error:
                     answer.partitions.append(
                         DescribeProducersResponse.PartitionResponse(index, error.code, error.message)
@@ -310,10 +318,11 @@ class Cluster:
 def register(registry: Registry, service: KafkaService) -> None:
     cluster = Cluster(service)
     registry.register(ApiKey.DESCRIBE_CLUSTER, cluster.describe)
-    registry.register(ApiKey.DESCRIBE_LOG_DIRS, cluster.log_dirs)
-    registry.register(ApiKey.ELECT_LEADERS, cluster.elect_leaders)
-    registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, cluster.reassignments)
-    registry.register(ApiKey.ALTER_PARTITION_REASSIGNMENTS, cluster.reassign)
+    of_node = service.access.of_node
+    registry.register(ApiKey.DESCRIBE_LOG_DIRS, of_node(Operation.DESCRIBE, cluster.log_dirs))
+    registry.register(ApiKey.ELECT_LEADERS, of_node(Operation.ALTER, cluster.elect_leaders))
+    registry.register(ApiKey.LIST_PARTITION_REASSIGNMENTS, of_node(Operation.DESCRIBE, cluster.reassignments))
+    registry.register(ApiKey.ALTER_PARTITION_REASSIGNMENTS, of_node(Operation.ALTER, cluster.reassign))
     registry.register(ApiKey.DESCRIBE_TOPIC_PARTITIONS, cluster.topic_partitions)
     registry.register(ApiKey.DESCRIBE_PRODUCERS, cluster.producers)
-    registry.register(ApiKey.DESCRIBE_QUORUM, cluster.quorum)
+    registry.register(ApiKey.DESCRIBE_QUORUM, of_node(Operation.DESCRIBE, cluster.quorum))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
@@ -48,7 +49,7 @@ class Resource(IntEnum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class Change(IntEnum):
     """Kafka's numbers of incremental changes."""
 
     SET = 0
@@ -67,6 +68,7 @@ class Configs:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self._catalog = service.catalog
+        self._access = service.access
 
     # --- describing -------------------------------------------------------------------------------------------------
 
@@ -82,6 +84,7 @@ class Configs:
             results.append(result)
             try:
                 once.name((resource.resource_type, resource.resource_name))
+                self._check(ctx, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
                 values = self._values(resource.resource_type, resource.resource_name)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
@@ -129,6 +132,15 @@ class Configs:
             return []  # log levels belong to the node's own settings
         return [node_config.resolve(key, node, static) for key in node_config.NODE_CONFIGS]
 
+    def _check(self, ctx: Context, operation: Operation, kind: int, name: str) -> None:
+        """Raise KafkaError unless the client may do this to the resource."""
+        if kind == Resource.TOPIC:
+            self._access.require_topic(ctx, operation, name)
+        elif kind == Resource.GROUP:
+            self._access.require_group(ctx, operation, name)
+        else:
+            self._access.require_node(ctx, operation)
+
     def _check_broker(self, kind: int, name: str) -> None:
         """Raise KafkaError unless the resource is this node."""
         if kind not in (Resource.BROKER, Resource.BROKER_LOGGER):
@@ -168,6 +180,7 @@ class Configs:
             try:
                 if (one.resource_type, one.resource_name) in twice:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
+                self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
                 changes: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
                 for config in one.configs:
                     changes[config.name] = _required(config.name, config.value)
@@ -191,6 +204,7 @@ class Configs:
             try:
                 if (one.resource_type, one.resource_name) in twice:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
+                self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
                 changes = self._changes(one)
                 await self._apply(one.resource_type, one.resource_name, changes, request.validate_only)
             except KafkaError as error:
@@ -207,11 +221,11 @@ class Configs:
         changes: Changes = {}
         for config in resource.configs:
             name, operation = config.name, config.config_operation
-            if operation == Operation.DELETE:
+            if operation == Change.DELETE:
                 changes[name] = None
-            elif operation == Operation.SET:
+            elif operation == Change.SET:
                 changes[name] = _required(name, config.value)
-            elif operation in (Operation.APPEND, Operation.SUBTRACT):
+            elif operation in (Change.APPEND, Change.SUBTRACT):
                 value = _required(name, config.value)
                 changes[name] = self._edited(resource.resource_type, resource.resource_name, name, operation, value)
             else:
@@ -228,7 +242,7 @@ class Configs:
         )
         items: list[str] = definition.parse(current) if current else []
         given = [part.strip() for part in value.split(",") if part.strip()]
-        if operation == Operation.APPEND:
+        if operation == Change.APPEND:
             items = items + [item for item in given if item not in items]
         else:
             items = [item for item in items if item not in given]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from kafka_front.service.access import Access
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.service.groups import GroupService, group_settings
 from kafka_front.service.topic_rules import RulesCache
@@ -33,6 +34,7 @@ class KafkaService:
         self.metrics = node.metrics
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")
+        self.access = Access(node.authorizer)
         self.rules = RulesCache(node.catalog)
         self.translator = node.translator
         self.fetch_sessions = FetchSessions(kafka.fetch_sessions, partitions=kafka.fetch_session_partitions)
@@ -40,7 +42,12 @@ class KafkaService:
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
         self.groups = GroupService(
-            self.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.barrier
+            self.progress,
+            node.catalog,
+            group_settings(kafka),
+            node_id=node.node_id,
+            barrier=node.barrier,
+            access=self.access,
         )
 
     def default_partitions(self) -> int:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from bridges.auth import Operation
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.formats.records import Buffer, StoredBatch
@@ -150,7 +151,7 @@ class _Operation:
         return self._begin()
 
     def _find(self, slot: _Slot) -> None:
-        self._owner.resolve(slot)
+        self._owner.resolve(slot, self._ctx)
         if slot.log is not None and not slot.log.is_open:
             self._unopened += 1
 
@@ -450,6 +451,7 @@ class Fetch:
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
         self._catalog = service.catalog
+        self._access = service.access
         self._sessions = service.fetch_sessions
         self._translator = service.translator
         self._barrier = service.logs.barrier
@@ -498,7 +500,7 @@ class Fetch:
         slots = [_Slot(key, asked) async for key, asked in in_turns(list(partitions.items()))]
         return await _Operation(self, ctx, request, session, slots).start_in_turns()
 
-    def resolve(self, slot: _Slot) -> None:
+    def resolve(self, slot: _Slot, ctx: Context) -> None:
         """Find the slot's log, or say why there is none."""
         asked = slot.asked
         name = asked.topic
@@ -509,6 +511,9 @@ class Fetch:
                 slot.unknown = True
                 return
             name = topic.name
+        if not self._access.topic(ctx, Operation.READ, name):
+            slot.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return
         slot.log = self._logs.get(name, asked.partition)
         if slot.log is None:
             slot.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
@@ -38,6 +39,9 @@ _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
 
+_FORBIDDEN = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
 def epoch_error(asked: int, log: PartitionLog) -> ErrorCode | None:
     """What is wrong with a client's idea of the leader epoch, if anything; -1 asks for no check (rule 18)."""
     if asked < 0 or asked == log.epoch:
@@ -50,6 +54,7 @@ class Offsets:
 
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
+        self._access = service.access
 
     async def list_offsets(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
         task = asyncio.current_task()
@@ -61,21 +66,26 @@ class Offsets:
         # A search by time may have to read much, for which nobody waits once the connection is gone.
         ctx.connection.on_close(cancel)
         try:
-            return await self._list(request)
+            return await self._list(ctx, request)
         finally:
             ctx.connection.forget_on_close(cancel)
 
-    async def _list(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def _list(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         answered = 0
         for topic in request.topics:
             answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
+            allowed = self._access.topic(ctx, Operation.DESCRIBE, topic.name)
             for asked in topic.partitions:
                 answered += 1
                 if not answered % _PER_TURN:
                     await asyncio.sleep(0)
-                answer.partitions.append(await self._offset(topic.name, asked, request.isolation_level))
+                answer.partitions.append(
+                    await self._offset(topic.name, asked, request.isolation_level)
+                    if allowed
+                    else _Offset(partition_index=asked.partition_index, error_code=_FORBIDDEN)
+                )
         return response
 
     async def _offset(
@@ -119,11 +129,16 @@ class Offsets:
         for topic in request.topics:
             answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
+            allowed = self._access.topic(ctx, Operation.DESCRIBE, topic.topic)
             for asked in topic.partitions:
                 answered += 1
                 if not answered % _PER_TURN:
                     await asyncio.sleep(0)
-                answer.partitions.append(await self._epoch_end(topic.topic, asked))
+                answer.partitions.append(
+                    await self._epoch_end(topic.topic, asked)
+                    if allowed
+                    else _EpochEnd(partition=asked.partition, error_code=_FORBIDDEN)
+                )
         return response
 
     async def _epoch_end(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topics import NameCollision, Topic, TopicExists
 from bridges.errors import LogError
@@ -46,6 +47,7 @@ class Metadata:
         self._service = service
         self._catalog = service.catalog
         self._logs = service.logs
+        self._access = service.access
 
     async def handle(self, ctx: Context, request: MetadataRequest) -> MetadataResponse:
         service = self._service
@@ -62,7 +64,8 @@ class Metadata:
         asked = request.topics
         if asked is None or (not asked and ctx.version < _EMPTY_MEANS_NONE_SINCE):
             async for topic in in_turns(list(self._catalog.topics.values())):
-                response.topics.append(await self._describe(topic, operations))
+                if self._access.topic(ctx, Operation.DESCRIBE, topic.name):
+                    response.topics.append(await self._describe(topic, operations))
             return response
         may_create = service.auto_create_topics and (
             ctx.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
@@ -70,21 +73,27 @@ class Metadata:
         # A broker takes the topics for a set, too.
         once = {(wanted.name, wanted.topic_id): wanted for wanted in asked}
         async for wanted in in_turns(once.values()):
-            response.topics.append(await self._one(wanted, may_create, operations))
+            response.topics.append(await self._one(ctx, wanted, may_create, operations))
         return response
 
     async def _one(
-        self, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: int
+        self, ctx: Context, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: int
     ) -> MetadataResponse.MetadataResponseTopic:
         name = wanted.name
         if name is None:
             topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
             if topic is None:
                 return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
+            if not self._access.topic(ctx, Operation.DESCRIBE, topic.name):
+                return _failed(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.topic_id)
             return await self._describe(topic, operations)
+        if not self._access.topic(ctx, Operation.DESCRIBE, name):
+            return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._catalog.topics.get(name)
         if topic is not None:
             return await self._describe(topic, operations)
+        if may_create and not self._access.topic(ctx, Operation.CREATE, name):
+            return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if not may_create:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:

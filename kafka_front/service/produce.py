@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.log.partition_log import Appended, Batch
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
@@ -141,6 +142,7 @@ class Produce:
         self._service = service
         self._logs = service.logs
         self._rules = service.rules
+        self._access = service.access
         self._metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         limits = service.node.limits
@@ -170,8 +172,9 @@ class Produce:
         for topic in topics:
             answers: list[_PartitionResponse] = []
             operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
+            refused = whole or self._refused_topic(ctx, topic.name)
             for data in topic.partition_data:
-                self._hand_out(operation, topic.name, data, answers, whole, now_ms)
+                self._hand_out(operation, topic.name, data, answers, refused, now_ms)
         operation.left -= 1
         if operation.left == 0:
             return self._answer(operation)
@@ -191,11 +194,12 @@ class Produce:
         for topic in request.topic_data:
             answers: list[_PartitionResponse] = []
             operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
+            refused = whole or self._refused_topic(operation.ctx, topic.name)
             for data in topic.partition_data:
                 if handed and not handed % _PER_TURN:
                     yield
                 handed += 1
-                self._hand_out(operation, topic.name, data, answers, whole, time.time_ns() // 1_000_000)
+                self._hand_out(operation, topic.name, data, answers, refused, time.time_ns() // 1_000_000)
 
     def _turn(self, connection: Connection) -> None:
         """Go on with what a connection sent since its request of many partitions, in order."""
@@ -226,19 +230,24 @@ class Produce:
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
         return None
 
+    def _refused_topic(self, ctx: Context, topic: str) -> tuple[ErrorCode, str] | None:
+        if self._access.topic(ctx, Operation.WRITE, topic):
+            return None
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"you may not write to topic {topic!r}"
+
     def _hand_out(
         self,
         operation: _Operation,
         topic: str,
         data: ProduceRequest.PartitionProduceData,
         answers: list[_PartitionResponse],
-        whole: tuple[ErrorCode, str] | None,
+        refused: tuple[ErrorCode, str] | None,
         now_ms: int,
     ) -> None:
         response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
         answers.append(response)
-        if whole is not None:
-            operation.refuse(response, *whole)
+        if refused is not None:
+            operation.refuse(response, *refused)
             return
         log = self._logs.get(topic, response.index)
         if log is None:

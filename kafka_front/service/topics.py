@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topics import Topic
 from bridges.errors import LogError, OffsetOutOfRange
@@ -48,6 +49,7 @@ class Topics:
         self._service = service
         self._catalog = service.catalog
         self._logs = service.logs
+        self._access = service.access
         self._at_once = max(_PARTITIONS_AT_ONCE, service.catalog.options.max_partitions_per_topic)
 
     # --- creating ---------------------------------------------------------------------------------------------------
@@ -57,7 +59,8 @@ class Topics:
         first = {topic.name: topic for topic in request.topics}
         too_many = self._too_many(first.values())
         results = await gathered(
-            self._create_one(topic, topic.name in twice, request.validate_only, too_many) for topic in first.values()
+            self._create_one(ctx, topic, topic.name in twice, request.validate_only, too_many)
+            for topic in first.values()
         )
         return CreateTopicsResponse(topics=results)
 
@@ -70,8 +73,11 @@ class Topics:
             total += default if asked == _USE_DEFAULT else max(asked, 1)
         return total > self._at_once
 
-    async def _create_one(self, wanted: _NewTopic, twice: bool, validate_only: bool, too_many: bool) -> _CreateResult:
+    async def _create_one(
+        self, ctx: Context, wanted: _NewTopic, twice: bool, validate_only: bool, too_many: bool
+    ) -> _CreateResult:
         try:
+            self._access.require_topic(ctx, Operation.CREATE, wanted.name)
             if too_many:
                 raise KafkaError(ErrorCode.POLICY_VIOLATION, f"a request may ask for {self._at_once} partitions in all")
             if twice:
@@ -139,16 +145,17 @@ class Topics:
         twice = repeated(topic.name for topic in request.topics)
         first = {topic.name: topic for topic in request.topics}
         results = await gathered(
-            self._add_partitions(topic, topic.name in twice, request.validate_only) for topic in first.values()
+            self._add_partitions(ctx, topic, topic.name in twice, request.validate_only) for topic in first.values()
         )
         return CreatePartitionsResponse(results=results)
 
     async def _add_partitions(
-        self, wanted: CreatePartitionsRequest.CreatePartitionsTopic, twice: bool, validate_only: bool
+        self, ctx: Context, wanted: CreatePartitionsRequest.CreatePartitionsTopic, twice: bool, validate_only: bool
     ) -> _PartitionsResult:
         try:
             if twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {wanted.name!r} occurs twice in the request")
+            self._access.require_topic(ctx, Operation.ALTER, wanted.name)
             self._catalog.check_partitions(wanted.name, wanted.count)
             if wanted.assignments is not None:
                 more = wanted.count - len(self._catalog.topic(wanted.name).partitions)
@@ -172,7 +179,7 @@ class Topics:
         state = DeleteTopicsRequest.DeleteTopicState
         wanted = request.topics if ctx.version >= 6 else [state(name=name) for name in request.topic_names]
         twice = repeated(self._identity(one) for one in wanted)
-        results = await gathered(self._delete_one(one, self._identity(one) in twice) for one in wanted)
+        results = await gathered(self._delete_one(ctx, one, self._identity(one) in twice) for one in wanted)
         return DeleteTopicsResponse(responses=results)
 
     def _identity(self, wanted: DeleteTopicsRequest.DeleteTopicState) -> object:
@@ -182,7 +189,9 @@ class Topics:
         found = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
         return wanted.topic_id if found is None else found.name
 
-    async def _delete_one(self, wanted: DeleteTopicsRequest.DeleteTopicState, twice: bool) -> _DeleteResult:
+    async def _delete_one(
+        self, ctx: Context, wanted: DeleteTopicsRequest.DeleteTopicState, twice: bool
+    ) -> _DeleteResult:
         result = _DeleteResult(name=wanted.name, topic_id=wanted.topic_id)
         topic: Topic | None
         try:
@@ -197,7 +206,9 @@ class Topics:
             else:
                 if wanted.topic_id != _NO_ID:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "both name and id of the topic are given")
+                self._access.require_topic(ctx, Operation.DELETE, wanted.name)
                 topic = self._catalog.topic(wanted.name)
+            self._access.require_topic(ctx, Operation.DELETE, topic.name)
             await self._catalog.delete_topic(topic.name)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -216,6 +227,9 @@ class Topics:
             async for partition in in_turns(topic.partitions):
                 result = DeleteRecordsResponse.DeleteRecordsPartitionResult(partition.partition_index, -1)
                 answer.partitions.append(result)
+                if not self._access.topic(ctx, Operation.DELETE, topic.name):
+                    result.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    continue
                 work.append((topic.name, partition.offset, result))
         await gathered(self._trim(*one) for one in work)
         return response

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bridges.auth import ANONYMOUS, Everybody
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import encode, parse_header
@@ -18,6 +19,7 @@ from bridges.net.budget import MemoryBudget
 from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import DEFERRED
 from kafka_front.service import fetch
+from kafka_front.service.access import Access
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.wire.errors import ErrorCode
@@ -56,6 +58,7 @@ class Lab:
         self.service: Any = SimpleNamespace(
             logs=self.world.logs,
             catalog=None,
+            access=Access(Everybody()),
             fetch_sessions=FetchSessions(10),
             translator=Translator(1 << 20),
             loop=self.loop,
@@ -71,6 +74,7 @@ class Lab:
             self.crashes += 1
 
         connection = SimpleNamespace(
+            principal=ANONYMOUS.name,
             on_close=on_close,
             forget_on_close=lambda _: None,
             account=self.budget.account(lambda: None),

@@ -38,7 +38,9 @@ class Lab:
 
     async def call(self, version: int, request: Any) -> Any:
         """The handler's answer to a request; counts the turns that others had meanwhile."""
-        connection = SimpleNamespace(advertised=("localhost", 1), peer=("localhost", 2), attributes={})
+        connection = SimpleNamespace(
+            advertised=("localhost", 1), peer=("localhost", 2), attributes={}, principal="ANONYMOUS"
+        )
         ctx = SimpleNamespace(version=version, client_id="c", connection=connection, respond=self.answers.append)
         ended = asyncio.Event()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from bridges.auth import Everybody
 from bridges.barrier import Barrier
 from bridges.errors import LogUnavailable
 from bridges.net.budget import MemoryBudget
@@ -15,6 +16,7 @@ from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import produce
+from kafka_front.service.access import Access
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
@@ -43,6 +45,7 @@ class Lab:
             logs=self.world.logs,
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
+            access=Access(Everybody()),
             works=None,
             node=SimpleNamespace(barrier=Barrier(), limits=limits),
             loop=loop,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.turns import in_turns
@@ -70,8 +71,13 @@ class GroupAdmin:
         if ctx.version >= _BATCHED_FIND_SINCE:
             response = FindCoordinatorResponse()
             async for key in in_turns(request.coordinator_keys):
+                if not error and not self._service.access.group(ctx, Operation.DESCRIBE, key):
+                    response.coordinators.append(_Coordinator(key, -1, "", -1, codes.GROUP_AUTHORIZATION_FAILED))
+                    continue
                 response.coordinators.append(_Coordinator(key, node_id, host, port, error, message))
             return response
+        if not error:
+            self._service.access.require_group(ctx, Operation.DESCRIBE, request.key)
         return FindCoordinatorResponse(error_code=error, error_message=message, node_id=node_id, host=host, port=port)
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
@@ -79,6 +85,9 @@ class GroupAdmin:
         operations = _GROUP_OPERATIONS if request.include_authorized_operations else _OPERATIONS_NOT_ASKED
         response = DescribeGroupsResponse()
         async for group_id in in_turns(dict.fromkeys(request.groups)):
+            if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
+                response.groups.append(_Described(error_code=codes.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
+                continue
             response.groups.append(self._described(ctx.version, group_id, self._service.find(group_id), operations))
         return response
 
@@ -122,6 +131,8 @@ class GroupAdmin:
             return ListGroupsResponse()
         response = ListGroupsResponse()
         async for group_id in in_turns(self._service.group_ids()):
+            if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
+                continue
             group = self._service.summary(group_id)
             if not states or group.state.lower() in states:
                 response.groups.append(
@@ -133,6 +144,9 @@ class GroupAdmin:
         """DeleteGroups: answered once nothing of the groups is left on disk."""
         results = []
         async for group_id in in_turns(dict.fromkeys(request.groups_names)):
+            if not self._service.access.group(ctx, Operation.DELETE, group_id):
+                results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, codes.GROUP_AUTHORIZATION_FAILED))
+                continue
             try:
                 error = await self._service.forget(group_id)
             except LogError as failure:

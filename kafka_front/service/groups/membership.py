@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
@@ -160,8 +161,8 @@ class Membership:
 
 def register(registry: Registry, service: GroupService) -> None:
     """Serve keys 11-14."""
-    membership = Membership(service)
-    registry.register(ApiKey.JOIN_GROUP, membership.join)
-    registry.register(ApiKey.HEARTBEAT, membership.heartbeat)
-    registry.register(ApiKey.LEAVE_GROUP, membership.leave)
-    registry.register(ApiKey.SYNC_GROUP, membership.sync)
+    membership, of_group = Membership(service), service.access.of_group
+    registry.register(ApiKey.JOIN_GROUP, of_group(Operation.READ, membership.join))
+    registry.register(ApiKey.HEARTBEAT, of_group(Operation.READ, membership.heartbeat))
+    registry.register(ApiKey.LEAVE_GROUP, of_group(Operation.READ, membership.leave))
+    registry.register(ApiKey.SYNC_GROUP, of_group(Operation.READ, membership.sync))

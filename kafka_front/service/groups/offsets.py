@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.auth import Operation
 from bridges.catalog.progress import Committed, GroupHeld, Place
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
@@ -68,9 +69,13 @@ class Offsets:
         known = False
         async for topic in in_turns(request.topics):
             partitions = []
+            allowed = self._service.access.topic(ctx, Operation.READ, topic.name)
             async for partition in in_turns(topic.partitions):
                 answer = _CommitPartition(partition.partition_index)
                 partitions.append(answer)
+                if not allowed:
+                    answer.error_code = codes.TOPIC_AUTHORIZATION_FAILED
+                    continue
                 metadata = partition.committed_metadata or ""
                 if not self._exists(topic.name, partition.partition_index):
                     answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -142,28 +147,31 @@ class Offsets:
                 groups.append(answer)
                 try:
                     once.name(group.group_id)
+                    self._service.access.require_group(ctx, Operation.DESCRIBE, group.group_id)
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
                 asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
-                async for name, partitions in self._positions(group.group_id, asked, request.require_stable):
+                async for name, partitions in self._positions(ctx, group.group_id, asked, request.require_stable):
                     rows = [
                         _GroupPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions
                     ]
                     answer.topics.append(_GroupTopic(name=name, partitions=rows))
                     once.rows(len(rows))
             return OffsetFetchResponse(groups=groups)
+        self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
         asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         response = OffsetFetchResponse()
-        async for name, partitions in self._positions(request.group_id, asked, request.require_stable):
+        async for name, partitions in self._positions(ctx, request.group_id, asked, request.require_stable):
             old = [_OldPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions]
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
 
     async def _positions(
-        self, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool
+        self, ctx: Context, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool
     ) -> AsyncIterator[tuple[str, list[tuple[int, Committed, int]]]]:
         """(topic, [(partition, position, error)]) for what is asked, or for all there is."""
+        everything = asked is None
         if asked is None:
             places = list(self._progress.of_group(group_id))
             if len(places) > _SORTED_AT_ONCE:
@@ -176,7 +184,13 @@ class Offsets:
             asked = all_of_group.items()
         async for topic, partitions in in_turns(asked):
             rows = []
+            allowed = self._service.access.topic(ctx, Operation.DESCRIBE, topic)
+            if everything and not allowed:
+                continue
             async for partition in in_turns(partitions):
+                if not allowed:
+                    rows.append((partition, _NOTHING, codes.TOPIC_AUTHORIZATION_FAILED))
+                    continue
                 if require_stable and self._service.unstable(group_id, topic, partition):
                     rows.append((partition, _NOTHING, codes.UNSTABLE_OFFSET_COMMIT))
                     continue
@@ -200,10 +214,13 @@ class Offsets:
         gone: list[Place] = []
         async for topic in in_turns(request.topics):
             partitions = []
+            allowed = service.access.topic(ctx, Operation.READ, topic.name)
             async for partition in in_turns(topic.partitions):
                 answer = _DeletePartition(partition.partition_index)
                 partitions.append(answer)
-                if not self._exists(topic.name, partition.partition_index):
+                if not allowed:
+                    answer.error_code = codes.TOPIC_AUTHORIZATION_FAILED
+                elif not self._exists(topic.name, partition.partition_index):
                     answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed(topic.name):
                     answer.error_code = codes.GROUP_SUBSCRIBED_TO_TOPIC
@@ -226,7 +243,7 @@ _NOTHING = Committed(-1)
 
 def register(registry: Registry, service: GroupService) -> None:
     """Serve keys 8, 9 and 47."""
-    offsets = Offsets(service)
-    registry.register(ApiKey.OFFSET_COMMIT, offsets.commit)
+    offsets, of_group = Offsets(service), service.access.of_group
+    registry.register(ApiKey.OFFSET_COMMIT, of_group(Operation.READ, offsets.commit))
     registry.register(ApiKey.OFFSET_FETCH, offsets.fetch)
-    registry.register(ApiKey.OFFSET_DELETE, offsets.delete)
+    registry.register(ApiKey.OFFSET_DELETE, of_group(Operation.DELETE, offsets.delete))

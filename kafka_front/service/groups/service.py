@@ -11,10 +11,12 @@ from typing import Protocol
 
 import structlog
 
+from bridges.auth import Everybody
 from bridges.barrier import Barrier
 from bridges.catalog.group_view import GroupSummary
 from bridges.catalog.progress import Committed, GroupHeld, Place
 from bridges.catalog.topics import Topic
+from kafka_front.service.access import Access
 
 from . import codes
 from .group import Group, GroupState
@@ -78,11 +80,13 @@ class GroupService:
         *,
         node_id: int = 0,
         barrier: Barrier | None = None,
+        access: Access | None = None,
     ) -> None:
         self.progress = progress
         self.catalog = catalog
         self.settings = settings or GroupSettings()
         self.node_id = node_id
+        self.access = access or Access(Everybody())
         self.runtime = GroupRuntime(progress, self.settings, barrier)
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
