@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _HANDED_OVER_AT_ONCE = 500
 """Appends that waited for an opening, handed over in one turn of the event loop."""
 
+_new = tuple.__new__
+"""Makes a named tuple in half the time that its class takes; for what is made with every batch."""
+
 
 class AppendPath:
     """The single writer of one partition."""
@@ -169,7 +172,8 @@ class AppendPath:
         stamp = batch.producer
         if stamp is not None:
             ledger = log.state.ledger
-            table = ledger.tables.get(stamp.kind) or ledger.table(stamp.kind)
+            known_table = ledger.tables.get(stamp.kind)
+            table = ledger.table(stamp.kind) if known_table is None else known_table
             key = stamp.key
             try:
                 known = table.check(key, stamp)
@@ -261,7 +265,7 @@ class AppendPath:
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
             log.tail.clear()  # it must have no gap
         try:
-            done(Appended(base, end), None)
+            done(_new(Appended, (base, end, 0, False)), None)
         except Exception as failure:  # noqa: BLE001 - logged and counted
             self._barrier.caught("append answer", failure, topic=log.topic, partition=log.partition)
         if self._duplicates:
