@@ -18,6 +18,7 @@ from bridges.log.skips import Span
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
+    from bridges.log.byte_search import ByteSearch
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams, Writer
     from bridges.log.time_search import TimeSearch
@@ -119,6 +120,9 @@ class Owner(Protocol):
 
     @property
     def search(self) -> TimeSearch: ...
+
+    @property
+    def positions(self) -> ByteSearch: ...
 
     def opening(self, log: PartitionLog) -> None:
         """Take ownership: find an epoch, rebuild the state, then call ``opened`` or ``open_failed`` on the log."""

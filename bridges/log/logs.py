@@ -17,6 +17,7 @@ from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
+from bridges.log.byte_search import ByteSearch
 from bridges.log.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger_rules import RULES, Rule
 from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
@@ -119,7 +120,9 @@ class Logs:
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
-        self.search = TimeSearch(works or SlicedWorks(), self.barrier, self.options.inflated_bytes)
+        works = works or SlicedWorks()
+        self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
+        self.positions = ByteSearch(works, self.barrier, self.snapshot, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._shared: set[int] = set()
@@ -471,6 +474,7 @@ class Logs:
         """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
         self._closing = True
         await self.search.close()
+        await self.positions.close()
         while self._tasks or self._searches:
             await asyncio.wait([*self._tasks, *self._searches.values()])
         await self._snapshotter.drain()  # what is under way may be older than the last append

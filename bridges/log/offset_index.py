@@ -5,6 +5,8 @@ size and by age, and the size of the partition, and it stays small: past ``max_r
 
 The timestamps of records are what batch headers claim. Whoever looks at the records and finds that a claim is not true
 corrects the row. Batches without timestamps of their own are as old as their append.
+
+Where somebody asks for positions in bytes, the index has a further column (bridges/log/byte_column.py).
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
+from bridges.log.byte_column import ByteColumn
 from sbp_back.errors import DecodeError
 
 _HEAD = struct.Struct(">BIQQ")
 _VERSION = 2
+_VERSION_WITH_COLUMN = 3
+"""Behind the rows lies what :meth:`ByteColumn.snapshot` gave."""
 
 
 class Row(NamedTuple):
@@ -41,6 +46,7 @@ class OffsetIndex:
         "_confirmed",
         "_offsets",
         "_total",
+        "column",
         "interval",
         "max_rows",
     )
@@ -56,6 +62,8 @@ class OffsetIndex:
         self._claimed_before = array("q")
         self._aged_before = array("q")
         self._total = 0
+        #: Positions in bytes, of a partition for which they were asked.
+        self.column: ByteColumn | None = None
         # Rows by offset, and the claim of theirs that somebody has seen in a record.
         self._confirmed: dict[int, int] = {}
 
@@ -175,6 +183,8 @@ class OffsetIndex:
 
     def drop_before(self, offset: int) -> None:
         """Forget rows that describe only offsets below ``offset``, their timestamps included."""
+        if self.column is not None:
+            self.column.drop_before(offset)
         row = bisect_right(self._offsets, offset) - 1
         if row > 0:
             del self._offsets[:row], self._bytes[:row], self._claimed[:row], self._appended[:row]
@@ -187,18 +197,22 @@ class OffsetIndex:
 
     def snapshot(self) -> bytes:
         """All rows as bytes, for :meth:`restore`."""
-        head = _HEAD.pack(_VERSION, len(self._offsets), self.interval, self._total)
-        return head + b"".join(
-            column.tobytes() for column in (self._offsets, self._bytes, self._claimed, self._appended)
-        )
+        version = _VERSION if self.column is None else _VERSION_WITH_COLUMN
+        head = _HEAD.pack(version, len(self._offsets), self.interval, self._total)
+        rows = b"".join(column.tobytes() for column in (self._offsets, self._bytes, self._claimed, self._appended))
+        return head + rows + (b"" if self.column is None else self.column.snapshot())
 
     def restore(self, data: bytes) -> None:
         """Replace all rows by a snapshot's. Raises DecodeError."""
         if len(data) < _HEAD.size:
             raise DecodeError("offset index snapshot is cut short")
         version, rows, interval, total = _HEAD.unpack_from(data)
-        if version != _VERSION or len(data) != _HEAD.size + 32 * rows:
+        end = _HEAD.size + 32 * rows
+        if version not in (_VERSION, _VERSION_WITH_COLUMN) or len(data) < end:
             raise DecodeError("offset index snapshot has another shape")
+        if version == _VERSION and len(data) != end:
+            raise DecodeError("offset index snapshot is too long")
+        self.column = ByteColumn.restored(data[end:]) if version == _VERSION_WITH_COLUMN else None
         columns = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(4)]
         self._offsets = array("q", columns[0])
         self._bytes = array("Q", columns[1])

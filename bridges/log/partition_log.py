@@ -35,6 +35,7 @@ from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
+    from bridges.log.byte_column import BytePlace
     from bridges.log.ledger import Durable
     from bridges.log.ledger_rules import Last
     from bridges.log.streams import Writer
@@ -341,6 +342,18 @@ class PartitionLog:
         await self.ready()
         return await self._owner.search.highest(self)
 
+    async def byte_end(self) -> BytePlace:
+        """Where the next event will begin as Pravega counts bytes (bridges/log/byte_search.py, also for the errors)."""
+        return await self._owner.positions.end(self)
+
+    async def byte_position(self, offset: int) -> int:
+        """Where the record at ``offset`` begins as Pravega counts bytes."""
+        return await self._owner.positions.position_of(self, offset)
+
+    async def find_byte(self, position: int) -> BytePlace:
+        """The record that has the byte at ``position`` as Pravega counts bytes, and where it begins."""
+        return await self._owner.positions.find(self, position)
+
     def read_batches(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""
         future: asyncio.Future[list[StoredBatch]] = asyncio.get_running_loop().create_future()
@@ -364,6 +377,10 @@ class PartitionLog:
         Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted.
         """
         return await self._upkeep.trim(offset)
+
+    async def trimmed(self) -> None:
+        """Return when no trim is under way."""
+        await self._upkeep.trimmed()
 
     def start_raised(self, offset: int) -> None:
         """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""

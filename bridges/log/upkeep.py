@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,14 @@ _SNAPSHOT_BATCH_COST = 2048
 class Upkeep:
     """Trims one partition's log, and knows when a snapshot of it is due."""
 
-    __slots__ = ("_log", "_owner", "_snapshot_bytes", "_snapshot_offset", "since_snapshot", "snapshot_at")
+    __slots__ = ("_log", "_owner", "_snapshot_bytes", "_snapshot_offset", "_trimming", "since_snapshot", "snapshot_at")
 
     def __init__(self, log: PartitionLog, owner: Owner, snapshot_bytes: int) -> None:
         self._log = log
         self._owner = owner
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_offset = -1
+        self._trimming: asyncio.Future[None] | None = None
         #: What was appended since the last snapshot that was saved (see :func:`rebuild_cost`), and how much of it asks
         #: for the next one.
         self.since_snapshot = 0
@@ -49,14 +51,25 @@ class Upkeep:
         await log.ready()
         if offset > log.high_watermark or offset < 0:
             raise OffsetOutOfRange(f"cannot trim {log.topic}-{log.partition} at {offset}: it ends at {log.next_offset}")
+        await self._owner.positions.keep_below(log, offset)
+        await self.trimmed()
         if offset > log.log_start_offset:
-            await self._keep_knowledge_below(offset)
+            self._trimming = asyncio.get_running_loop().create_future()
             try:
+                await self._keep_knowledge_below(offset)
                 await self._owner.trim(log.stream_id, offset)
+                self.start_raised(offset)
             except SbpError as error:
                 raise LogUnavailable(str(error)) from error
-            self.start_raised(offset)
+            finally:
+                self._trimming.set_result(None)
+                self._trimming = None
         return log.log_start_offset
+
+    async def trimmed(self) -> None:
+        """Return when no trim is under way: until then, positions that would be counted are not sure to be kept."""
+        while self._trimming is not None:
+            await asyncio.wait({self._trimming})
 
     def start_raised(self, offset: int) -> None:
         """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""
@@ -68,14 +81,22 @@ class Upkeep:
         log.moved()
 
     async def _keep_knowledge_below(self, offset: int) -> None:
-        """Have a snapshot that knows the producers of what is about to be trimmed: the log will not tell any more."""
+        """Have a snapshot that knows the producers and the positions of what is about to be trimmed: the log will not
+        tell any more."""
         log = self._log
-        while log.is_open and self._snapshot_offset < offset and len(log.state.ledger):
+        while log.is_open and self._unknown_below(offset):
             error = await self._owner.snapshot(log)
             if isinstance(error, StorageFull):
                 return  # trimming is what gives space back
             if error is not None:
                 raise LogUnavailable(f"{log.topic}-{log.partition} cannot be trimmed now: {error}") from error
+
+    def _unknown_below(self, offset: int) -> bool:
+        state = self._log.state
+        if self._snapshot_offset < offset and len(state.ledger):
+            return True
+        column = state.index.column
+        return column is not None and column.unsaved_below(offset)
 
     def ask_for_snapshot(self) -> None:
         """Have a snapshot taken soon; no other is asked for until this one is saved, or has failed."""
@@ -91,6 +112,8 @@ class Upkeep:
         if not log.is_open:
             return
         state, since, offset = log.state, self.since_snapshot, log.high_watermark
+        column = state.index.column
+        counted = -1 if column is None else column.end.offset
         saved = False
         try:
             await save(log.stream_id, state.capture(offset, log.durable_rows()))
@@ -100,6 +123,8 @@ class Upkeep:
                 if saved:
                     self.since_snapshot -= since
                     self._snapshot_offset = offset
+                    if column is not None:
+                        column.saved_offset = counted
                 self.snapshot_at = self._snapshot_bytes + (0 if saved else self.since_snapshot)
 
     def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
