@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bridges.auth import ANONYMOUS, NODE, Authorizer, Operation, Principal, Resource, ResourceKind
@@ -14,9 +15,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_NOBODY = ANONYMOUS.name
+
+
+@lru_cache(maxsize=1000)
+def _topic(name: str) -> Resource:
+    # Asked for every partition of every Fetch, while the names are few.
+    return Resource(ResourceKind.TOPIC, name)
+
+
 def _principal(ctx: Context) -> Principal:
     name = ctx.connection.principal
-    return ANONYMOUS if name == ANONYMOUS.name else Principal(ANONYMOUS.kind, name)
+    return ANONYMOUS if name == _NOBODY else Principal(ANONYMOUS.kind, name)
 
 
 class Access:
@@ -29,7 +39,7 @@ class Access:
 
     def topic(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the topic?"""
-        return self._allows(_principal(ctx), operation, Resource(ResourceKind.TOPIC, name))
+        return self._allows(_principal(ctx), operation, _topic(name))
 
     def group(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the group?"""
