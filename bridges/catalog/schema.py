@@ -180,6 +180,11 @@ def _version_9(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
+def _version_10(connection: sqlite3.Connection) -> None:
+    # What sort of topic it is (bridges/catalog/topics.py, TopicKind). Until now all were users'.
+    connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -190,4 +195,5 @@ MIGRATIONS = (
     _version_7,
     _version_8,
     _version_9,
+    _version_10,
 )

@@ -64,6 +64,22 @@ class InvalidPartitions(LogError):
     """The number of partitions is out of bounds, or smaller than it is."""
 
 
+class TopicKind(Enum):
+    """Whose business a topic is. Those that are ``listed`` are visible to every front under their names."""
+
+    USER = "user"
+    INTERNAL = "internal"
+    """A protocol keeps something of its own in it: others may read it and see that it is internal."""
+    TRANSIENT = "transient"
+    """Holds what nobody may see yet, as the streams of an open transaction do."""
+    TABLE = "table"
+    """Its records are entries of a table, of which retention must not take any away."""
+
+    @property
+    def listed(self) -> bool:
+        return self in (TopicKind.USER, TopicKind.INTERNAL)
+
+
 class SplitNotAllowed(LogError):
     """The topic's configuration does not allow that its partitions are split or merged."""
 
@@ -87,6 +103,7 @@ class Topic:
     created_ms: int
     names: dict[str, str] = field(default_factory=dict)
     epoch: int = 0
+    kind: TopicKind = TopicKind.USER
 
     @property
     def active(self) -> list[PartitionInfo]:
@@ -170,6 +187,8 @@ class Catalog:
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
         self._topics: dict[str, Topic] = {}
+        self._listed: dict[str, Topic] = {}
+        self._hidden: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._by_name: dict[tuple[str, str], Topic] = {}
         self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
@@ -188,12 +207,22 @@ class Catalog:
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Topics by canonical name (a live view)."""
-        return MappingProxyType(self._topics)
+        """Listed topics by canonical name (a live view)."""
+        return MappingProxyType(self._listed)
+
+    @property
+    def hidden(self) -> Mapping[str, Topic]:
+        """Topics of kinds that are not listed, by canonical name (a live view).
+
+        Only whoever made them knows what may be done with them, so nothing else leads to them: neither the names, ids
+        and partitions that clients of any front ask for, nor retention. Their logs are found with
+        :meth:`bridges.log.logs.Logs.hidden`. They are created and deleted like others, and stay as they were created.
+        """
+        return MappingProxyType(self._hidden)
 
     @property
     def by_id(self) -> Mapping[uuid.UUID, Topic]:
-        """Topics by id (a live view)."""
+        """Listed topics by id (a live view)."""
         return MappingProxyType(self._by_id)
 
     @property
@@ -217,8 +246,12 @@ class Catalog:
         return self._left
 
     def topic(self, name: str) -> Topic:
-        """The topic called ``name``. Raises TopicNotFound."""
-        found = self._topics.get(name)
+        """The listed topic called ``name``. Raises TopicNotFound."""
+        return self._found(self._listed, name)
+
+    @staticmethod
+    def _found(topics: Mapping[str, Topic], name: str) -> Topic:
+        found = topics.get(name)
         if found is None:
             raise TopicNotFound(f"there is no topic {name!r}")
         return found
@@ -232,12 +265,14 @@ class Catalog:
         found = self.partition(topic, partition)
         return None if found is None else found.stream_id
 
+    def hidden_stream_of(self, topic: str, partition: int) -> int | None:
+        """As :meth:`stream_of`, of a topic that is not listed."""
+        found = _partition(self._hidden.get(topic), partition)
+        return None if found is None else found.stream_id
+
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
-        """A partition, or None when there is no such partition."""
-        found = self._topics.get(topic)
-        if found is None or not 0 <= partition < len(found.partitions):
-            return None
-        return found.partitions[partition]
+        """A partition of a listed topic, or None when there is no such partition."""
+        return _partition(self._listed.get(topic), partition)
 
     def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
         """(children, final end if it is known) of a sealed partition; None for one that takes appends."""
@@ -246,7 +281,9 @@ class Catalog:
 
     def effective(self, topic: str, key: str) -> Any:
         """A topic's effective configuration value, typed (see :func:`bridges.catalog.topic_config.effective`)."""
-        return topic_config.effective(key, self.topic(topic).config, self._node_config, self.options.static)
+        return topic_config.effective(
+            key, self._found(self._topics, topic).config, self._node_config, self.options.static
+        )
 
     @property
     def node_config(self) -> Mapping[str, str]:
@@ -296,10 +333,12 @@ class Catalog:
             self._deleter = None
 
     def _read_topics(self, connection: sqlite3.Connection) -> None:
-        for name, topic_id, created_ms, epoch in connection.execute(
-            "SELECT name, topic_id, created_ms, epoch FROM topics"
+        for name, topic_id, created_ms, epoch, kind in connection.execute(
+            "SELECT name, topic_id, created_ms, epoch, kind FROM topics"
         ):
-            self._topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch)
+            self._topics[name] = Topic(
+                name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind)
+            )
         for name, index, stream_id, low, high, *life in connection.execute(
             "SELECT topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, sealed_end FROM partitions "
             "ORDER BY idx"
@@ -319,7 +358,10 @@ class Catalog:
 
     def _index(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
-        self._by_id[topic.topic_id] = topic
+        if topic.kind.listed:
+            self._listed[topic.name] = self._by_id[topic.topic_id] = topic
+        else:
+            self._hidden[topic.name] = topic
         self._taken[collision_key(topic.name)] = topic.name
         self._partitions += len(topic.partitions)
         for protocol, other in topic.names.items():
@@ -327,7 +369,11 @@ class Catalog:
 
     def _unindex(self, topic: Topic) -> None:
         del self._topics[topic.name]
-        del self._by_id[topic.topic_id]
+        if topic.kind.listed:
+            del self._listed[topic.name]
+            del self._by_id[topic.topic_id]
+        else:
+            del self._hidden[topic.name]
         self._partitions -= len(topic.partitions)
         for protocol, other in topic.names.items():
             del self._by_name[protocol, other]
@@ -343,7 +389,7 @@ class Catalog:
         keys: Sequence[KeyRange] = (),
     ) -> None:
         """Raise what :meth:`create_topic` would raise for these arguments before it touches anything."""
-        self._checked(name, partitions, config, names, keys)
+        self._checked(name, partitions, config, names, keys, TopicKind.USER)
 
     async def create_topic(
         self,
@@ -352,16 +398,18 @@ class Catalog:
         config: Mapping[str, str] | None = None,
         names: Mapping[str, str] | None = None,
         keys: Sequence[KeyRange] = (),
+        kind: TopicKind = TopicKind.USER,
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
-        ``names`` are what other protocols call it, where that differs from the derived names. ``keys`` are the ranges
+        ``names`` are what other protocols call it, where that differs from the derived names; a topic that is not a
+        user's has no others. ``keys`` are the ranges
         of the partitions, by number; without, each has the whole range. A caller that is cancelled does not stop the
         creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig, LogUnavailable
         (backend) or an error of the database.
         """
-        stored_config, all_names = self._checked(name, partitions, config, names, keys)
-        topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names)
+        stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
+        topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names, kind=kind)
         self._taken[collision_key(name)] = name
         for protocol, other in all_names.items():
             self._by_name[protocol, other] = topic
@@ -374,6 +422,7 @@ class Catalog:
         config: Mapping[str, str] | None,
         names: Mapping[str, str] | None,
         keys: Sequence[KeyRange],
+        kind: TopicKind,
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
         taken = self._taken.get(collision_key(name))
@@ -386,7 +435,7 @@ class Catalog:
         if keys and len(keys) != partitions:
             raise InvalidPartitions(f"{len(keys)} ranges of keys are given for {partitions} partitions")
         self._check_total(partitions)
-        all_names = derived_names(name)
+        all_names = derived_names(name) if kind is TopicKind.USER else {}
         all_names.update(names or {})
         for protocol, other in all_names.items():
             owner = self._by_name.get((protocol, other))
@@ -411,8 +460,8 @@ class Catalog:
 
             def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
                 connection.execute(
-                    "INSERT INTO topics (name, topic_id, created_ms) VALUES (?, ?, ?)",
-                    (topic.name, topic.topic_id.bytes, topic.created_ms),
+                    "INSERT INTO topics (name, topic_id, created_ms, kind) VALUES (?, ?, ?, ?)",
+                    (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value),
                 )
                 _insert_partitions(connection, topic.name, infos)
                 _insert_config(connection, topic.name, topic.config)
@@ -437,7 +486,7 @@ class Catalog:
 
         Raises TopicNotFound or an error of the database.
         """
-        self.topic(name)
+        self._found(self._topics, name)
         await self._shielded(self._delete(name))
 
     async def _delete(self, name: str) -> None:
@@ -627,7 +676,7 @@ class Catalog:
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:
         """Changes of one topic happen one after the other, those of different topics together."""
-        topic = self.topic(name)
+        topic = self._found(self._topics, name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             if self._topics.get(name) is not topic:
@@ -835,6 +884,10 @@ class Catalog:
             self._barrier.caught("stream deletion", error, stream_id=stream_id)
             return _Fate.LATER
         return _Fate.GONE
+
+
+def _partition(topic: Topic | None, number: int) -> PartitionInfo | None:
+    return topic.partitions[number] if topic is not None and 0 <= number < len(topic.partitions) else None
 
 
 def _insert_partitions(connection: sqlite3.Connection, topic: str, infos: list[PartitionInfo]) -> None:

@@ -71,6 +71,7 @@ class LogOptions:
         )
 
 
+FindStream = Callable[[str, int], int | None]
 SealedAs = Callable[[str, int], tuple[tuple[int, ...], int | None] | None]
 
 _BATCHES_AT_ONCE = 500
@@ -91,7 +92,7 @@ class Logs:
     def __init__(
         self,
         client: Streams,
-        streams: Callable[[str, int], int | None],
+        streams: FindStream,
         snapshots: SnapshotStore,
         next_epoch: Callable[[], Awaitable[int]],
         options: LogOptions | None = None,
@@ -100,6 +101,7 @@ class Logs:
         works: SlicedWorks | None = None,
         skips: Skips | None = None,
         sealed_as: SealedAs | None = None,
+        hidden_streams: FindStream | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -108,7 +110,9 @@ class Logs:
         self.skips = skips or Skips()
         self._client = client
         self._streams = streams
-        self._sealed_as = sealed_as or _never_sealed
+        self._sealed_as = sealed_as or _nothing
+        self._hidden_streams = hidden_streams or _nothing
+        self._hidden: dict[tuple[str, int], PartitionLog] = {}
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._next_epoch = next_epoch
@@ -138,15 +142,24 @@ class Logs:
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """The log of a partition, whether or not it is open yet; None when there is no such partition."""
         log = self._logs.get((topic, partition))
-        if log is None:
-            stream_id = self._streams(topic, partition)
-            if stream_id is None or self._closing:
-                return None
-            log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
-            life = self._sealed_as(topic, partition)
-            if life is not None:
-                log.sealed(*life)
-            self._logs[topic, partition] = self._by_stream[stream_id] = log
+        return self._made(topic, partition, self._logs, self._streams) if log is None else log
+
+    def hidden(self, topic: str, partition: int) -> PartitionLog | None:
+        """As :meth:`get`, of a topic that is not listed (see :attr:`bridges.catalog.topics.Catalog.hidden`)."""
+        log = self._hidden.get((topic, partition))
+        return self._made(topic, partition, self._hidden, self._hidden_streams) if log is None else log
+
+    def _made(
+        self, topic: str, partition: int, logs: dict[tuple[str, int], PartitionLog], streams: FindStream
+    ) -> PartitionLog | None:
+        stream_id = streams(topic, partition)
+        if stream_id is None or self._closing:
+            return None
+        log = PartitionLog(topic, partition, stream_id, self, Tail(self._cache), self.options.snapshot_bytes)
+        life = self._sealed_as(topic, partition)
+        if life is not None:
+            log.sealed(*life)
+        logs[topic, partition] = self._by_stream[stream_id] = log
         return log
 
     def known(self, topic: str, partition: int) -> PartitionLog | None:
@@ -160,7 +173,7 @@ class Logs:
 
     def __iter__(self) -> Iterator[PartitionLog]:
         """Every log touched so far."""
-        return iter(list(self._logs.values()))
+        return iter([*self._logs.values(), *self._hidden.values()])
 
     @property
     def cached_bytes(self) -> int:
@@ -169,7 +182,7 @@ class Logs:
     def topic_deleted(self, topic: str, partitions: Iterable[int]) -> None:
         """Drop the logs of a topic that is no more."""
         for partition in partitions:
-            log = self._logs.pop((topic, partition), None)
+            log = self._logs.pop((topic, partition), None) or self._hidden.pop((topic, partition), None)
             if log is not None:
                 self._by_stream.pop(log.stream_id, None)
                 log.delete()
@@ -282,7 +295,7 @@ class Logs:
             await self._close_writer(writer)
 
     def _is_current(self, log: PartitionLog) -> bool:
-        return self._logs.get((log.topic, log.partition)) is log
+        return self._by_stream.get(log.stream_id) is log
 
     async def _take(self, log: PartitionLog) -> Writer:
         # A first opening uses the run's own epoch; only one that follows a failure needs a number of its own.
@@ -489,5 +502,5 @@ class Logs:
                 self.barrier.caught("closing a writer", error, topic=log.topic, partition=log.partition)
 
 
-def _never_sealed(topic: str, partition: int) -> None:
+def _nothing(topic: str, partition: int) -> None:
     return None

@@ -246,6 +246,7 @@ class Node:
             self.works,
             skips,
             self.catalog.sealed_as,
+            self.catalog.hidden_stream_of,
         )
         await self.logs.start()
         if self._backend.shared is not None:

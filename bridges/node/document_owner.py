@@ -48,11 +48,11 @@ class PartitionOwners:
         if partitions is None:
             partitions = self._partitions = {
                 partition.stream_id: (topic.name, partition.index)
-                for topic in self._catalog.topics.values()
+                for topic in [*self._catalog.topics.values(), *self._catalog.hidden.values()]
                 for partition in topic.partitions
             }
         place = partitions.get(stream_id)
-        log = None if place is None else self._logs.get(*place)
+        log = None if place is None else self._logs.get(*place) or self._logs.hidden(*place)
         return None if log is None else PartitionOwner(log)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
+from bridges.catalog.topics import TopicKind
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger import SLICE
@@ -208,6 +209,7 @@ class Cluster:
                 _PageTopic(
                     name=name,
                     topic_id=topic.topic_id.bytes,
+                    is_internal=topic.kind is TopicKind.INTERNAL,
                     partitions=[self._page_partition(name, index) for index in range(start, end)],
                     topic_authorized_operations=TOPIC_OPERATIONS,
                 )

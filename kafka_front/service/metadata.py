@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
 from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topics import NameCollision, Topic, TopicExists
+from bridges.catalog.topics import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.turns import Turns, in_turns
@@ -122,7 +122,11 @@ class Metadata:
         node_id = self._service.node_id
         epoch = self._logs.leader_epoch
         answer = _TopicAnswer(
-            name=topic.name, topic_id=topic.topic_id.bytes, partitions=[], topic_authorized_operations=operations
+            name=topic.name,
+            topic_id=topic.topic_id.bytes,
+            is_internal=topic.kind is TopicKind.INTERNAL,
+            partitions=[],
+            topic_authorized_operations=operations,
         )
         turns = Turns()
         for start in range(0, len(topic.partitions), _SLICE):

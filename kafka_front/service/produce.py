@@ -255,6 +255,10 @@ class Produce:
             operation.refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
             return
         rules = self._rules.of(topic)
+        if rules.internal:
+            message = f"{topic} is internal to another protocol, and only that writes to it"
+            operation.refuse(response, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            return
         try:
             taken = accept(data.records, operation.ctx.version, rules, now_ms, self._limits, self._glances)
         except Refusal as refusal:

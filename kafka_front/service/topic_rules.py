@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridges.catalog.topics import Catalog, Change
+from bridges.catalog.topics import Catalog, Change, TopicKind
 
 _FOREVER = 2**63 - 1
 
@@ -18,6 +18,7 @@ class TopicRules:
     before_max_ms: int
     after_max_ms: int
     compacted: bool
+    internal: bool = False
 
     @property
     def bounds_past(self) -> bool:
@@ -52,5 +53,6 @@ class RulesCache:
                 before_max_ms=effective(topic, "message.timestamp.before.max.ms"),
                 after_max_ms=effective(topic, "message.timestamp.after.max.ms"),
                 compacted="compact" in effective(topic, "cleanup.policy"),
+                internal=self._catalog.topic(topic).kind is TopicKind.INTERNAL,
             )
         return rules

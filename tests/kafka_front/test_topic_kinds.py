@@ -1,0 +1,192 @@
+"""Topics that are no user's: what is seen of them, and what is not, by clients that know nothing of kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from kafka import KafkaAdminClient
+
+from bridges.catalog.topics import TopicKind, TopicNotFound
+from bridges.errors import LogError
+from bridges.formats import FormatId
+from bridges.log.interfaces import Appended
+from bridges.log.partition_log import Batch, PartitionLog
+from bridges.node.assembly import Node
+from bridges.node.config import load
+
+HIDDEN = (TopicKind.TRANSIENT, TopicKind.TABLE)
+
+
+def node_on(path: Path) -> Node:
+    flags = {
+        "data_dir": str(path / "data"),
+        "listen.kafka": "127.0.0.1:0",
+        "listen.console": "127.0.0.1:0",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+    }
+    return Node(load(flags, environ={}, directory=path).settings)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """With a topic of each kind, which has the kind's name and one record."""
+    node = node_on(tmp_path)
+    await node.start()
+    for kind in TopicKind:
+        await node.catalog.create_topic(kind.value, 1, kind=kind)
+        log = (node.logs.get if kind.listed else node.logs.hidden)(kind.value, 0)
+        assert log is not None
+        await append(log, kind.value.encode())
+    yield node
+    await node.stop()
+
+
+async def append(log: PartitionLog, value: bytes) -> int:
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def answered(appended: Appended, error: LogError | None) -> None:
+        if error is None:
+            done.set_result(appended.base)
+        else:
+            done.set_exception(error)
+
+    log.append(Batch(value, 1, int(FormatId.RAW)), answered)
+    return await done
+
+
+async def test_only_users_and_internal_topics_are_listed(node: Node) -> None:
+    bootstrap = str(node.addresses["kafka"])
+
+    def ask() -> tuple[set[str], dict[str, bool], set[KafkaError | None]]:
+        listed = set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics)
+        other = KafkaAdminClient(bootstrap_servers=bootstrap)
+        internal = {one["name"]: one["is_internal"] for one in other.describe_topics(["user", "internal"])}
+        other.close()
+        settings = {"bootstrap.servers": bootstrap, "allow.auto.create.topics": False, "group.id": "g"}
+        consumer = Consumer(settings)
+        errors = {consumer.list_topics(kind.value, 20).topics[kind.value].error for kind in HIDDEN}
+        consumer.close()
+        return listed, internal, errors
+
+    listed, internal, errors = await asyncio.to_thread(ask)
+    assert listed == {"user", "internal"}
+    assert internal == {"user": False, "internal": True}
+    assert {error.code() for error in errors if error is not None} == {KafkaError.UNKNOWN_TOPIC_OR_PART}
+    async with aiohttp.ClientSession() as session:
+        address = f"http://{node.addresses['console']}/api/topics"
+        async with session.get(address) as response:
+            told = await response.text()
+        assert "internal" in told
+        assert "transient" not in told
+        for method in ("GET", "DELETE"):
+            async with session.request(method, f"{address}/transient") as response:
+                assert response.status == 404
+
+
+async def test_hidden_topics_cannot_be_read_written_changed_or_deleted_by_name(node: Node) -> None:
+    bootstrap = str(node.addresses["kafka"])
+
+    def attempt() -> list[KafkaError]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        failures: list[KafkaError] = []
+        for kind in HIDDEN:
+            name = kind.value
+            for future in (
+                admin.delete_topics([name])[name],
+                admin.create_partitions([NewPartitions(name, 2)])[name],
+                admin.delete_records([TopicPartition(name, 0, 1)])[TopicPartition(name, 0, 1)],
+            ):
+                with pytest.raises(KafkaException) as refused:
+                    future.result(20)
+                failures.append(refused.value.args[0])
+            with pytest.raises(KafkaException) as refused:
+                admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+            assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+        return failures
+
+    failures = await asyncio.to_thread(attempt)
+    assert {failure.code() for failure in failures} <= {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._NOENT,
+    }
+    for kind in HIDDEN:
+        assert node.logs.get(kind.value, 0) is None
+        log = node.logs.hidden(kind.value, 0)
+        assert log is not None
+        assert (log.log_start_offset, log.high_watermark) == (0, 1)
+
+
+async def test_kafka_reads_an_internal_topic_and_does_not_write_it(node: Node) -> None:
+    bootstrap = str(node.addresses["kafka"])
+
+    def use() -> tuple[list[KafkaError | None], bytes | None]:
+        outcomes: list[KafkaError | None] = []
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            outcomes.append(error)
+
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 300_000})
+        producer.produce("internal", "x", partition=0, on_delivery=told)
+        assert producer.flush(30) == 0
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+        consumer.assign([TopicPartition("internal", 0, 0)])
+        message = consumer.poll(20)
+        consumer.close()
+        return outcomes, None if message is None else message.value()
+
+    outcomes, value = await asyncio.to_thread(use)
+    assert [error.code() for error in outcomes if error is not None] == [KafkaError.TOPIC_EXCEPTION]
+    assert value == b"internal"
+
+
+async def test_kinds_and_hidden_logs_last_and_retention_leaves_them_alone(tmp_path: Path) -> None:
+    first = node_on(tmp_path)
+    await first.start()
+    made = {}
+    for kind in TopicKind:
+        made[kind] = await first.catalog.create_topic(kind.value, 1, {"retention.ms": "1"}, kind=kind)
+    for kind in HIDDEN:
+        log = first.logs.hidden(kind.value, 0)
+        assert log is not None
+        assert await append(log, b"kept") == 0
+    log = first.logs.get("user", 0)
+    assert log is not None
+    await append(log, b"trimmed")
+    await first.stop()
+
+    again = node_on(tmp_path)
+    await again.start()
+    assert set(again.catalog.topics) == {"user", "internal"}
+    assert set(again.catalog.hidden) == {"transient", "table"}
+    assert set(again.catalog.by_id) == {made[kind].topic_id for kind in TopicKind if kind.listed}
+    assert again.catalog.partition_count == 4
+    for kind in TopicKind:
+        assert (again.catalog.topics | again.catalog.hidden)[kind.value].kind is kind
+    assert again.catalog.topic("user").names == {"pravega": "default/user", "ydb": "user"}
+    assert again.catalog.hidden["table"].names == {}
+    await again._enforce_retention(2**42)
+    log = again.logs.get("user", 0)
+    assert log is not None
+    assert log.log_start_offset == 1
+    for kind in HIDDEN:
+        log = again.logs.hidden(kind.value, 0)
+        assert log is not None
+        assert (await log.read_batches(0, 100))[0].payload == b"kept"
+        with pytest.raises(TopicNotFound):
+            again.catalog.topic(kind.value)
+        await again.catalog.delete_topic(kind.value)
+        assert again.logs.hidden(kind.value, 0) is None
+        assert not log.is_open
+    assert not again.catalog.hidden
+    await again.stop()
