@@ -33,6 +33,10 @@ class AppendConditionFailed(LogError):
         self.end_offset = end_offset
 
 
+class TooManyTransactions(LogError):
+    """The partition remembers as many transactions as it may; others can begin when aborted ones were trimmed."""
+
+
 class OffsetOutOfRange(LogError):
     """The offset is below the log start or above the high watermark."""
 

@@ -162,7 +162,7 @@ class RecordHandlers:
                     end = log.last_stable_offset if follow else ends[log]
                     while left and positions[log] < end:
                         try:
-                            batches = await log.read_batches(positions[log], _READ_BYTES)
+                            batches = await log.read_committed(positions[log], _READ_BYTES)
                         except OffsetOutOfRange:
                             if positions[log] >= log.log_start_offset:
                                 raise

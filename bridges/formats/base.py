@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.formats.producer import Stamp
+from bridges.formats.producer import InTransaction, Stamp
 from bridges.formats.records import Buffer, Record, StoredBatch
 
 FORMAT_MASK = 0x0F
@@ -30,11 +30,16 @@ class FormatId(IntEnum):
 
 
 class BatchInfo(NamedTuple):
-    """What a rebuild needs of a stored batch; ``max_timestamp`` in ms (-1 unknown), ``epoch`` -1 when not stored."""
+    """What a rebuild needs of a stored batch; ``max_timestamp`` in ms (-1 unknown), ``epoch`` -1 when not stored.
+
+    A ``control`` batch has no records for readers.
+    """
 
     max_timestamp: int
     epoch: int
     producer: Stamp | None
+    control: bool = False
+    transaction: InTransaction | None = None
 
 
 class Builder(Protocol):

@@ -15,7 +15,7 @@ import crc32c
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
-from bridges.formats.producer import SEQUENCES, ProducerStamp
+from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 
 HEADER_SIZE = 61
@@ -486,6 +486,40 @@ def _placed(batch: StoredBatch, delta: int) -> int:
     return offset
 
 
+_MARKER_KEY = struct.Struct(">hh")
+"""Version and type: the key of a control batch's record (reference/kafka.md, rule 37)."""
+_MARKER_VALUE = struct.Struct(">hi")
+"""Version, and the epoch of who coordinates transactions."""
+_ABORT = 0
+_COMMIT = 1
+_MARKER_MOST = 4096
+"""Decompressed bytes of a control batch that are looked at: a marker has some twenty."""
+
+
+def marker(part: InTransaction, now_ms: int, coordinator_epoch: int = 0) -> bytearray:
+    """The control batch that ends a transaction, one record long."""
+    record = Record(
+        _MARKER_KEY.pack(0, _COMMIT if part.commit else _ABORT), _MARKER_VALUE.pack(0, coordinator_epoch), [], now_ms
+    )
+    return encode([record], attributes=TRANSACTIONAL | CONTROL, producer_id=part.producer_id, producer_epoch=part.epoch)
+
+
+def transaction_of(batch: Buffer, header: Header) -> InTransaction | None:
+    """The transaction that a batch says it belongs to, or ends."""
+    if not header.attributes & TRANSACTIONAL or header.producer_id < 0:
+        return None
+    if not header.attributes & CONTROL:
+        return InTransaction(header.producer_id, header.producer_epoch)
+    try:
+        record = next(iterate(batch, _MARKER_MOST), None)
+        _, kind = _MARKER_KEY.unpack_from((record and record.key) or b"")
+    except (BatchInvalid, struct.error):
+        return None
+    if kind not in (_ABORT, _COMMIT):
+        return None  # control batches have other uses, too
+    return InTransaction(header.producer_id, header.producer_epoch, kind == _COMMIT)
+
+
 class KafkaFormat:
     """The stored-format plug of RecordBatch v2 (see :class:`bridges.formats.base.StoredFormat`)."""
 
@@ -494,13 +528,16 @@ class KafkaFormat:
 
     def describe(self, payload: Buffer) -> BatchInfo:
         header = parse_header(payload)
+        transaction = transaction_of(payload, header) if header.attributes & TRANSACTIONAL else None
+        if header.attributes & CONTROL:
+            # A transaction's marker names its producer but takes no sequence number, and no reader sees its time.
+            return BatchInfo(-1, header.leader_epoch, None, control=True, transaction=transaction)
         producer = None
-        # A transaction's marker names its producer but takes no sequence number.
-        if header.producer_id >= 0 and header.base_sequence >= 0 and not header.attributes & CONTROL:
+        if header.producer_id >= 0 and header.base_sequence >= 0:
             producer = ProducerStamp(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
             )
-        return BatchInfo(header.max_timestamp, header.leader_epoch, producer)
+        return BatchInfo(header.max_timestamp, header.leader_epoch, producer, transaction=transaction)
 
     def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
         stamp(payload, base_offset, epoch)

@@ -33,6 +33,15 @@ class LedgerKind(IntEnum):
     SEQ_NO = 3
 
 
+class InTransaction(NamedTuple):
+    """A batch that belongs to a transaction of a producer (64 bits, signed). ``commit`` is None of what was written in
+    it; of the marker that ends it, whether that commits it or aborts it."""
+
+    producer_id: int
+    epoch: int
+    commit: bool | None = None
+
+
 class Stamp(Protocol):
     """What a batch says of its writer: the ledger knows that by ``kind`` and ``key`` (at most 64 bytes)."""
 

@@ -20,6 +20,7 @@ from bridges.errors import (
     LogUnavailable,
     PartitionSealed,
     StorageFull,
+    TooManyTransactions,
 )
 from bridges.formats import format_of
 from bridges.formats.records import StoredBatch
@@ -152,7 +153,8 @@ class AppendPath:
         """Append one batch; ``done`` is called when it is durable.
 
         Errors given to ``done``: StorageFull, LogUnavailable, LogDeleted, PartitionSealed, BatchTooLarge, BatchInvalid,
-        those of the writer's rule (OutOfOrderSequence, ProducerFenced, EventNumberConflict), and AppendConditionFailed.
+        those of the writer's rule (OutOfOrderSequence, ProducerFenced, EventNumberConflict), AppendConditionFailed, and
+        TooManyTransactions.
         What the ledger knows is not stored again, and answered when it is durable, also when the partition is sealed,
         and whatever the batch's guard says.
         """
@@ -196,6 +198,10 @@ class AppendPath:
         if guard is not None and guard.end_offset != base:
             message = f"{log.topic}-{log.partition} ends at {base}, not at {guard.end_offset}"
             done(NOT_APPENDED, AppendConditionFailed(message, base))
+            return
+        if batch.transaction is not None and not log.state.transactions.has_room(batch.transaction):
+            message = f"{log.topic}-{log.partition} holds as many transactions as it may: no other can begin"
+            done(NOT_APPENDED, TooManyTransactions(message))
             return
         now = time.time_ns() // 1_000_000
         try:
@@ -257,6 +263,8 @@ class AppendPath:
         timestamp = batch.max_timestamp
         state = log.state
         state.last = (base, size, appended_ms)
+        if batch.transaction is not None:
+            state.transactions.observe(batch.transaction, base)
         try:
             state.index.add(base, size, timestamp, appended_ms)
             state.enter_epoch(log.epoch, base)

@@ -149,7 +149,7 @@ class ByteSearch:
         while log.state.index is index and column.end.offset < target:
             start = column.end.offset
             try:
-                batches = await log.read_batches(start, _READ_BYTES)
+                batches = await log.read_committed(start, _READ_BYTES)
             except OffsetOutOfRange:
                 if column.end.offset == start and log.log_start_offset <= start:
                     raise
@@ -177,7 +177,7 @@ class ByteSearch:
 
     async def _batches(self, log: PartitionLog, start: int, end: int) -> AsyncIterator[StoredBatch]:
         while start < end:
-            batches = await log.read_batches(start, _READ_BYTES)
+            batches = await log.read_committed(start, _READ_BYTES)
             if not batches:
                 return
             for batch in batches:

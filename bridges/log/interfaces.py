@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from bridges.errors import LogError
 from bridges.formats.base import FormatId
 from bridges.formats.ledger_note import encode_note
-from bridges.formats.producer import EventStamp, SeqNoStamp, Stamp
+from bridges.formats.producer import EventStamp, InTransaction, SeqNoStamp, Stamp
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.partition_state import PartitionState
 from bridges.log.skips import Span
@@ -59,7 +59,7 @@ class Batch:
     """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none.
 
     ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
-    LogError.
+    LogError. ``transaction`` must say what the format tells of the batch's bytes.
     """
 
     payload: Buffer
@@ -69,6 +69,7 @@ class Batch:
     producer: Stamp | None = None
     guard: Guard | None = None
     rest: Callable[[int], Batch] | None = None
+    transaction: InTransaction | None = None
 
 
 def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:

@@ -28,6 +28,7 @@ from bridges.log.snapshotter import SnapshotStore, Snapshotter
 from bridges.log.streams import unwrapped
 from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
+from bridges.log.transactions import Transactions
 from bridges.sliced import SlicedWorks
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
 
@@ -51,6 +52,7 @@ class LogOptions:
     event_writer_idle_ms: int = 16 * 86_400_000
     seq_no_producers_per_partition: int = 100_000
     seq_no_producer_idle_ms: int = 16 * 86_400_000
+    transactions_per_partition: int = 100_000
     open_concurrency: int = 64
     open_attempts: int = 5
     rebuild_read_bytes: int = 1024 * 1024
@@ -376,9 +378,9 @@ class Logs:
         """The state of the partition's snapshot and its offset; an empty state and -1 if none can be believed."""
         saved = await self._snapshots.load(log.stream_id)
         if saved is None:
-            return PartitionState(self._ledger), -1
+            return self._new_state(), -1
         offset, data = saved
-        state = PartitionState(self._ledger)
+        state = self._new_state()
         try:
             if offset > writer.next_offset:
                 raise DecodeError(f"it is ahead of the log, which ends at {writer.next_offset}")
@@ -390,8 +392,11 @@ class Logs:
             _log.warning("snapshot not used", topic=log.topic, partition=log.partition, offset=offset, error=str(error))
             # Before anything is appended: it must not be found again once the log has grown past its offset.
             await self._snapshots.forget(log.stream_id)
-            return PartitionState(self._ledger), -1
+            return self._new_state(), -1
         return state, offset
+
+    def _new_state(self) -> PartitionState:
+        return PartitionState(self._ledger, Transactions(self.options.transactions_per_partition))
 
     async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
         """Whether the log has, just below ``offset``, the batch that ``state`` saw there."""

@@ -8,10 +8,14 @@ with an error and the state is rebuilt from what is durable.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bridges.errors import LogDeleted, LogError, LogUnavailable
+from bridges.errors import LogDeleted, LogError, LogUnavailable, OffsetOutOfRange
+from bridges.formats import FormatId
+from bridges.formats.kafka import marker
+from bridges.formats.producer import InTransaction
 from bridges.log.append_path import AppendPath
 from bridges.log.interfaces import (
     NOT_APPENDED,
@@ -29,6 +33,7 @@ from bridges.log.interfaces import (
 from bridges.log.partition_state import PartitionState, StateCapture
 from bridges.log.reading import Reading, read_error
 from bridges.log.skips import Span, merged
+from bridges.log.transactions import NEVER, Aborted, without_aborted
 from bridges.log.upkeep import Upkeep, rebuild_cost
 from bridges.log.waiters import Waiters, settled
 from sbp_back.errors import SbpError
@@ -131,8 +136,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset a reader of committed data must not see yet."""
-        return self.high_watermark
+        """The first offset a reader of committed data must not see yet: where the first open transaction begins."""
+        first = self.state.transactions.first_open
+        return self.high_watermark if first >= self.high_watermark else max(first, self.log_start_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -253,6 +259,18 @@ class PartitionLog:
         """A writer's last number, also if its batch is not durable yet; None if the open log knows nothing of it."""
         return self.state.ledger.last(kind, key)
 
+    def append_marker(
+        self, producer_id: int, epoch: int, commit: bool, done: AppendDone, *, coordinator_epoch: int = 0
+    ) -> None:
+        """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
+
+        It takes an offset, also when nothing is open. Who coordinates transactions repeats it until it is durable;
+        errors are those of :meth:`append`.
+        """
+        part = InTransaction(producer_id, epoch, commit)
+        payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
+        self.append(Batch(payload, 1, int(FormatId.KAFKA), transaction=part), done)
+
     def durable_rows(self) -> Durable:
         """What the ledger knew of writers with batches in flight before these."""
         return self._appends.durable_rows()
@@ -294,6 +312,15 @@ class PartitionLog:
         return end
 
     # --- read ---------------------------------------------------------------------------------------------------
+
+    def committed_limit(self, offset: int) -> int:
+        """How far a reader of committed data at ``offset`` may read in one go: at most to the last stable offset."""
+        return self.state.transactions.reach(offset, self.last_stable_offset)
+
+    def aborted(self, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions that have a part in ``[start, end)``, which lies below the last stable offset and
+        not below the log's start."""
+        return self.state.transactions.aborted(start, end)
 
     def distrust(self, offset: int) -> None:
         """The batch at ``offset`` could not be read: it is not to be located any more."""
@@ -354,7 +381,20 @@ class PartitionLog:
         """The record that has the byte at ``position`` as Pravega counts bytes, and where it begins."""
         return await self._owner.positions.find(self, position)
 
-    def read_batches(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:
+    async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        """What :meth:`read_batches` gives below the last stable offset, with gaps in the place of aborted batches.
+
+        Raises the errors of :meth:`read`.
+        """
+        await self.ready()
+        limit = self.committed_limit(offset)
+        batches = await self.read_batches(offset, max_bytes, limit)
+        if offset < self.log_start_offset:
+            # Meanwhile: what was aborted there is not known any more.
+            raise OffsetOutOfRange(f"{self.topic}-{self.partition} starts at {self.log_start_offset} now")
+        return without_aborted(batches, self.aborted(offset, batches[-1].end_offset)) if batches else batches
+
+    def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""
         future: asyncio.Future[list[StoredBatch]] = asyncio.get_running_loop().create_future()
 
@@ -366,7 +406,7 @@ class PartitionLog:
             else:
                 future.set_exception(error)
 
-        self.read(offset, max_bytes, settle)
+        self.read(offset, max_bytes, settle, limit)
         return future
 
     # --- upkeep -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a partition log knows beyond its bytes: writers, offset index, leader epochs.
+"""What a partition log knows beyond its bytes: writers, offset index, leader epochs, transactions.
 
 All of it can be told from batch headers, so it is rebuilt by reading the log; a snapshot shortens the reading, and
 remembers the producers of what was trimmed (design, section 4).
@@ -14,13 +14,17 @@ from bridges.formats import format_of
 from bridges.formats.records import Buffer
 from bridges.log.ledger import Durable, Ledger, LedgerCapture, LedgerOptions
 from bridges.log.offset_index import OffsetIndex
+from bridges.log.transactions import Transactions
 from sbp_back.errors import DecodeError
 
-_VERSION = 3
-_FORMER_VERSION = 2
-"""Before the ledger had kinds of writers; it is still read."""
-_HEAD = struct.Struct(">BIIqqq")
-"""Version, bytes of the index, bytes of the epochs, the last batch. Then come index, epochs, ledger."""
+_VERSION = 4
+_BEFORE_TRANSACTIONS = 3
+_BEFORE_KINDS = 2
+"""Before the ledger had kinds of writers. Both are still read."""
+_HEAD = struct.Struct(">BIIqqqI")
+"""Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions. Then come index, epochs,
+transactions, ledger."""
+_FORMER_HEAD = struct.Struct(">BIIqqq")
 _EPOCH = struct.Struct(">qq")
 
 LastBatch = tuple[int, int, int]
@@ -31,11 +35,12 @@ _NO_BATCH: LastBatch = (-1, 0, 0)
 class PartitionState:
     """Derived state of one partition, fed batch by batch in offset order."""
 
-    __slots__ = ("epochs", "index", "last", "ledger")
+    __slots__ = ("epochs", "index", "last", "ledger", "transactions")
 
-    def __init__(self, ledger: LedgerOptions | None = None) -> None:
+    def __init__(self, ledger: LedgerOptions | None = None, transactions: Transactions | None = None) -> None:
         self.ledger = Ledger(ledger)
         self.index = OffsetIndex()
+        self.transactions = Transactions() if transactions is None else transactions
         # (epoch, offset of the first batch written in it), ascending in both.
         self.epochs: list[tuple[int, int]] = []
         self.last = _NO_BATCH
@@ -58,6 +63,8 @@ class PartitionState:
         self.enter_epoch(info.epoch, base_offset)
         if info.producer is not None:
             self.ledger.record(info.producer, base_offset, append_ms)
+        if info.transaction is not None:
+            self.transactions.observe(info.transaction, base_offset)
 
     def epoch_end(self, epoch: int, log_end: int) -> tuple[int, int] | None:
         """(largest epoch not above ``epoch``, offset after its last batch); None when no epoch is known.
@@ -77,6 +84,7 @@ class PartitionState:
     def drop_before(self, offset: int) -> None:
         """Forget what describes only offsets below ``offset``."""
         self.index.drop_before(offset)
+        self.transactions.drop_before(offset)
         while len(self.epochs) > 1 and self.epochs[1][1] <= offset:
             del self.epochs[0]
 
@@ -94,17 +102,27 @@ class PartitionState:
         Raises DecodeError; the state is then unusable.
         """
         try:
-            version, index, epochs, *last = _HEAD.unpack_from(data)
-        except struct.error as error:
+            version = data[0]
+            if version == _VERSION:
+                _, index, epochs, base, size, append_ms, transactions = _HEAD.unpack_from(data)
+                at = _HEAD.size
+            elif version in (_BEFORE_TRANSACTIONS, _BEFORE_KINDS):
+                _, index, epochs, base, size, append_ms = _FORMER_HEAD.unpack_from(data)
+                at, transactions = _FORMER_HEAD.size, 0
+            else:
+                raise DecodeError(f"partition snapshot is of version {version}")
+        except (struct.error, IndexError) as error:
             raise DecodeError("partition snapshot is cut short") from error
-        at = _HEAD.size
-        if version not in (_VERSION, _FORMER_VERSION) or len(data) < at + index + epochs or epochs % _EPOCH.size:
+        if len(data) < at + index + epochs + transactions or epochs % _EPOCH.size:
             raise DecodeError("partition snapshot has another shape")
-        self.last = (last[0], last[1], last[2])
+        self.last = (base, size, append_ms)
         self.index.restore(data[at : at + index])
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
-        former = version == _FORMER_VERSION
-        yield from self.ledger.restoring(memoryview(data)[at + index + epochs :], stale=stale, former=former)
+        at += index + epochs
+        if transactions:
+            self.transactions.restore(data[at : at + transactions], stale=stale)
+        former = version == _BEFORE_KINDS
+        yield from self.ledger.restoring(memoryview(data)[at + transactions :], stale=stale, former=former)
 
 
 class StateCapture:
@@ -116,7 +134,9 @@ class StateCapture:
         self.offset = offset
         index = state.index.snapshot()
         epochs = b"".join(_EPOCH.pack(*row) for row in state.epochs)
-        self._head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last) + index + epochs
+        transactions = state.transactions.capture()
+        head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last, len(transactions))
+        self._head = head + index + epochs + transactions
         self._ledger: LedgerCapture = state.ledger.capture(durable)
 
     def pieces(self) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRan
 from bridges.log.interfaces import Phase, Place
 from bridges.log.skips import next_after, past
 from bridges.log.streams import stored_batches
+from bridges.log.transactions import NEVER
 from sbp_back.errors import ErrorCode, Reclaimed, SbpError
 
 if TYPE_CHECKING:
@@ -33,21 +34,22 @@ class Reading:
         #: Whether batches are as long in the log as their readers get them: no longer once other formats were seen.
         self.locatable = True
 
-    def read(self, offset: int, max_bytes: int, done: ReadDone) -> None:
-        """Whole batches from the one that contains ``offset``, at least one unless only skipped ones remain.
+    def read(self, offset: int, max_bytes: int, done: ReadDone, limit: int = NEVER) -> None:
+        """Whole batches from the one that contains ``offset``, at least one unless only skipped ones remain, of those
+        that begin below ``limit``.
 
         From a skipped offset on it gives what comes behind that. ``done`` may be called before this returns. Errors:
         OffsetOutOfRange, DataCorrupt, LogUnavailable, LogDeleted.
         """
         log = self._log
         if log.phase is not Phase.OPEN:
-            log.when_open(lambda error: self._read_when_open(offset, max_bytes, done, error))
+            log.when_open(lambda error: self._read_when_open(offset, max_bytes, done, limit, error))
             return
         if offset < log.log_start_offset or offset > log.high_watermark:
             span = f"[{log.log_start_offset}, {log.high_watermark}]"
             done([], OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is outside {span}"))
             return
-        limit = log.high_watermark
+        limit = min(limit, log.high_watermark)
         if log.skipped:
             offset = past(log.skipped, offset)
             limit = next_after(log.skipped, offset, limit)
@@ -56,6 +58,8 @@ class Reading:
             return
         cached = log.tail.read(offset, max_bytes)
         if cached is not None:
+            while cached[-1].base_offset >= limit:
+                cached.pop()
             done(cached, None)
             return
 
@@ -91,7 +95,7 @@ class Reading:
 
         self._owner.reclaimed(log, offset).add_done_callback(settled)
 
-    def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, error: LogError | None) -> None:
+    def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, limit: int, error: LogError | None) -> None:
         if error is None:
             answered = False
 
@@ -101,7 +105,7 @@ class Reading:
                 done(batches, error)
 
             try:
-                self.read(offset, max_bytes, answer)
+                self.read(offset, max_bytes, answer, limit)
                 return
             except Exception as failure:
                 if answered:
@@ -114,15 +118,15 @@ class Reading:
         self._barrier.caught("read", error, topic=log.topic, partition=log.partition)
         return LogError(f"reading {log.topic}-{log.partition} failed unexpectedly")
 
-    def locate(self, offset: int, max_bytes: int) -> Place | None:
-        """Where the batches lie that a read would find, and their size, without reading them; at least one.
+    def locate(self, offset: int, max_bytes: int, limit: int = NEVER) -> Place | None:
+        """Where the batches lie that such a read would find, and their size, without reading them; at least one.
 
         None when that is not known without reading: what lies there may still be readable.
         """
         log = self._log
         if log.phase is not Phase.OPEN or not self.locatable or not log.log_start_offset <= offset:
             return None
-        limit = log.high_watermark
+        limit = min(limit, log.high_watermark)
         if log.skipped:
             offset = past(log.skipped, offset)
             limit = next_after(log.skipped, offset, limit)
@@ -142,14 +146,14 @@ class Reading:
         if len(self._distrusted) > _MAX_DISTRUSTED:
             self.locatable = False
 
-    def available(self, offset: int, enough: int) -> int:
-        """Bytes a read from ``offset`` would find, counted only as far as ``enough``."""
+    def available(self, offset: int, enough: int, limit: int = NEVER) -> int:
+        """Bytes a read from ``offset`` up to ``limit`` would find, counted only as far as ``enough``."""
         log = self._log
         if log.skipped:
             offset = past(log.skipped, offset)
-        if offset >= log.high_watermark:
+        if offset >= min(limit, log.high_watermark):
             return 0
-        cached = log.tail.bytes_from(offset, enough)
+        cached = log.tail.bytes_from(offset, enough, limit)
         return enough if cached is None else cached
 
 

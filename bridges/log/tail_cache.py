@@ -108,13 +108,15 @@ class Tail:
         position = self._position(offset)
         return None if position < 0 else self._batches[position : self._until(position, max_bytes)]
 
-    def bytes_from(self, offset: int, enough: int) -> int | None:
-        """Bytes from the batch that contains ``offset`` to the tail, counted up to ``enough``; None if not cached."""
+    def bytes_from(self, offset: int, enough: int, limit: int) -> int | None:
+        """Bytes from the batch that contains ``offset`` to the last that begins below ``limit``, counted up to
+        ``enough``; None if not cached."""
         position = self._position(offset)
         if position < 0:
             return None
         first = len(self._batches[position].payload)
-        return max(first, min(enough, self._ends[-1] - self._ends[position] + first))
+        last = -1 if self._bases[-1] < limit else max(position, bisect_left(self._bases, limit, position) - 1)
+        return max(first, min(enough, self._ends[last] - self._ends[position] + first))
 
     def measure(self, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         """(start, end, bytes, batches) of what :meth:`read` would find of batches that begin before ``limit``."""

@@ -147,6 +147,11 @@ class LogSettings(Section):
     seq_no_producer_idle_ms: Duration = Field(
         default=16 * 86_400_000, ge=1, description="Time after which an idle producer of seq_nos is forgotten."
     )
+    transactions_per_partition: int = Field(
+        default=100_000,
+        ge=1,
+        description="Open and aborted transactions that a partition keeps; beyond it none begins until it is trimmed.",
+    )
     open_concurrency: int = Field(default=64, ge=1, description="Partitions opened at the same time.")
     retention_check_interval_ms: Duration = Field(
         default=300_000, ge=10, description="How often partitions are looked at for data past their retention."

@@ -42,6 +42,7 @@ _BEFORE_LENGTH = 12
 """Bytes of a record batch that its length does not count."""
 _MAGIC = 2
 _PartitionData = FetchResponse.PartitionData
+_Aborted = FetchResponse.AbortedTransaction
 _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
@@ -84,6 +85,7 @@ class _Operation:
     __slots__ = (
         "_ahead",
         "_answered",
+        "_committed",
         "_ctx",
         "_finished",
         "_granted",
@@ -115,6 +117,8 @@ class _Operation:
         self._request = request
         self._session = session
         self._slots = slots
+        # Whether the client reads committed data only.
+        self._committed = request.isolation_level != 0
         self._timer: asyncio.TimerHandle | None = None
         self._unopened = 0
         self._waited: list[PartitionLog] = []
@@ -215,10 +219,15 @@ class _Operation:
             if code is not None:
                 slot.refuse(code)
                 return True
-            missing -= log.available(slot.asked.fetch_offset, missing if missing > 0 else 1)
+            offset = slot.asked.fetch_offset
+            missing -= log.available(offset, missing if missing > 0 else 1, self._limit(log, offset))
             if missing <= 0 and self._request.min_bytes > 0:
                 return True
         return missing <= 0 or not waits
+
+    def _limit(self, log: PartitionLog, offset: int) -> int:
+        """How far the client may be shown what lies from ``offset`` on."""
+        return log.committed_limit(offset) if self._committed else log.high_watermark
 
     def log_moved(self, log: PartitionLog) -> None:
         """A partition we wait for moved (see :class:`bridges.log.partition_log.Waiter`)."""
@@ -276,20 +285,21 @@ class _Operation:
             if log is None:
                 self._position += 1
                 continue
-            if (self._room <= 0 and self._served) or slot.asked.fetch_offset >= log.last_stable_offset:
+            limit = self._limit(log, slot.asked.fetch_offset)
+            if (self._room <= 0 and self._served) or slot.asked.fetch_offset >= limit:
                 self._describe(slot, log)
                 self._position += 1
                 continue
             wanted = min(slot.asked.max_bytes, max(self._room, 1))
             most = self._grant(wanted)
             if not most:
-                if self._locate(slot, log, slot.asked.fetch_offset, wanted):
+                if self._locate(slot, log, slot.asked.fetch_offset, wanted, limit):
                     self._position += 1
                     continue
                 most = 1  # a batch must be read to be served
             self._answered = self._resumes = False
             self._read_up_to = most
-            log.read(slot.asked.fetch_offset, most, self._read_done)
+            log.read(slot.asked.fetch_offset, most, self._read_done, limit)
             if not self._answered:
                 if not self._resumes:
                     self._resumes = True
@@ -319,10 +329,10 @@ class _Operation:
         self._ahead -= size
 
     def _locate(
-        self, slot: _Slot, log: PartitionLog, offset: int, wanted: int, begun: list[Buffer] | None = None
+        self, slot: _Slot, log: PartitionLog, offset: int, wanted: int, limit: int, begun: list[Buffer] | None = None
     ) -> bool:
         """Serve what lies at ``offset`` as a place, behind ``begun``; False if nothing can be."""
-        place = log.locate(offset, wanted)
+        place = log.locate(offset, wanted, limit)
         if place is None:
             return False
         size = place.size
@@ -333,6 +343,7 @@ class _Operation:
         stretch = Stretch(log, place.start, place.end, size, self._owner.checked)
         parts: list[Any] = [stretch] if begun is None else [*begun, stretch]
         slot.data.records = parts
+        self._tell_aborted(slot, log, place.end)
         self._room -= size
         self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, size)
         if begun is None:
@@ -370,14 +381,24 @@ class _Operation:
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.log_start_offset
-        if self._request.isolation_level:
+        if self._committed:
             data.aborted_transactions = []
+
+    def _tell_aborted(self, slot: _Slot, log: PartitionLog, end: int) -> None:
+        """Tell what was aborted up to ``end``: the client gets all batches there, and leaves that out itself."""
+        if self._committed:
+            slot.data.aborted_transactions = [
+                _Aborted(one.producer_id, one.first_offset) for one in log.aborted(slot.asked.fetch_offset, end)
+            ]
 
     def _take(self, slot: _Slot, batches: list[StoredBatch], error: LogError | None) -> None:
         log = slot.log
         self._settle(sum(len(batch.payload) for batch in batches))
         if error is not None or log is None:
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if error is None else code_of(error))
+            return
+        if self._committed and (code := self._owner.position_error(slot.asked, log)) is not None:
+            slot.refuse(code)  # it was trimmed meanwhile: what was aborted there is not known any more
             return
         self._describe(slot, log)
         if not batches or (self._served and len(batches[0].payload) > self._room):
@@ -393,12 +414,14 @@ class _Operation:
         slot.data.records = parts
         self._room -= size
         end = batches[-1].end_offset
+        self._tell_aborted(slot, log, end)
         self._owner.metrics.topic(log.topic).fetched(len(batches), end - batches[0].base_offset, size)
-        if len(parts) == offered and wanted > size and end < log.last_stable_offset:
+        limit = self._limit(log, slot.asked.fetch_offset)
+        if len(parts) == offered and wanted > size and end < limit:
             # A read that ended although the next batch had fitted met something that has to be told at its own offset.
-            following = log.locate(end, 1)
+            following = log.locate(end, 1, limit)
             if following is not None and size + following.size + _ENTRY_BYTES * (offered + 1) > self._read_up_to:
-                self._locate(slot, log, end, wanted - size, parts)
+                self._locate(slot, log, end, wanted - size, limit, parts)
         self._served.append(slot.key)
 
     def _go_on_later(self, step: Callable[[], None]) -> None:

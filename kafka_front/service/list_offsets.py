@@ -116,10 +116,14 @@ class Offsets:
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             return log.log_start_offset, -1
         if timestamp == MAX_TIMESTAMP:
-            return await log.find_max_timestamp()
-        if timestamp < 0:
+            found = await log.find_max_timestamp()
+        elif timestamp < 0:
             return None  # LATEST_TIERED: nothing is tiered
-        return await log.find_timestamp(timestamp)
+        else:
+            found = await log.find_timestamp(timestamp)
+        if found is not None and isolation_level and found[0] >= log.last_stable_offset:
+            return None
+        return found
 
     async def for_leader_epoch(
         self, ctx: Context, request: OffsetForLeaderEpochRequest

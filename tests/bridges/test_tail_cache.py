@@ -12,6 +12,8 @@ from bridges.formats.records import StoredBatch
 from bridges.log.tail_cache import _OVERHEAD as OVERHEAD
 from bridges.log.tail_cache import Tail, TailCache
 
+ALL = 1 << 62
+
 
 def batch(base: int, count: int, size: int) -> StoredBatch:
     return StoredBatch(base, base + count, 1, bytes(size))
@@ -46,8 +48,11 @@ def test_it_never_exceeds_its_budget_and_never_answers_wrongly(ops, budget) -> N
             start = next(i for i, b in enumerate(items) if b.base_offset <= offset < b.end_offset)
             assert found == items[start : start + len(found)]
             assert len(found) == 1 or sum(len(b.payload) for b in found) <= 150
-            assert tail.bytes_from(offset, 0) == len(found[0].payload)
-            assert tail.bytes_from(offset, 1 << 40) == sum(len(b.payload) for b in items[start:])
+            assert tail.bytes_from(offset, 0, ALL) == len(found[0].payload)
+            assert tail.bytes_from(offset, 1 << 40, ALL) == sum(len(b.payload) for b in items[start:])
+            limit = (offset + 1 + end) // 2
+            below = [b for b in items[start:] if b.base_offset < limit]
+            assert tail.bytes_from(offset, 1 << 40, limit) == sum(len(b.payload) for b in below)
             size = sum(len(b.payload) for b in found)
             assert tail.measure(offset, 150, end) == (found[0].base_offset, found[-1].end_offset, size, len(found))
             first = found[0]

@@ -227,7 +227,7 @@ class LineFront(Front):
         log = self._log(Operation.READ, topic, partition)
         found: list[str] = []
         begin = end = int(offset)
-        for batch in await log.read_batches(begin, self._settings.get_bytes):
+        for batch in await log.read_committed(begin, self._settings.get_bytes):
             lines = await self._node.translator.translate(log.stream_id, batch, LINES)
             for place, line in enumerate(bytes(lines[8:]).decode().split("\n"), batch.base_offset):
                 if line and place >= begin:

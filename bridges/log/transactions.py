@@ -1,0 +1,193 @@
+"""Transactions of one partition: which are open, and which parts of the log belong to aborted ones (design, section 9).
+
+Batches of an open transaction lie in the log like others; its marker, a batch of its own, decides them. This is pure
+state, fed with what is durable in offset order, at run time and when rebuilding.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from bridges.errors import BatchInvalid
+from bridges.formats import FormatId, format_of
+from bridges.formats.kafka import encode
+from bridges.formats.producer import InTransaction
+from bridges.formats.records import StoredBatch
+from sbp_back.errors import DecodeError
+
+NEVER = 1 << 62
+"""An offset behind every log."""
+MOST_TOLD = 1_000
+"""Aborted ranges that one read is meant to meet: each is told with it."""
+
+_COUNTS = struct.Struct(">II")
+"""Open transactions and aborted ranges; their columns follow, 64 bits a number."""
+_OPEN_COLUMNS = 2
+_ABORTED_COLUMNS = 4
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction: its data begins at ``first_offset``, its marker lies at ``last_offset``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class Transactions:
+    """``most`` bounds open and aborted ones together: beyond it none may begin until the log is trimmed.
+
+    None can be forgotten while its batches are kept: readers would take them for committed.
+    """
+
+    __slots__ = ("_firsts", "_lasts", "_most", "_producers", "_stables", "first_open", "open")
+
+    def __init__(self, most: int = 100_000) -> None:
+        self._most = most
+        self.open: dict[int, int] = {}
+        """Producers of open transactions and where these begin, in the order of that."""
+        self.first_open = NEVER
+        """Where the first open one begins."""
+        # Of the aborted ones, in the order of their markers. A number of ``_stables`` is the last stable offset behind
+        # the marker: every range that ends later begins there or behind.
+        self._producers = array("q")
+        self._firsts = array("q")
+        self._lasts = array("q")
+        self._stables = array("q")
+
+    def __len__(self) -> int:
+        """Open and aborted ones known."""
+        return len(self.open) + len(self._lasts)
+
+    def has_room(self, part: InTransaction) -> bool:
+        """Whether a batch may be appended: what ends a transaction, or goes on with it, always may."""
+        return part.commit is not None or part.producer_id in self.open or len(self) < self._most
+
+    def observe(self, part: InTransaction, base_offset: int) -> None:
+        """Take in a durable batch of a transaction."""
+        producer = part.producer_id
+        if part.commit is None:
+            if self.open.setdefault(producer, base_offset) < self.first_open:
+                self.first_open = base_offset
+            return
+        first = self.open.pop(producer, None)
+        if first is None:
+            return  # nothing of it is here, or is kept
+        self.first_open = next(iter(self.open.values()), NEVER)
+        if not part.commit:
+            self._producers.append(producer)
+            self._firsts.append(first)
+            self._lasts.append(base_offset)
+            self._stables.append(min(self.first_open, base_offset + 1))
+
+    def aborted(self, start: int, end: int) -> list[Aborted]:
+        """The aborted transactions with batches in ``[start, end)``, or reaching over it, in the order of their ends.
+
+        Of what lies below the last stable offset all are known.
+        """
+        found: list[Aborted] = []
+        lasts, firsts, stables = self._lasts, self._firsts, self._stables
+        for at in range(bisect_left(lasts, start), len(lasts)):
+            if firsts[at] < end:
+                found.append(Aborted(self._producers[at], firsts[at], lasts[at]))
+            if stables[at] >= end:
+                break
+        return found
+
+    def reach(self, start: int, limit: int) -> int:
+        """How far, at most up to ``limit``, a read from ``start`` on may go to meet about :data:`MOST_TOLD` aborted
+        ranges and no more; always above ``start`` if ``limit`` is."""
+        lasts, stables = self._lasts, self._stables
+        if len(lasts) > MOST_TOLD:
+            for at in range(bisect_left(lasts, start) + MOST_TOLD - 1, len(lasts)):
+                if stables[at] > start:
+                    return min(limit, stables[at])
+        return limit
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the aborted ranges that end below ``offset``; open transactions stay open."""
+        gone = bisect_left(self._lasts, offset)
+        if gone:
+            for column in self._columns():
+                del column[:gone]
+
+    def _columns(self) -> tuple[array[int], array[int], array[int], array[int]]:
+        return self._producers, self._firsts, self._lasts, self._stables
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def capture(self) -> bytes:
+        """All of it, for :meth:`restore`."""
+        columns = [array("q", self.open), array("q", self.open.values()), *self._columns()]
+        return b"".join([_COUNTS.pack(len(self.open), len(self._lasts)), *map(_packed, columns)])
+
+    def restore(self, data: bytes, *, stale: bool = False) -> None:
+        """Replace all state by a capture's.
+
+        ``stale``: what was written behind it is lost in part. Then what was open may have ended there; whose batches
+        are kept behind that, opens again by these. Raises DecodeError.
+        """
+        if len(data) < _COUNTS.size:
+            raise DecodeError("snapshot of transactions is cut short")
+        opened, aborted = _COUNTS.unpack_from(data)
+        sizes = [opened] * _OPEN_COLUMNS + [aborted] * _ABORTED_COLUMNS
+        if len(data) != _COUNTS.size + 8 * sum(sizes):
+            raise DecodeError("snapshot of transactions has another shape")
+        position = _COUNTS.size
+        columns = []
+        for size in sizes:
+            columns.append(_unpacked(data[position : position + 8 * size]))
+            position += 8 * size
+        producers, firsts, self._producers, self._firsts, self._lasts, self._stables = columns
+        self.open = {} if stale else dict(zip(producers, firsts, strict=True))
+        self.first_open = next(iter(self.open.values()), NEVER)
+
+
+def _packed(column: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def _unpacked(data: bytes) -> array[int]:
+    column = array("q", data)
+    if sys.byteorder == "little":
+        column.byteswap()
+    return column
+
+
+def without_aborted(batches: Iterable[StoredBatch], aborted: Sequence[Aborted]) -> list[StoredBatch]:
+    """``batches`` of one read with gaps, batches without records, in the place of aborted ones.
+
+    ``aborted``: all transactions of the range read that were. Formats need not know of transactions to pass over gaps.
+    """
+    if not aborted:
+        return list(batches)
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for one in aborted:
+        ranges.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    return [_gap(batch) if _is_aborted(batch, ranges) else batch for batch in batches]
+
+
+def _is_aborted(batch: StoredBatch, ranges: dict[int, list[tuple[int, int]]]) -> bool:
+    try:
+        part = format_of(batch.flags).describe(batch.payload).transaction
+    except BatchInvalid:
+        return False  # whoever reads it is told what is wrong with it
+    if part is None:
+        return False
+    of_producer = ranges.get(part.producer_id, [])
+    # One producer's transactions do not overlap: of those in order, the first that ends here or later is the one.
+    at = bisect_left(of_producer, batch.base_offset, key=lambda one: one[1])
+    return at < len(of_producer) and of_producer[at][0] <= batch.base_offset
+
+
+def _gap(batch: StoredBatch) -> StoredBatch:
+    base, end = batch.base_offset, batch.end_offset
+    return batch._replace(flags=int(FormatId.KAFKA), payload=encode([], base, count=end - base))
