@@ -190,7 +190,7 @@ class AppendPath:
                 else:
                     self._duplicates.setdefault(known.base_offset, []).append(done)
                 return
-        if log.successors is not None:
+        if log.successors is not None and not log.awaits(batch):
             done(NOT_APPENDED, PartitionSealed(f"{log.topic}-{log.partition}", log.successors))
             return
         base = writer.next_offset

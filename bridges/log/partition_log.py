@@ -265,7 +265,7 @@ class PartitionLog:
         """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
 
         It takes an offset, also when nothing is open. Who coordinates transactions repeats it until it is durable;
-        errors are those of :meth:`append`.
+        errors are those of :meth:`append`: PartitionSealed means that nothing of the producer is open there.
         """
         part = InTransaction(producer_id, epoch, commit)
         payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
@@ -287,17 +287,33 @@ class PartitionLog:
         self.successors = successors
         self.final_offset = final_offset
 
+    def awaits(self, batch: Batch) -> bool:
+        """Whether a sealed partition takes ``batch`` nevertheless: the marker of a transaction that is open there."""
+        part = batch.transaction
+        return (
+            part is not None
+            and part.commit is not None
+            and self.final_offset is None
+            and part.producer_id in self.state.transactions.open
+        )
+
     async def seal(self) -> int:
         """Make the end of a partition final that the catalog has sealed; gives that end.
 
         What is in flight is decided first, and answered. Then nobody can append any more, and those who wait are
-        called. Durable when this returns, and may be asked for again. Raises LogUnavailable, LogDeleted, StorageFull.
+        called. Durable when this returns, and may be asked for again. Raises LogUnavailable, also while a transaction
+        is open: its end belongs into the log; LogDeleted, StorageFull.
         """
         assert self.successors is not None, self
         if self.final_offset is not None:
             return self.final_offset
         await self.ready()
         await settled(self, lambda: self._appends.in_flight)
+        opened = self.state.transactions.open
+        if opened:
+            raise LogUnavailable(
+                f"{self.topic}-{self.partition} cannot be sealed yet: {len(opened)} transactions are open"
+            )
         try:
             end = await self._owner.client.seal(self.stream_id, self.epoch)
         except SbpError as error:

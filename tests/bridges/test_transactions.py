@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges.errors import LogError, OffsetOutOfRange, TooManyTransactions
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, PartitionSealed, TooManyTransactions
 from bridges.formats import FormatId, Translator, decode, format_of
 from bridges.formats.kafka import CONTROL, TRANSACTIONAL, encode, marker
 from bridges.formats.producer import InTransaction
@@ -365,3 +365,33 @@ async def test_markers_and_aborted_data_take_no_bytes_of_a_position() -> None:
     assert [await log.byte_position(offset) for offset in range(6)] == [0, 0, two, two, two + three, two + three]
     assert (await log.find_byte(0)).offset == 1
     assert (await log.find_byte(two)).offset == 3
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+async def test_a_sealed_partition_ends_when_its_transactions_have(restarted: bool) -> None:
+    world = World()
+    log = await written(world, data(1), data(2), data(3), (3, True))
+    if restarted:
+        world.lineage[0] = ((4, 5), None)
+        log = await world.boot()
+    else:
+        log.sealed((4, 5))
+    log.append_marker(1, 0, True, world.done)  # in flight when the seal begins
+    sealing = asyncio.ensure_future(log.seal())
+    await settle()
+    world.writer.acknowledge(1)
+    with pytest.raises(LogUnavailable, match="1 transactions are open"):
+        await sealing
+    assert world.backend.seals == []
+    for refused in (data(2), data(None)):
+        log.append(refused, world.done)
+        assert isinstance(world.answers[-1], PartitionSealed), "it takes nothing else"
+    log.append_marker(3, 0, True, world.done)
+    assert isinstance(world.answers[-1], PartitionSealed), "nor what ends nothing"
+    log.append_marker(2, 0, False, world.done)
+    world.writer.acknowledge(1)
+    assert await log.seal() == 6
+    assert log.last_stable_offset == 6
+    assert values(await log.read_committed(0, ALL)) == [b"x", b"x"]
+    log.append_marker(2, 0, False, world.done)
+    assert isinstance(world.answers[-1], PartitionSealed)
