@@ -12,7 +12,8 @@ import pytest
 from bridges.auth import ANONYMOUS, Everybody
 from bridges.formats import FormatId, Translator
 from bridges.formats.compression import Compression
-from bridges.formats.kafka import encode, parse_header
+from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
+from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.net.budget import MemoryBudget
@@ -359,3 +360,50 @@ async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: 
     call(*args)
     assert not queued
     assert not lab.answers
+
+
+@pytest.mark.parametrize("level", [0, 1])
+async def test_a_reader_of_committed_data_gets_nothing_whose_fate_was_trimmed_while_it_was_read(level: int) -> None:
+    lab = Lab()
+    log = await lab.start()
+    log.append(transactional(7), lab.world.done)
+    log.append_marker(7, 0, False, lab.world.done)
+    log.append(batch(), lab.world.done)
+    lab.world.writer.acknowledge(3)
+    log.tail.clear()
+    backend: Any = lab.world.backend
+    fetch_now, held = backend.fetch, deque[Any]()
+    backend.fetch = lambda *args, **limit: held.append(lambda: fetch_now(*args, **limit))
+    assert lab.ask(request(("t", 0), isolation_level=level)) is DEFERRED
+    await log.trim(2)
+    held.popleft()()
+    (answer,) = lab.answers
+    data = answer.responses[0].partitions[0]
+    if level:
+        assert (data.error_code, data.records) == (ErrorCode.OFFSET_OUT_OF_RANGE, b"")
+    else:
+        assert (data.error_code, len(data.records)) == (0, 3)
+
+
+async def test_a_reader_of_committed_data_is_not_woken_by_what_is_not(lab: Lab) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    assert lab.ask(request(("t", 0), isolation_level=1)) is DEFERRED
+    log.append(transactional(7), lab.world.done)
+    log.append(batch(), lab.world.done)
+    lab.world.writer.acknowledge(2)
+    await settle()
+    assert not lab.answers
+    log.append_marker(7, 0, True, lab.world.done)
+    lab.world.writer.acknowledge(1)
+    await settle()
+    (answer,) = lab.answers
+    data = answer.responses[0].partitions[0]
+    assert (data.high_watermark, data.last_stable_offset, len(data.records)) == (3, 3, 3)
+    assert data.aborted_transactions == []
+
+
+def transactional(producer: int) -> Batch:
+    records = [Record(None, b"x", timestamp=5)]
+    payload = encode(records, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0)
+    return Batch(payload, 1, int(FormatId.KAFKA), 5, transaction=InTransaction(producer, 0))
