@@ -196,8 +196,11 @@ class RecordHandlers:
                 ended, piece = await self._works.step(lines)
                 if piece:
                     # A client that reads nothing must not keep a turn from others.
-                    async with asyncio.timeout(_STALLED_S):
-                        await response.write(piece)
+                    try:
+                        async with asyncio.timeout(_STALLED_S):
+                            await response.write(piece)
+                    except TimeoutError:
+                        raise ConnectionAbortedError("the client takes nothing of its records") from None
                 if ended:
                     return
 

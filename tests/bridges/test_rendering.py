@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bridges.console import records
 from bridges.console.rendering import Wanted, rendered
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
+from bridges.sliced import SlicedWorks
 
 LIMIT = 1 << 20
 
@@ -63,3 +67,26 @@ def test_a_long_record_is_written_in_pieces() -> None:
     pieces = list(rendered([stored(0, [Record(None, value)])], Wanted(0, 0, 1, -1), LIMIT))
     assert all(isinstance(piece, bytes) and len(piece) <= 200_000 for piece in pieces)
     assert json.loads(b"".join(pieces))["value"] == value.decode()  # type: ignore[arg-type]
+
+
+async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut like one that went away: nothing is logged as unexpected."""
+
+    class Response:
+        writes = 0
+
+        async def write(self, piece: bytes) -> None:
+            self.writes += 1
+            if self.writes > 1:
+                await asyncio.Event().wait()
+
+    def lines() -> Any:
+        for _ in range(5):
+            yield b"a line\n"
+
+    monkeypatch.setattr(records, "_STALLED_S", 0.01)
+    handlers: Any = SimpleNamespace(_works=SlicedWorks())
+    response: Any = Response()
+    with pytest.raises(ConnectionError):
+        await records.RecordHandlers._send(handlers, response, lines(), 5)
+    assert response.writes == 2
