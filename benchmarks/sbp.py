@@ -34,7 +34,7 @@ from sbp_back.client.client import Client, StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError
 from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.transport.carrier import TcpCarrier, tcp_connector
+from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCAL = ("127.0.0.1", 0)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.anabranch_node import AnabranchNode, DocumentNode
 from benchmarks.kafka_broker import KafkaBroker
+from tests.node_process import DocumentNode, NodeProcess
 
-Server = AnabranchNode | KafkaBroker
+Server = NodeProcess | KafkaBroker
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Target:
         if self.kind == "kafka":
             return KafkaBroker(place, heap="1g", settings=dict(self.settings))
         if self.kind == "document":
-            return DocumentNode(place, settings=dict(self.settings))
-        return AnabranchNode(place, settings=dict(self.settings))
+            return DocumentNode(place / "data", settings=self.settings, backend_settings=self.settings)
+        return NodeProcess(place / "data", settings=self.settings)
 
 
 TARGETS = {

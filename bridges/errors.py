@@ -26,11 +26,16 @@ class EventNumberConflict(LogError):
 
 
 class AppendConditionFailed(LogError):
-    """An append depends on where the log ends, and that is elsewhere: at ``end_offset``."""
+    """An append depends on where the log ends, and that is elsewhere: at ``end_offset``, in bytes at ``end_position``.
 
-    def __init__(self, message: str, end_offset: int) -> None:
+    The position is told to those whose append depends on it (-1 to others); it may lie somewhat before the end, where
+    that was known to be enough for the refusal.
+    """
+
+    def __init__(self, message: str, end_offset: int, end_position: int = -1) -> None:
         super().__init__(message)
         self.end_offset = end_offset
+        self.end_position = end_position
 
 
 class TooManyTransactions(LogError):
@@ -39,6 +44,14 @@ class TooManyTransactions(LogError):
 
 class OffsetOutOfRange(LogError):
     """The offset is below the log start or above the high watermark."""
+
+
+class PositionTrimmed(OffsetOutOfRange):
+    """The position in bytes lies below the log's start: at ``start``."""
+
+    def __init__(self, message: str, start: int) -> None:
+        super().__init__(message)
+        self.start = start
 
 
 class LogDeleted(LogError):
@@ -72,6 +85,15 @@ class StorageFull(LogError):
 
 class DataCorrupt(LogError):
     """Stored bytes do not match their checksum; they are never handed out."""
+
+
+class PositionLost(DataCorrupt):
+    """The bytes at a position were declared lost. What comes behind them begins at ``offset`` and ``position``."""
+
+    def __init__(self, message: str, offset: int, position: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.position = position
 
 
 class StillReadable(LogError):

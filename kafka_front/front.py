@@ -18,7 +18,7 @@ class KafkaFront(Front):
     """What the Kafka front brings; its format lies in ``bridges.formats``, and it has no tables of its own."""
 
     name = "kafka"
-    listeners = (Listener("kafka", 9092, tls=True),)
+    listeners = (Listener("kafka", 9092, tls=True, authentication=("certificate", "password", "scram")),)
     settings = KafkaSettings
     connection_bounds = ("max_connections",)
 

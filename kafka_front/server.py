@@ -52,9 +52,13 @@ class Server(net.Server):
         observer: Observer | None = None,
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
+        *,
+        must_log_in: bool = False,
     ) -> None:
         super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier)
         self.registry = registry
+        #: Nothing is done for clients that do not say who they are.
+        self.must_log_in = must_log_in
         self.framing = Framing(struct.Struct(">i"), _LEAST_BYTES, self.limits.frame_bytes, mutable=(_PRODUCE,))
 
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:

@@ -22,6 +22,7 @@ from kafka_front.service import (
     metadata,
     produce,
     producer_ids,
+    sasl,
     topics,
     users,
 )
@@ -32,11 +33,11 @@ from kafka_front.wire.apis import APIS
 from kafka_front.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
-    from bridges.node.metrics import FrontMetrics
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups)
+SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups, sasl)
 
 #: What nearly every client asks first, as (key, version).
 WARM = ((18, 3), (18, 4), (3, 12))
@@ -74,7 +75,14 @@ class KafkaServer:
             idle_seconds=settings.connections_max_idle_ms / 1000,
             max_connections=settings.max_connections,
         )
-        server = self._server = Server(registry, limits, _Observer(service.metrics), node.budget, node.barrier)
+        server = self._server = Server(
+            registry,
+            limits,
+            _Observer(service.metrics),
+            node.budget,
+            node.barrier,
+            must_log_in=node.authenticator.required,
+        )
         bound: dict[str, Address] = {}
         for name, address in listen.items():
             advertised = node.advertised(name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from bridges.auth import ANONYMOUS, Principal
 from bridges.net import connection as net
 from bridges.net import server as net_server
 from bridges.net.outbox import joined
@@ -36,6 +37,12 @@ log = structlog.get_logger(__name__)
 _SHORT_BYTES = 32 * 1024
 #: The same for the elements of a response.
 _SHORT_ELEMENTS = 2_000
+
+
+#: Longest request of a client that must say first who it is (sasl.server.max.receive.size).
+_LOGIN_BYTES = 512 * 1024
+#: What it may ask until then (reference/kafka.md, rule 68).
+_BEFORE_LOGIN = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class Observer(net_server.Observer, Protocol):
@@ -111,6 +118,19 @@ class Connection(net.Connection):
         super().__init__(server, listener, advertised, server.framing)
         self.attributes: dict[str, Any] = {}
         self._only_produce = True
+        self._barred = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.server.must_log_in and self.principal == ANONYMOUS:
+            self._barred = True
+            self._framer.allow(_LOGIN_BYTES)
+
+    def logged_in(self, principal: Principal) -> None:
+        """The client has proved who it is, and may do what that one may."""
+        self.principal = principal
+        self._barred = False
+        self._framer.allow(self.server.framing.most)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -133,6 +153,9 @@ class Connection(net.Connection):
         handler = self.server.registry.handlers.get(key)
         if handler is None:
             self._reject(frame, ctx, "the API is not served")
+            return
+        if self._barred and key not in _BEFORE_LOGIN:
+            self._reject(frame, ctx, "the client has not said who it is")
             return
         self._slots.append(ctx)
         self._only_produce = key == 0 and (self._only_produce or len(self._slots) == 1)

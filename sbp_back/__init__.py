@@ -11,9 +11,10 @@ from sbp_back.document.codes import DocumentCode
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import DocumentRange, DocumentStream
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
-from sbp_back.transport.carrier import Carrier, InProcessCarrier, TcpCarrier, TcpOptions, parse_address, tcp_connector
+from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import Handler
+from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
 from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = [

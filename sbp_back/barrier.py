@@ -1,58 +1,66 @@
-"""The barrier around every call of what somebody else has left behind: a callback, a waiter, a queued piece of work.
+"""Where code calls what others have left behind, a callback, a waiter, a queued piece of work: what it raises is logged
+and counted, and the rest goes on.
 
-Whoever tells several others of something must not be stopped half-way by one of them. What such a call raises is a
-defect of ours: it is logged with its traceback and counted by kind, and the caller goes on with the next one.
+Whoever answers many (a log its producers, a connection its requests, a change its listeners) must not be stopped
+half-way because one of them is broken. The request whose callback raised is the only one that pays.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from time import monotonic
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVarTuple
+
+import structlog
 
 Ts = TypeVarTuple("Ts")
 
-_LOG_LINES = 10
-_LOG_SECONDS = 10.0
-"""Of each kind so many defects are logged in so many seconds: one in a hot path would fill the disk with tracebacks."""
+_log = structlog.get_logger("anabranch.barrier")
 
-logger = logging.getLogger(__name__)
-
-
-class Defects:
-    """Exceptions that barriers have stopped, by kind. The counts only grow; they are what metrics show."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._logged: dict[str, tuple[float, int]] = {}  # when a kind's present window began, and its lines so far
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return self._counts
-
-    def caught(self, what: str) -> None:
-        """To be called while an exception is handled: counts it as one of ``what`` and logs it."""
-        count = self._counts[what] = self._counts.get(what, 0) + 1
-        now = monotonic()
-        since, lines = self._logged.get(what, (now, 0))
-        if now - since >= _LOG_SECONDS:
-            since, lines = now, 0
-        self._logged[what] = since, lines + 1
-        if lines < _LOG_LINES:
-            logger.exception("%s failed unexpectedly (%d so far), everything else goes on", what, count)
+_QUIET_S = 1.0
+"""Between two lines of one kind in the log; what is left out is counted, in the next line and in the metric."""
 
 
-DEFECTS = Defects()
-"""Of this process, as its log is: a defect is one wherever it shows."""
+class Barrier:
+    """Counts what callbacks raise, by kind. Kinds are words of the code, not of clients, so they are few.
+
+    A node, or a process of the backend, has one, which all its parts are given. Where a call is hot, write ``try`` and
+    ``except Exception as error: barrier.caught(kind, error)`` in place: that costs nothing until something is raised.
+    """
+
+    __slots__ = ("_clock", "_told", "failures")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures: dict[str, int] = {}
+        """Exceptions caught so far, by kind."""
+        self._clock = clock
+        # By kind: when its last line was written, and the count it gave.
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def call(self, kind: str, callback: Callable[[*Ts], object], *args: *Ts, **about: object) -> bool:
+        """Call ``callback(*args)``; returns whether it came back. ``about`` goes into the log with what it raised (any
+        ``Exception``; what ends the process goes through)."""
+        try:
+            callback(*args)
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self.caught(kind, error, callback=_name(callback), **about)
+            return False
+        return True
+
+    def caught(self, kind: str, error: BaseException, **about: object) -> None:
+        """Log and count what a callback of ``kind`` raised."""
+        count = self.failures[kind] = self.failures.get(kind, 0) + 1
+        now = self._clock()
+        last, known = self._told.get(kind, (-_QUIET_S, 0))
+        if now - last < _QUIET_S and known:
+            return
+        self._told[kind] = (now, count)
+        _log.error(
+            "a callback failed", kind=kind, failures=count, since_last_line=count - known, exc_info=error, **about
+        )
 
 
-def guarded(what: str, callback: Callable[[*Ts], object], *args: *Ts) -> bool:
-    """``callback(*args)``; whether it returned. What it raises (any ``Exception``) is logged and counted as ``what``, a
-    short name for all calls of its kind, and goes no further."""
-    try:
-        callback(*args)
-    except Exception:  # noqa: BLE001 - logged and counted there
-        DEFECTS.caught(what)
-        return False
-    return True
+def _name(callback: Callable[..., object]) -> str:
+    callback = callback.func if isinstance(callback, partial) else callback
+    return getattr(callback, "__qualname__", None) or type(callback).__qualname__

@@ -10,6 +10,9 @@ Every connection has an account. What keeps a few of them from holding everythin
   free, one such account at a time. For the one that has waited longest up to half of the rest is kept free, so that
   its turn comes. One alone is never too large.
 
+What TLS takes of a connection for as long as it lives is in no account, since nobody could give it back: it makes the
+rest smaller, by three quarters at most, so that work goes on whatever the number of connections.
+
 An account that is refused waits and is told when there is room, the one that needs least first. Nothing is called
 from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time.
 """
@@ -25,6 +28,8 @@ _SHARE = 64 * 1024
 _SHARES = 16
 """The reserve has at least so many shares, however small the budget is."""
 _TOLD_AT_ONCE = 64
+_LEFT_PART = 4
+"""TLS leaves one part in so many of the rest."""
 
 
 class Kind(IntEnum):
@@ -36,6 +41,8 @@ class Kind(IntEnum):
     """Answers that a socket has not taken yet."""
     READS = 2
     """Reads under way, whose bytes belong to no answer yet."""
+    TLS = 3
+    """What connections with TLS take by themselves."""
 
 
 class MemoryBudget:
@@ -47,6 +54,7 @@ class MemoryBudget:
         "_claims",
         "_defer",
         "_large",
+        "_rest",
         "_shared",
         "_small",
         "_telling",
@@ -63,7 +71,7 @@ class MemoryBudget:
     def __init__(self, total: int, defer: Callable[[Callable[[], None]], object]) -> None:
         self.total = total
         self.reserve = total // 4
-        self.capacity = total - self.reserve
+        self._rest = self.capacity = total - self.reserve
         """Most bytes that all accounts may hold beyond their shares."""
         self.share = max(1, min(_SHARE, self.reserve // _SHARES))
         self.by_kind = [0] * len(Kind)
@@ -92,6 +100,10 @@ class MemoryBudget:
         return self._small + self._shared
 
     @property
+    def _usable(self) -> int:
+        return self.reserve + self.capacity
+
+    @property
     def scarce(self) -> bool:
         """So much is held that what comes unasked should come in small pieces."""
         return self._small + self._shared > self.capacity
@@ -100,6 +112,13 @@ class MemoryBudget:
         """A new account. ``on_room`` is called once after each :meth:`Account.wait`, when there is room."""
         self.accounts += 1
         return Account(self, on_room)
+
+    def attach(self, size: int) -> None:
+        """A connection takes ``size`` bytes by TLS until it is gone; negative then."""
+        self.by_kind[Kind.TLS] += size
+        self.capacity = max(self._rest // _LEFT_PART, self._rest - self.by_kind[Kind.TLS])
+        if size < 0:
+            self._look()
 
     # --- for accounts -----------------------------------------------------------------------------------------------
 
@@ -121,7 +140,7 @@ class MemoryBudget:
         return left
 
     def _fits_share(self, size: int) -> bool:
-        return self._small + size <= max(self.reserve, self.total - self._shared)
+        return self._small + size <= max(self.reserve, self._usable - self._shared)
 
     def _fits(self, account: Account, more: int) -> bool:
         """Within the account's share, or its part of what the others leave."""
@@ -131,7 +150,7 @@ class MemoryBudget:
             return more <= 0 or self._fits_share(more)
         beyond = after - share
         left = self._left(account)
-        if beyond > left // _PART or self.held + more > self.total:
+        if beyond > left // _PART or self.held + more > self._usable:
             return False
         return before >= share or self._fits_share(share - before)
 
@@ -145,7 +164,7 @@ class MemoryBudget:
         if beyond <= 0:
             return False
         alone = self._shared == max(0, account.held - self.share)
-        return alone or (beyond <= self._left(account) and self.held + more <= self.total)
+        return alone or (beyond <= self._left(account) and self.held + more <= self._usable)
 
     def _settle_large(self, account: Account) -> None:
         """The large request is given back, at least in part: is the account one like the others again?"""
@@ -287,7 +306,7 @@ class Account:
     def level(self) -> float:
         """How much of the budget is held, by all accounts: 1 is everything."""
         budget = self._budget
-        return (budget._small + budget._shared) / budget.total
+        return (budget._small + budget._shared) / budget._usable
 
     @property
     def crowded(self) -> bool:

@@ -2,36 +2,39 @@
 
 The data directory holds the store (``wal``, ``ckpt``, ``LOCK``) and the placement driver's state (``pd.sqlite``); the
 store's lock keeps a second process away from both. The parts are those that run as processes of their own elsewhere
-(``placement_driver/service.py``, ``range_server/service.py``).
+(``placement_driver/pd_service.py``, ``range_server/range_server_service.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
 from sbp_back.client.client import Client, ClientOptions
-from sbp_back.document.service import DIALECT_OF, DocumentService, start_document
+from sbp_back.document.document_service import DIALECT_OF, DocumentService, start_document
 from sbp_back.placement_driver.driver import PlacementDriver
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.fetches import FetchLimits
-from sbp_back.range_server.server import RangeServer
-from sbp_back.range_server.service import (
+from sbp_back.range_server.range_server_service import (
     RangeServerService,
     RangeServerSetup,
     close_store,
     open_store,
     start_range_server,
 )
+from sbp_back.range_server.server import RangeServer
 from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.transport.carrier import Carrier, InProcessCarrier, tcp_connector
+from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt, run_all
+from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
 from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import RangeServerInfo
 
@@ -46,7 +49,8 @@ class EmbeddedOptions:
     ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
     ``dialect``: what the first two speak. ``max_connections``: of each listener. ``budget``: memory that the
     connections of all listeners share, with those of others in the process that count in it; what is asked from inside
-    the process is counted by whoever asks."""
+    the process is counted by whoever asks. ``barrier``: counts what callbacks of any part raise. ``tls``:
+    of listeners, by name; ``tls_elsewhere``: towards range servers in other processes."""
 
     store: StoreOptions = field(default_factory=StoreOptions)
     client: ClientOptions = field(default_factory=ClientOptions)
@@ -59,6 +63,9 @@ class EmbeddedOptions:
     max_connections: int = 2_000
     heartbeat_seconds: float = 3.0
     budget: MemoryBudget | None = None
+    barrier: Barrier = field(default_factory=Barrier)
+    tls: Mapping[str, ssl.SSLContext] = field(default_factory=dict)
+    tls_elsewhere: ssl.SSLContext | None = None
 
 
 @dataclass(slots=True)
@@ -122,6 +129,7 @@ async def start_embedded(
     ``StoreVersionError``; ``StoreCorrupt``) and ``OSError`` (an address is taken); nothing is left running then.
     """
     options = options or EmbeddedOptions()
+    barrier = options.barrier
     own: list[RangeServer] = []
     drivers: list[PlacementDriver] = []
 
@@ -129,14 +137,15 @@ async def start_embedded(
         return drivers[0].identity if drivers else ""
 
     dialect = DIALECTS[options.dialect]
-    elsewhere = tcp_connector(dialect, check=RangeServerCheck(strangers=True, identity=identity))
-    elsewhere_met = tcp_connector(dialect, check=RangeServerCheck(strangers=False, identity=identity))
+    tcp = TcpOptions(tls=options.tls_elsewhere)
+    elsewhere = tcp_connector(dialect, tcp, RangeServerCheck(strangers=True, identity=identity), barrier)
+    elsewhere_met = tcp_connector(dialect, tcp, RangeServerCheck(strangers=False, identity=identity), barrier)
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
     def connect(info: RangeServerInfo) -> Carrier:
         if own and info.server_id == own[0].info.server_id:
-            return InProcessCarrier(own[0])
+            return InProcessCarrier(own[0], barrier)
         return elsewhere(info)
 
     def connect_to_write(info: RangeServerInfo) -> Carrier:
@@ -146,28 +155,29 @@ async def start_embedded(
         address = options.listen.get(name)
         if address is None:
             return None
-        listener = replace(listener, max_connections=options.max_connections)
+        listener = replace(listener, max_connections=options.max_connections, tls=options.tls.get(name))
         return ListenAt(address, options.advertise.get(name), options.dialect, listener, budget)
 
     # The store first: its lock guards the whole directory.
     store = await open_store(data_dir, options.store)
     async with AsyncExitStack() as undo:
         undo.push_async_callback(close_store, store)
-        setup = PlacementDriverSetup(listen=listen_at(PD_LISTENER, options.pd_listener))
+        setup = PlacementDriverSetup(listen=listen_at(PD_LISTENER, options.pd_listener), barrier=barrier)
         pd = await start_placement_driver(data_dir, setup, connect)
         undo.push_async_callback(pd.close)
         drivers.append(pd.driver)
-        to_pd = InProcessCarrier(pd.driver)
+        to_pd = InProcessCarrier(pd.driver, barrier)
         server_setup = RangeServerSetup(
             options.fetch,
             options.heartbeat_seconds,
             listen_at(RANGE_SERVER_LISTENER, options.range_server_listener),
             # A placement driver that lost its state: what is stored can still be looked at.
             serve_strange=True,
+            barrier=barrier,
         )
         server = await start_range_server(store, to_pd, server_setup, on_failed, made=own.append)
         undo.push_async_callback(server.close)
-        client = Client(InProcessCarrier(pd.driver), connect_to_write, options.client)
+        client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in DIALECT_OF}
         document = await start_document(

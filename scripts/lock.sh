@@ -14,6 +14,9 @@ mkdir -p requirements
 # setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
 compile requirements/run.lock --extra build
 compile requirements/dev.lock --extra build --extra dev --constraints requirements/run.lock
-"$uv" pip compile --quiet requirements/go.in --generate-hashes --no-header --no-emit-index-url -o requirements/go.lock
+for toolchain in go node; do
+    "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
+        -o requirements/$toolchain.lock
+done
 "$uv" pip compile --quiet requirements/fuzz.in --python-version 3.11 --generate-hashes --no-header \
     --no-emit-index-url --output-file requirements/fuzz.lock ${UPGRADE:+--upgrade}

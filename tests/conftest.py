@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests.node_process import ANY, NodeProcess
+from tests.node_process import DocumentNode, NodeProcess
 
-settings.register_profile("long", max_examples=2000)
-"""`pytest --hypothesis-profile=long`: for a night, or for a machine that has nothing else to do."""
+settings.register_profile("steady", settings(), suppress_health_check=[HealthCheck.too_slow])
+"""No property test fails because the machine is busy with something else. Otherwise what Hypothesis has chosen."""
+settings.load_profile("steady")
+
+settings.register_profile("thorough", settings.get_profile("steady"), max_examples=2000)
+"""`make thorough`: for a night, or for a machine that has nothing else to do (tests/depth.py)."""
 
 TOOLS_OF_MARKER = {
     "java": ("java", "javac", "mvn"),
     "go": ("go",),
     "node": ("node", "npm"),
     "kcat": ("kcat",),
+    "rust": ("cargo",),
 }
 """Marker -> programs that its tests need."""
 
@@ -44,6 +49,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where files are run beside one another, those with slow tests go first: what is left at the end is short."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Show the end of the node's log with a failure of a test that used one."""
@@ -59,7 +71,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 BACKENDS = ("embedded", "document")
 """Where a test node keeps its data: itself, or in another process that it speaks to in SBP's dialect v0.1 alone."""
-_DOCUMENT_LISTENER = "sbp-v0.1"
 
 
 class NodeFactory:
@@ -88,10 +99,10 @@ class NodeFactory:
         """A started node of one of the ``BACKENDS``."""
         if backend == "embedded":
             return self(name, settings=settings)
-        closed = {"kafka": "off", "console": "off", "sbp-pd": ANY, "sbp-range-server": ANY}
-        behind = self(f"{name}-backend", listen={**closed, _DOCUMENT_LISTENER: ANY})
-        to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": behind.addresses[_DOCUMENT_LISTENER]}
-        return self(name, settings={**(settings or {}), **to_it}, listen={"kafka": ANY, "console": ANY})
+        given = {**TEST_SETTINGS, **(settings or {})}
+        node = DocumentNode(self.directory / name, settings=given, backend_settings=TEST_SETTINGS)
+        self.nodes += [node.backend, node]
+        return node.start()
 
     def restart(self, *, kill: bool) -> None:
         """End all nodes, the youngest first, with SIGKILL or in order, and start them again."""

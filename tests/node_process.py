@@ -1,10 +1,12 @@
-"""A node as users run it: the `anabranch serve` command in a process of its own.
+"""A node as users run it: the `anabranch serve` command in a process of its own, for tests and for measurements.
 
-Nothing here sleeps to synchronise: a start waits for the ready file or the end of the process, whichever is first.
+Its interface is that of `benchmarks.kafka_broker.KafkaBroker` where both are used alike. Nothing here sleeps to
+synchronise: a start waits for the ready file or the end of the process, whichever is first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,12 +15,19 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.ports import free_port
 
 ANY = "127.0.0.1:0"
-"""Any free port of loopback."""
+"""Any free port of loopback; the node keeps it over restarts."""
 
 FRONTS = ("kafka", "console", "sbp-pd", "sbp-range-server")
 """Listeners that a test node opens, each on any free port of loopback."""
+
+SELDOM = ("ydb", "pravega", "pravega-segmentstore")
+"""Listeners that a test node opens only when it is told to: they would be on their usual ports otherwise."""
 
 TAIL_BYTES = 16_000
 
@@ -56,6 +65,21 @@ class NodeProcess:
         return self.addresses["kafka"]
 
     @property
+    def ydb(self) -> str:
+        """`host:port` of the YDB listener, of a node that was told to open it."""
+        return self.addresses["ydb"]
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for Kafka clients."""
+        return self.kafka
+
+    @property
+    def port(self) -> int:
+        """Port of the Kafka listener."""
+        return int(self.kafka.rpartition(":")[2])
+
+    @property
     def console(self) -> str:
         """`http://host:port` of the console, the API and the metrics."""
         return f"http://{self.addresses['console']}"
@@ -70,19 +94,34 @@ class NodeProcess:
     def command(self) -> list[str]:
         """The command line of the next start."""
         command = [sys.executable, "-m", "bridges", "serve", "--data", str(self.data)]
-        for name, address in self.listen.items():
-            command += ["--listen", f"{name}={self.addresses.get(name, address)}"]
+        # What nobody asked for stays closed: usual ports are for one node of a machine. A node whose data is elsewhere
+        # has no listeners of the backend.
+        silent = [*SELDOM, *(name for name in FRONTS if "sbp.mode" not in self.settings or not name.startswith("sbp-"))]
+        for name, address in {**dict.fromkeys(silent, "off"), **self.listen}.items():
+            command += ["--listen", f"{name}={self._address(name, address)}"]
         command += ["--ready-file", str(self.ready_file)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         return command
 
+    def _address(self, name: str, wanted: str = ANY) -> str:
+        """Where a listener is opened: where it was, or else where it is wanted."""
+        if wanted == ANY:
+            wanted = self.addresses.setdefault(name, f"127.0.0.1:{free_port()}")
+        return self.addresses.get(name, wanted)
+
     def launch(self) -> None:
         """Start the process without waiting until it serves."""
         if self.process is not None:
             raise NodeFailed("the node is running already")
+        self.data.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
+        # A user's Python keeps its compiled modules; and what whoever runs this has set is not for the node.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("ANABRANCH_") and name != "PYTHONDONTWRITEBYTECODE"
+        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -107,7 +146,7 @@ class NodeProcess:
         ready = json.loads(self.ready_file.read_text())
         self.addresses = {name: str(address) for name, address in ready.items()}
 
-    def start(self) -> NodeProcess:
+    def start(self) -> Self:
         """Launch and wait until the node serves."""
         self.launch()
         self.await_ready()
@@ -136,7 +175,7 @@ class NodeProcess:
         self.process = None
         return code
 
-    def restart(self, *, kill: bool = False) -> NodeProcess:
+    def restart(self, *, kill: bool = False) -> Self:
         """End the node (with ``kill``: by SIGKILL) and start it again on the same data and the same ports."""
         if kill:
             self.kill()
@@ -151,6 +190,23 @@ class NodeProcess:
             self.process.wait()
             self.process = None
 
+    def stop(self, seconds: float = 30.0) -> None:
+        """Ask the node to end, if it runs; kill it when it does not within ``seconds``."""
+        if self.process is not None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            self.dispose()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
     def tail(self) -> str:
         """The end of what the node has printed over all its lives."""
         if not self.log.exists():
@@ -159,3 +215,33 @@ class NodeProcess:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - TAIL_BYTES))
             return log.read().decode(errors="replace")
+
+
+class DocumentNode(NodeProcess):
+    """A node whose data is kept by another process, ``backend``, that it speaks to in SBP's dialect v0.1 alone.
+
+    Starting it starts the backend unless that runs, stopping it stops both; everything else is its own.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        backend_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        closed = {"kafka": "off", "console": "off", "sbp-pd": ANY, "sbp-range-server": ANY}
+        behind = data.with_name(f"{data.name}-backend")
+        self.backend = NodeProcess(behind, settings=backend_settings, listen={**closed, "sbp-v0.1": address})
+        to_it = {"sbp.mode": "external", "sbp.dialect": "v0.1", "sbp.pd": address}
+        super().__init__(data, settings={**(settings or {}), **to_it}, listen={"kafka": ANY, "console": ANY})
+
+    def start(self) -> Self:
+        if self.backend.process is None:
+            self.backend.start()
+        return super().start() if self.process is None else self
+
+    def stop(self, seconds: float = 30.0) -> None:
+        super().stop(seconds)
+        self.backend.stop(seconds)

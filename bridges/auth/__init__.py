@@ -37,6 +37,8 @@ class Operation(Enum):
     DESCRIBE = "describe"
     DESCRIBE_CONFIGS = "describe configs"
     ALTER_CONFIGS = "alter configs"
+    IDEMPOTENT_WRITE = "write idempotently to"
+    CLUSTER_ACTION = "act as a node of"
 
 
 class ResourceKind(Enum):

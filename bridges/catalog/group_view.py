@@ -6,6 +6,7 @@ A front tells who is in a group and who reads what. Committed positions belong t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,3 +77,12 @@ def records_behind(committed: int, start: int, end: int) -> int:
     Records that are no longer there do not count, which is where this differs from ``kafka-consumer-groups``.
     """
     return max(0, end - max(committed, start))
+
+
+def live_groups(directories: Mapping[str, GroupDirectory]) -> dict[GroupName, dict[str, GroupSummary]]:
+    """The groups that live in any front, given each front's: by their space and name, then by the front's."""
+    found: dict[GroupName, dict[str, GroupSummary]] = {}
+    for front, directory in directories.items():
+        for summary in directory.summaries():
+            found.setdefault((directory.space, summary.group_id), {})[front] = summary
+    return found

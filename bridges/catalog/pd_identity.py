@@ -40,8 +40,8 @@ class StreamHome:
         self.identity = ""
 
     async def introduce(self, call: Call) -> str | None:
-        """Why the placement driver that ``call`` asks is not to be used; see ``sbp_back.transport.carrier.Introduce``.
-        Raises ``SbpError`` when it does not say who it is."""
+        """Why the placement driver that ``call`` asks is not to be used; see
+        ``sbp_back.transport.tcp_carrier.Introduce``. Raises ``SbpError`` when it does not say who it is."""
         who = await ask_who(call)
         if not who.ours and not self.strangers:
             refusal: str | None = _STRANGER

@@ -185,6 +185,19 @@ def _version_10(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE topics ADD COLUMN kind TEXT NOT NULL DEFAULT 'user'")
 
 
+def _version_11(connection: sqlite3.Connection) -> None:
+    # Where partitions begin that were truncated at a position in bytes, and the record that position lies in
+    # (bridges/log/byte_starts.py).
+    connection.execute(
+        """CREATE TABLE byte_starts (
+            stream_id INTEGER PRIMARY KEY,
+            start INTEGER NOT NULL,
+            record INTEGER NOT NULL,
+            position INTEGER NOT NULL
+        ) STRICT"""
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -196,4 +209,5 @@ MIGRATIONS = (
     _version_8,
     _version_9,
     _version_10,
+    _version_11,
 )

@@ -1,9 +1,7 @@
 """Which topics there are: partitions and their SBP streams, names in every protocol, configuration, and counters.
 
-Everything is kept in memory and changed in memory only after the change is durable in the node's database. Creating is
-crash-safe: an intent is written, then the SBP streams are made, then topic and end of the intent are one commit. A
-crash in between leaves streams that belong to nobody; the intent tells the next start where to look for them.
-Deleting commits first and deletes the streams afterwards, as often as it takes.
+Everything is kept in memory and changed in memory only after the change is durable in the node's database. Creating
+makes the SBP streams first, deleting commits first and deletes them afterwards (bridges/catalog/topic_streams.py).
 
 Partitions are split and merged in one step (:meth:`Catalog.change_partitions`): the streams of the new ones are made as
 for any creation, one commit makes the new partitions and seals the old ones, and then the logs of the old ones are
@@ -16,12 +14,12 @@ import asyncio
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -32,20 +30,19 @@ from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change
 from bridges.catalog.names import check_topic_name, collision_key, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Database
-from bridges.errors import LogError, LogUnavailable
-from sbp_back.errors import ErrorCode, SbpError
+from bridges.catalog.topic_streams import StreamClient, TopicStreams
+from bridges.errors import LogError
 from sbp_back.wire.identity import new_identity
-from sbp_back.wire.model import RangeInfo, StreamInfo
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("anabranch.catalog")
+Also = Callable[[sqlite3.Connection], object]
+"""What a front has to say of a change, in the change's own transaction."""
 
-_PROBE_MISSES = 64
-"""Stream ids without a stream after which the search for streams of an unfinished creation ends."""
-_DELETE_CONCURRENCY = 32
-_RETRY_FIRST_S = 1.0
-_RETRY_LAST_S = 60.0
+Hold = Callable[[str], AbstractAsyncContextManager[None]]
+"""Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait."""
+
+_log = structlog.get_logger("anabranch.catalog")
 
 
 class TopicExists(LogError):
@@ -126,29 +123,12 @@ class ChangeKind(Enum):
     NODE_CONFIG = "node_config"
 
 
-class _Fate(Enum):
-    """What became of a stream that was to be deleted."""
-
-    GONE = "gone"
-    LATER = "later"
-    LEFT = "left"
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
 
     kind: ChangeKind
     topic: Topic | None = None
-
-
-class StreamClient(Protocol):
-    """What the catalog needs of the backend client."""
-
-    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo: ...
-    async def describe_stream(self, stream_id: int) -> StreamInfo: ...
-    async def delete_stream(self, stream_id: int) -> object: ...
-    async def list_ranges(self, stream_id: int) -> list[RangeInfo]: ...
 
 
 @dataclass(slots=True)
@@ -168,7 +148,9 @@ class Catalog:
     """The node's topics. Call :meth:`load` before anything else and :meth:`close` at the end.
 
     Functions in ``erasers`` run inside the transaction that deletes a topic, with its name, so that what other tables
-    know of it goes at the same instant. Functions in ``on_change`` are called on the loop after every change.
+    know of it goes at the same instant. Functions in ``on_change`` are called on the loop after every change. Those in
+    ``before_sealing`` hold up a change of partitions, whoever asks for it, until what they have promised to append to
+    the topic's partitions is there, and promise nothing more before it is made.
     """
 
     def __init__(
@@ -181,9 +163,9 @@ class Catalog:
     ) -> None:
         self.options = options or CatalogOptions()
         self.on_change: list[Callable[[Change], None]] = []
+        self.before_sealing: list[Hold] = []
         self.cluster_id = ""
         self._db = db
-        self._client = client
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
         self._topics: dict[str, Topic] = {}
@@ -195,12 +177,14 @@ class Catalog:
         self._locks: dict[str, asyncio.Lock] = {}
         self._node_config: dict[str, str] = {}
         self._partitions = 0
-        self._top_stream = -1
-        self._doomed: set[int] = set()
-        self._left = 0
         self._work: set[asyncio.Task[Any]] = set()
-        self._deleter: asyncio.Task[None] | None = None
-        self._deleter_wake = asyncio.Event()
+        self._streams = TopicStreams(
+            db,
+            client,
+            lambda: client.create_stream(self.options.replica, self.options.ack_count),
+            self._barrier,
+            alone=self.options.owns_streams,
+        )
         self._seals = Seals(db, self._barrier, self._sealed)
 
     # --- looking up -------------------------------------------------------------------------------------------------
@@ -233,7 +217,7 @@ class Catalog:
     @property
     def pending_deletions(self) -> int:
         """Streams of deleted topics that the backend still has to delete."""
-        return len(self._doomed)
+        return self._streams.pending
 
     @property
     def pending_seals(self) -> int:
@@ -243,7 +227,7 @@ class Catalog:
     @property
     def left_streams(self) -> int:
         """Streams of deleted topics that the backend cannot delete: they stay there with their data."""
-        return self._left
+        return self._streams.left
 
     def topic(self, name: str) -> Topic:
         """The listed topic called ``name``. Raises TopicNotFound."""
@@ -295,27 +279,16 @@ class Catalog:
     async def load(self) -> None:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
 
-        def read(connection: sqlite3.Connection) -> tuple[list[tuple[int, int, int]], list[int]]:
+        def read(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
             for counter in ("next_epoch", "next_producer_id"):
                 connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
             (self.cluster_id,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
             self._read_topics(connection)
             self._node_config = dict(connection.execute("SELECT key, value FROM node_config"))
-            intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
-            doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
-            (self._left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
-            return intents, doomed
 
-        intents, doomed = await self._db.run(read)
-        self._doomed.update(doomed)
-        self._top_stream = max(
-            (partition.stream_id for topic in self._topics.values() for partition in topic.partitions), default=-1
-        )
-        self._top_stream = max(self._top_stream, max(doomed, default=-1))
-        if intents:
-            await self._clean_intents(intents)
-        self._deleter = asyncio.create_task(self._delete_doomed(), name="catalog-deleter")
+        await self._db.run(read)
+        await self._streams.start({one.stream_id for topic in self._topics.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
         """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
@@ -326,11 +299,7 @@ class Catalog:
         while self._work:
             await asyncio.wait(self._work)
         await self._seals.close()
-        if self._deleter is not None:
-            self._deleter.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._deleter
-            self._deleter = None
+        await self._streams.close()
 
     def _read_topics(self, connection: sqlite3.Connection) -> None:
         for name, topic_id, created_ms, epoch, kind in connection.execute(
@@ -399,21 +368,23 @@ class Catalog:
         names: Mapping[str, str] | None = None,
         keys: Sequence[KeyRange] = (),
         kind: TopicKind = TopicKind.USER,
+        also: Also | None = None,
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
         ``names`` are what other protocols call it, where that differs from the derived names; a topic that is not a
         user's has no others. ``keys`` are the ranges
-        of the partitions, by number; without, each has the whole range. A caller that is cancelled does not stop the
-        creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig, LogUnavailable
-        (backend) or an error of the database.
+        of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
+        the topic, for what a front keeps about it: there is both or neither. A caller that is cancelled does not stop
+        the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig,
+        LogUnavailable (backend) or an error of the database.
         """
         stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
         topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names, kind=kind)
         self._taken[collision_key(name)] = name
         for protocol, other in all_names.items():
             self._by_name[protocol, other] = topic
-        return await self._shielded(self._create(topic, partitions, keys))
+        return await self._shielded(self._create(topic, partitions, keys, also))
 
     def _checked(
         self,
@@ -454,7 +425,7 @@ class Catalog:
                 f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
             )
 
-    async def _create(self, topic: Topic, partitions: int, keys: Sequence[KeyRange]) -> Topic:
+    async def _create(self, topic: Topic, partitions: int, keys: Sequence[KeyRange], also: Also | None) -> Topic:
         try:
             wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
@@ -469,8 +440,10 @@ class Catalog:
                     "INSERT INTO topic_names VALUES (?, ?, ?)",
                     [(protocol, other, topic.name) for protocol, other in topic.names.items()],
                 )
+                if also is not None:
+                    also(connection)
 
-            topic.partitions.extend(await self._with_streams(wanted, commit))
+            topic.partitions.extend(await self._streams.make(wanted, commit))
         except BaseException:
             del self._taken[collision_key(topic.name)]
             for protocol, other in topic.names.items():
@@ -513,7 +486,7 @@ class Catalog:
             for partition in topic.partitions:
                 self._seals.forget(partition)
             self._changed(Change(ChangeKind.DELETED, topic))
-            self._doom(partition.stream_id for partition in topic.partitions)
+            self._streams.doomed(partition.stream_id for partition in topic.partitions)
 
     async def add_partitions(self, name: str, total: int) -> Topic:
         """Give a topic ``total`` partitions, counting those that are sealed; each new one has the whole range of keys.
@@ -544,7 +517,7 @@ class Catalog:
                 _insert_partitions(connection, name, infos)
                 connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
 
-            infos = await self._with_streams(new, commit)
+            infos = await self._streams.make(new, commit)
             topic.partitions.extend(infos)
             topic.epoch = epoch
             self._partitions += len(infos)
@@ -557,14 +530,18 @@ class Catalog:
         The new ones get the next numbers, in the order of ``make``, and begin the topic's next epoch. When this
         returns, all of it is durable, the new partitions are ready for appends, and the old ones take none any more;
         what was under way there is still decided, so their ends are known only later (``PartitionInfo.end``,
-        ChangeKind.SEALED). An error means that nothing has changed. A caller that is
-        cancelled does not stop the change.
+        ChangeKind.SEALED). An error means that nothing has changed. It waits for ``before_sealing`` first; a caller
+        that is cancelled behind that does not stop the change.
 
         Raises TopicNotFound, SplitNotAllowed, InvalidChange (see :func:`bridges.catalog.lineage.check_change`),
         InvalidPartitions (too many), LogUnavailable (backend) or an error of the database.
         """
         self.check_partition_change(name, seal, make)
-        return await self._shielded(self._change_partitions(name, tuple(seal), tuple(make)))
+        async with AsyncExitStack() as stack:
+            for hold in self.before_sealing:
+                await stack.enter_async_context(hold(name))
+            held = stack.pop_all()
+        return await self._shielded(self._change_partitions(name, tuple(seal), tuple(make), held))
 
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
@@ -578,8 +555,10 @@ class Catalog:
         self._check_many(len(topic.partitions) + len(make))
         self._check_total(len(make))
 
-    async def _change_partitions(self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...]) -> Topic:
-        async with self._changing(name) as topic:
+    async def _change_partitions(
+        self, name: str, seal: tuple[int, ...], make: tuple[KeyRange, ...], held: AsyncExitStack
+    ) -> Topic:
+        async with held, self._changing(name) as topic:
             self.check_partition_change(name, seal, make)  # again: another change may have come first
             epoch = topic.epoch + 1
             have = len(topic.partitions)
@@ -594,7 +573,7 @@ class Catalog:
                 connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
 
             # The streams of what is sealed are about to end, which the placement driver never takes back.
-            infos = await self._with_streams(new, commit, flush=True)
+            infos = await self._streams.make(new, commit, flush=True)
             gone = set(seal)
             topic.partitions[:] = related(
                 [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
@@ -622,18 +601,24 @@ class Catalog:
                 raise InvalidConfig(f"{key!r} is not a topic configuration")
         return topic_config.validate(merged)
 
-    async def set_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        """Change a topic's configuration; None removes a key. Raises TopicNotFound, InvalidConfig."""
-        self.check_config(name, changes)
-        return await self._shielded(self._set_config(name, changes))
+    async def set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None = None) -> Topic:
+        """Change a topic's configuration; None removes a key. Raises TopicNotFound, InvalidConfig.
 
-    async def _set_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        ``also`` runs inside the same transaction, for what a front keeps about the topic; what it raises is raised
+        here, and nothing has changed then.
+        """
+        self.check_config(name, changes)
+        return await self._shielded(self._set_config(name, changes, also))
+
+    async def _set_config(self, name: str, changes: Mapping[str, str | None], also: Also | None) -> Topic:
         async with self._changing(name) as topic:
             config = self.check_config(name, changes)
 
             def commit(connection: sqlite3.Connection) -> None:
                 connection.execute("DELETE FROM topic_config WHERE topic = ?", (name,))
                 _insert_config(connection, name, config)
+                if also is not None:
+                    also(connection)
 
             await self._db.run(commit)
             before = self.effective(name, "cleanup.policy")
@@ -724,166 +709,6 @@ class Catalog:
 
         # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
         return await self._db.run(advance, flush=True)
-
-    # --- streams ----------------------------------------------------------------------------------------------------
-
-    async def _with_streams(
-        self,
-        wanted: Sequence[PartitionInfo],
-        commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None],
-        *,
-        flush: bool = False,
-    ) -> list[PartitionInfo]:
-        """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
-        intent. ``flush``: also when power is lost."""
-        count = len(wanted)
-        first_stream = self._top_stream + 1
-
-        def write_intent(connection: sqlite3.Connection) -> int:
-            cursor = connection.execute(
-                "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?)", (first_stream, count)
-            )
-            assert cursor.lastrowid is not None
-            return cursor.lastrowid
-
-        def end_intent(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
-
-        intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
-        options = self.options
-        made = await asyncio.gather(
-            *(self._client.create_stream(options.replica, options.ack_count) for _ in range(count)),
-            return_exceptions=True,
-        )
-        streams = [one.stream_id for one in made if isinstance(one, StreamInfo)]
-        self._top_stream = max([self._top_stream, *streams])
-        infos = [replace(one, stream_id=stream) for one, stream in zip(wanted, streams, strict=False)]
-        failures = [one for one in made if isinstance(one, BaseException)]
-        try:
-            if failures:
-                raise failures[0]
-
-            def finish(connection: sqlite3.Connection) -> None:
-                commit(connection, infos)
-                end_intent(connection)
-
-            await self._db.run(finish, flush=flush)
-        except BaseException as error:
-
-            def give_up(connection: sqlite3.Connection) -> None:
-                connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
-                end_intent(connection)
-
-            with suppress(LogError):  # the intent stays then, and the next start looks for the streams
-                await self._db.run(give_up)
-                self._doom(streams)
-            if isinstance(error, SbpError):
-                raise LogUnavailable(f"the backend cannot create streams: {error}") from error
-            raise
-        return infos
-
-    async def _clean_intents(self, intents: list[tuple[int, int, int]]) -> None:
-        if not self.options.owns_streams:
-            # Other programs make streams there, too: what is unused may be theirs and is left alone.
-            _log.warning("streams of unfinished topic creations may remain in the backend", creations=len(intents))
-            orphans: list[int] = []
-        else:
-            try:
-                orphans = await self._find_orphans(min(first for _, first, _ in intents))
-            except SbpError as error:
-                _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
-                return
-
-        def commit(connection: sqlite3.Connection) -> None:
-            connection.executemany("INSERT OR IGNORE INTO doomed_streams VALUES (?)", [(one,) for one in orphans])
-            connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
-
-        await self._db.run(commit)
-        self._doomed.update(orphans)
-        if orphans:
-            _log.info("found streams of unfinished topic creations", streams=len(orphans))
-
-    async def _find_orphans(self, first: int) -> list[int]:
-        """Streams from ``first`` on that exist, were never opened and belong to no topic."""
-        known = {partition.stream_id for topic in self._topics.values() for partition in topic.partitions}
-        orphans: list[int] = []
-        misses, stream_id = 0, first
-        while misses < _PROBE_MISSES or stream_id <= self._top_stream:
-            if stream_id not in known and stream_id not in self._doomed:
-                try:
-                    await self._client.describe_stream(stream_id)
-                    misses = 0
-                    if not await self._client.list_ranges(stream_id):
-                        orphans.append(stream_id)
-                except SbpError as error:
-                    if error.code != ErrorCode.NOT_FOUND:
-                        raise
-                    misses += 1
-            stream_id += 1
-        self._top_stream = max([self._top_stream, *orphans])
-        return orphans
-
-    def _doom(self, streams: Iterable[int]) -> None:
-        self._doomed.update(streams)
-        self._deleter_wake.set()
-
-    async def _delete_doomed(self) -> None:
-        delay = _RETRY_FIRST_S
-        while True:
-            if not self._doomed:
-                self._deleter_wake.clear()
-                await self._deleter_wake.wait()
-            waiting = sorted(self._doomed)
-            for start in range(0, len(waiting), _DELETE_CONCURRENCY):
-                try:
-                    await self._delete_batch(waiting[start : start + _DELETE_CONCURRENCY])
-                except Exception as error:  # noqa: BLE001 - logged, counted and tried again
-                    self._barrier.caught("stream deletion", error)
-            if self._doomed.isdisjoint(waiting):
-                delay = _RETRY_FIRST_S
-            else:
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_LAST_S)
-
-    async def _delete_batch(self, batch: list[int]) -> None:
-        results = await asyncio.gather(*(self._delete_stream(stream_id) for stream_id in batch))
-        gone = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is not _Fate.LATER]
-        left = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is _Fate.LEFT]
-
-        def commit(connection: sqlite3.Connection) -> int:
-            connection.executemany("INSERT OR IGNORE INTO left_streams VALUES (?)", left)
-            connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
-            (count,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
-            return int(count)
-
-        try:
-            self._left = await self._db.run(commit)
-        except LogError as error:
-            _log.warning("deleted streams could not be struck off the list", error=str(error))
-        else:
-            self._doomed.difference_update(stream_id for (stream_id,) in gone)
-            if left:
-                _log.warning(
-                    "streams of deleted topics stay in the backend, which cannot delete them: their space is not given "
-                    "back",
-                    streams=[stream_id for (stream_id,) in left],
-                    left_so_far=self._left,
-                )
-
-    async def _delete_stream(self, stream_id: int) -> _Fate:
-        try:
-            await self._client.delete_stream(stream_id)
-        except SbpError as error:
-            if error.code == ErrorCode.NOT_FOUND:
-                return _Fate.GONE
-            if error.code == ErrorCode.UNSUPPORTED_OPERATION:
-                return _Fate.LEFT
-            _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
-            return _Fate.LATER
-        except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
-            self._barrier.caught("stream deletion", error, stream_id=stream_id)
-            return _Fate.LATER
-        return _Fate.GONE
 
 
 def _partition(topic: Topic | None, number: int) -> PartitionInfo | None:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "config": "Show every setting, its value and where it comes from.",
     "topic": "List, create, describe, alter and delete topics.",
     "group": "Show consumer groups and their lag.",
+    "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",
     "repair-streams": "Make an elastic-stream placement driver know streams again.",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +37,7 @@ def node_option(function: F) -> F:
         default=DEFAULT_NODE,
         show_default=True,
         metavar="URL",
-        help="Console address of a node (or ANABRANCH_NODE).",
+        help="Console address of a node (or ANABRANCH_NODE). A user of it: ANABRANCH_USER, ANABRANCH_PASSWORD.",
     )(function)
 
 
@@ -98,6 +100,7 @@ class NodeClient:
     def __init__(self, url: str, *, as_json: bool = False) -> None:
         import http.client  # here, because 'serve' shares this module and has no use for it
         import ssl
+        from urllib.parse import unquote
 
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -106,8 +109,15 @@ class NodeClient:
             port = parts.port or (80 if parts.scheme == "http" else 443)
         except ValueError as error:
             fail(f"--node {url!r}: {error}", EXIT_USAGE, as_json=as_json)
-        self._url = url
         self._as_json = as_json
+        self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        name = unquote(parts.username) if parts.username is not None else os.environ.get("ANABRANCH_USER")
+        password = unquote(parts.password) if parts.password is not None else os.environ.get("ANABRANCH_PASSWORD")
+        self._login: dict[str, str] = {}
+        if name is not None:
+            if password is None:
+                password = self._asked_for(name)
+            self._login["Authorization"] = f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             # Trusts what the system does, or the file that SSL_CERT_FILE names.
@@ -116,6 +126,11 @@ class NodeClient:
         else:
             self._connection = http.client.HTTPConnection(parts.hostname, port)
         self._failures = (OSError, http.client.HTTPException)
+
+    def _asked_for(self, name: str) -> str:
+        if not sys.stdin.isatty():
+            fail(f"the password of {name} is to be in ANABRANCH_PASSWORD", EXIT_USAGE, as_json=self._as_json)
+        return str(click.prompt(f"Password of {name}", hide_input=True, err=True))
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """The JSON answer to a request."""
@@ -146,7 +161,7 @@ class NodeClient:
     ) -> http.client.HTTPResponse:
         try:
             try:
-                self._connection.request(method, path, body, headers)
+                self._connection.request(method, path, body, headers | self._login)
             except (BrokenPipeError, ConnectionResetError):
                 # The node answered before it had read everything: its answer says why.
                 if self._connection.sock is None:

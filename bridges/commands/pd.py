@@ -49,6 +49,8 @@ def command(
     def make(settings: Settings, give_up: Callable[[str], None]) -> PdProcess:
         from bridges.node.backend_process import PdProcess
 
-        return PdProcess(settings)
+        service = PdProcess(settings)
+        process.reload_on_hangup(settings, service.reload)
+        return service
 
     process.run(flags, config, make, ready=ready_file)

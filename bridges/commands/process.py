@@ -81,6 +81,12 @@ def run(
         fail(failure, EXIT_NODE_FAILED)
 
 
+def reload_on_hangup(settings: Settings, reload: Callable[[], None]) -> None:
+    """Have SIGHUP read certificates again where there are any. To be called on the event loop."""
+    if settings.tls or settings.sbp.tls:  # otherwise the signal ends a process, as the terminal that is closed expects
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+
 async def _telling_of_gaps(work: Coroutine[Any, Any, str | None]) -> str | None:
     """Do ``work``, and tell meanwhile how many log lines were left out."""
     from bridges.node.log_limit import PERIOD_SECONDS, tell_left_out

@@ -50,6 +50,8 @@ def command(
     def make(settings: Settings, give_up: Callable[[str], None]) -> RangeServerProcess:
         from bridges.node.backend_process import RangeServerProcess
 
-        return RangeServerProcess(settings, give_up)
+        service = RangeServerProcess(settings, give_up)
+        process.reload_on_hangup(settings, service.reload)
+        return service
 
     process.run(flags, config, make, ready=ready_file)

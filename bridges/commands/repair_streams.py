@@ -52,7 +52,7 @@ def command(pd: str, servers: int, check: bool, as_json: bool) -> None:
 async def _repair(pd: str, servers: int, check: bool) -> list[StreamInfo]:
     from sbp_back.client.foreign import ForeignClient
     from sbp_back.client.leader import pd_carrier
-    from sbp_back.transport.carrier import tcp_connector
+    from sbp_back.transport.tcp_carrier import tcp_connector
 
     client = ForeignClient(pd_carrier(pd), tcp_connector())
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,8 +41,7 @@ def command(
         from bridges.node.assembly import Node
 
         node = Node(settings, on_failed=give_up)
-        if settings.tls:  # otherwise the signal ends a node, as the terminal that is closed expects
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
+        process.reload_on_hangup(settings, node.reload)
         return node
 
     process.run(flags, config, make, ready=ready_file)

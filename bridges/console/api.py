@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.console.groups import GroupHandlers
+from bridges.console.host import Host
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
-from bridges.node.assembly import CONSOLE
-
-if TYPE_CHECKING:
-    from bridges.node.assembly import Node
 
 _STATIC = Path(__file__).parent / "static"
 _MAX_BODY = 1024 * 1024
@@ -29,15 +27,20 @@ _MAX_BODY = 1024 * 1024
 class Console:
     """The HTTP server of a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host, *, open_health: bool) -> None:
+        """With ``open_health`` health and metrics are for everybody, also where others must say who they are."""
         self._node = node
+        self._open_health = open_health
         self._records = RecordHandlers(node)
-        limits = node.settings.limits
+        limits = node.limits
         self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
 
-    async def start(self, address: Address) -> Address:
-        """Listen; returns the real address. Raises OSError."""
-        app = web.Application(middlewares=[self._measured, errors_as_json, own_pages_only], client_max_size=_MAX_BODY)
+    async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
+        """Listen, with TLS if there is a context; returns the real address. Raises OSError."""
+        node = self._node
+        doorkeeper = Doorkeeper(node.authenticator, open_health=self._open_health)
+        middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in]
+        app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY)
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)
@@ -45,7 +48,6 @@ class Console:
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)
-        tls = self._node.tls(CONSOLE)
         return await self._site.start(app, address, handler_cancellation=True, tls=tls)
 
     async def stop(self) -> None:

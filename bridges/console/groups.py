@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupName, GroupSummary, GroupView, records_behind
+from bridges.auth import Operation
+from bridges.catalog.group_view import (
+    CONSUMERS,
+    GroupMemberView,
+    GroupName,
+    GroupSummary,
+    GroupView,
+    live_groups,
+    records_behind,
+)
+from bridges.console.access import Access
 from bridges.console.errors import RequestError
+from bridges.console.host import Host
 from bridges.errors import LogError
-from bridges.node.front import group_directories, live_groups
 
 if TYPE_CHECKING:
     from bridges.catalog.progress import Place
     from bridges.log.partition_log import PartitionLog
-    from bridges.node.assembly import Node
 
 _OPEN_WAIT_S = 3.0
 """How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""
@@ -30,8 +39,9 @@ _NOBODY = "Empty"
 class GroupHandlers:
     """``/api/groups`` and ``/api/groups/{group}``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
+        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/groups", self.list)
@@ -40,11 +50,17 @@ class GroupHandlers:
     async def list(self, request: web.Request) -> web.Response:
         """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others."""
         node = self._node
-        live = live_groups(node.fronts)
+        live = live_groups(node.group_directories)
         answer: list[dict[str, object]] = []
         looked_at = 0
         for name in sorted({*live, *node.progress.names()}, key=lambda one: (one[1], one[0])):
-            positions = node.progress.of_group(name)
+            if not self._access.group(request, Operation.DESCRIBE, name[1]):
+                continue
+            positions = {
+                place: committed
+                for place, committed in node.progress.of_group(name).items()
+                if self._access.topic(request, Operation.DESCRIBE, place[0])
+            }
             lags = [
                 None if (log := _open_log(node, place)) is None else _behind(log, committed.offset)
                 for place, committed in positions.items()
@@ -73,6 +89,7 @@ class GroupHandlers:
         Query: ``space``, for a protocol whose groups have names of their own.
         """
         node, name = self._node, (request.query.get("space", CONSUMERS), request.match_info["group"])
+        self._access.require_group(request, Operation.DESCRIBE, name[1])
         committed = node.progress.of_group(name)
         assigned = _readers(_views(node, name))
         # What a member says it reads need not exist; what was committed is shown in any case.
@@ -83,7 +100,11 @@ class GroupHandlers:
         if not views and not committed:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
-        rows = [self._position(name, place, readers.get(place)) for place in sorted(read & {*readers} | {*committed})]
+        rows = [
+            self._position(name, place, readers.get(place))
+            for place in sorted(read & {*readers} | {*committed})
+            if self._access.topic(request, Operation.DESCRIBE, place[0])
+        ]
         summaries = {front: view.summary for front, view in views.items()}
         main = _main(summaries)
         shown = None if main is None else views[main]
@@ -121,12 +142,10 @@ class GroupHandlers:
         }
 
 
-def _views(node: Node, name: GroupName) -> dict[str, GroupView]:
+def _views(node: Host, name: GroupName) -> dict[str, GroupView]:
     space, group = name
     found = {
-        front: directory.view(group)
-        for front, directory in group_directories(node.fronts).items()
-        if directory.space == space
+        front: directory.view(group) for front, directory in node.group_directories.items() if directory.space == space
     }
     return {front: view for front, view in found.items() if view is not None}
 
@@ -183,7 +202,7 @@ def _behind(log: PartitionLog, committed: int) -> int:
     return records_behind(committed, log.log_start_offset, log.high_watermark)
 
 
-def _open_log(node: Node, place: Place) -> PartitionLog | None:
+def _open_log(node: Host, place: Place) -> PartitionLog | None:
     log = node.logs.get(*place)
     return log if log is not None and log.is_open else None
 

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from bridges.auth import Operation
+from bridges.awaited import Settle, awaited
 from bridges.catalog.partitioner import partition_of
 from bridges.catalog.topics import Topic
+from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_body, error_response, status_of
+from bridges.console.host import Host
 from bridges.console.json_records import BadLine, parse_line
 from bridges.console.rendering import Wanted, rendered
 from bridges.errors import LogError, OffsetOutOfRange
@@ -25,7 +29,6 @@ from bridges.sliced import Sliced, SlicedWorks, advance
 
 if TYPE_CHECKING:
     from bridges.formats.records import Record
-    from bridges.node.assembly import Node
 
 FRONT = "http"
 """What metrics call this way in and out."""
@@ -56,11 +59,12 @@ class _Pending:
 class RecordHandlers:
     """``/api/topics/{topic}/records``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
+        self._access = Access(node.authorizer)
         self._traffic = node.metrics.front(FRONT)
         self._followers: set[asyncio.Task[object]] = set()
-        self._inflated_bytes = node.settings.limits.batch_inflated_bytes
+        self._inflated_bytes = node.limits.batch_inflated_bytes
         # Of its own: who reads slowly holds up nothing but the console.
         self._works = SlicedWorks(_READERS_AT_ONCE)
 
@@ -84,8 +88,8 @@ class RecordHandlers:
 
         A line that is wrong ends the request with 400, its number and the number of records stored before it.
         """
-        writer = _Writer(self._node, self._node.catalog.topic(request.match_info["topic"]))
-        lines = _Lines(request, self._node.settings.limits.http_line_bytes)
+        writer = _Writer(self._node, self._topic(request, Operation.WRITE))
+        lines = _Lines(request, self._node.limits.http_line_bytes)
         number = 0
         try:
             while (line := await lines.next(writer.flush)) is not None:
@@ -107,7 +111,7 @@ class RecordHandlers:
     async def read(self, request: web.Request) -> web.StreamResponse:
         """Stream records as lines. Query: ``partition`` (default all), ``offset`` (a number, ``earliest`` or
         ``latest``), ``limit`` (records in all), ``follow`` (wait for more)."""
-        topic = self._node.catalog.topic(request.match_info["topic"])
+        topic = self._topic(request, Operation.READ)
         query = request.query
         logs = self._logs(topic, query.get("partition"))
         limit = _whole(query.get("limit"), "limit", 0, None)
@@ -128,6 +132,11 @@ class RecordHandlers:
             self._followers.discard(task)
         await response.write_eof()
         return response
+
+    def _topic(self, request: web.Request, operation: Operation) -> Topic:
+        name = request.match_info["topic"]
+        self._access.require_topic(request, operation, name)
+        return self._node.catalog.topic(name)
 
     def _logs(self, topic: Topic, partition: str | None) -> list[PartitionLog]:
         if partition is None:
@@ -233,7 +242,7 @@ class _Moved:
 class _Writer:
     """Groups records into batches per partition and appends them, a bounded number at a time."""
 
-    def __init__(self, node: Node, topic: Topic) -> None:
+    def __init__(self, node: Host, topic: Topic) -> None:
         self.stored = 0
         self.offsets: dict[str, dict[str, int]] = {}
         self._topic = topic
@@ -287,20 +296,17 @@ class _Writer:
         if self._append_time:
             set_log_append_time(memoryview(payload), time.time_ns() // 1_000_000)
         newest = batch.max_timestamp
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         count, size = len(batch), len(payload)
 
-        def stored(appended: Appended, error: LogError | None) -> None:
-            if error is None:
-                self._account(partition, appended.base, count, size)
-            if not future.done():
+        def append(settle: Settle[None]) -> None:
+            def stored(appended: Appended, error: LogError | None) -> None:
                 if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
+                    self._account(partition, appended.base, count, size)
+                settle(None, error)
 
-        pending.log.append(Batch(payload, count, int(FormatId.KAFKA), newest), stored)
-        self._futures.append(future)
+            pending.log.append(Batch(payload, count, int(FormatId.KAFKA), newest), stored)
+
+        self._futures.append(awaited(append))
         if len(self._futures) >= _IN_FLIGHT:
             await self._futures.pop(0)
 

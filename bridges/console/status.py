@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridges.node.front import live_groups
-
-if TYPE_CHECKING:
-    from bridges.node.assembly import Node
+from bridges.auth import Operation
+from bridges.catalog.group_view import live_groups
+from bridges.console.access import Access
+from bridges.console.host import Host
 
 
 class StatusHandlers:
     """``/healthz``, ``/readyz``, ``/metrics`` and ``/api/status``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
+        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/healthz", self.health)
@@ -43,17 +41,15 @@ class StatusHandlers:
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
+        self._access.require_node(request, Operation.DESCRIBE)
         return web.json_response(
             {
                 **node.describe(),
                 "phase": node.phase.value,
                 "failure": node.failure,
-                "uptime_ms": max(0, time.time_ns() // 1_000_000 - node.started_ms),
-                "data_dir": str(node.settings.data_dir),
-                "durability": node.settings.sbp.durability,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len({*live_groups(node.fronts), *node.progress.names()}),
+                "groups": len({*live_groups(node.group_directories), *node.progress.names()}),
                 "fronts": [
                     {
                         "name": front.name,

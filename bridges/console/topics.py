@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
+from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topics import Topic
+from bridges.console.access import Access
 from bridges.console.errors import RequestError
+from bridges.console.host import Host
 from bridges.log.skipping import skip
-
-if TYPE_CHECKING:
-    from bridges.node.assembly import Node
-
 
 _PARTITIONS_AT_ONCE = 500
 """Partitions looked at in one turn of the event loop."""
@@ -24,8 +23,9 @@ _PARTITIONS_AT_ONCE = 500
 class TopicHandlers:
     """``/api/topics`` and what lies below it, records excepted."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Host) -> None:
         self._node = node
+        self._access = Access(node.authorizer)
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get("/api/topics", self.list)
@@ -41,7 +41,8 @@ class TopicHandlers:
         answer: list[dict[str, object]] = []
         partitions = 0
         for topic in topics:
-            answer.append(self._summary(topic))
+            if self._access.topic(request, Operation.DESCRIBE, topic.name):
+                answer.append(self._summary(topic))
             partitions += len(topic.partitions)
             if partitions >= _PARTITIONS_AT_ONCE:
                 partitions = 0
@@ -54,6 +55,7 @@ class TopicHandlers:
         name = body.get("name")
         if not isinstance(name, str):
             raise RequestError("name is not given as text")
+        self._access.require_topic(request, Operation.CREATE, name)
         partitions = _whole(body, "partitions", int(self._node.static_config.get("num.partitions", "1")))
         config, names = _texts(body, "config"), _texts(body, "names")
         if body.get("validate_only"):
@@ -64,18 +66,23 @@ class TopicHandlers:
 
     async def describe(self, request: web.Request) -> web.Response:
         """Everything about one topic, with offsets of every partition."""
-        return web.json_response(await self._details(self._topic(request)))
+        return web.json_response(
+            await self._details(self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
+        )
 
     async def alter(self, request: web.Request) -> web.Response:
         """Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
-        topic = self._topic(request)
+        topic = self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
         body = await json_object(request, {"partitions", "config"})
         catalog = self._node.catalog
         changes: dict[str, str | None] = {}
         for key, value in _mapping(body, "config").items():
             changes[key] = None if value is None else _config_text(key, value)
         total = len(topic.partitions)
+        if changes:
+            self._access.require_topic(request, Operation.ALTER_CONFIGS, topic.name)
         if body.get("partitions") is not None:
+            self._access.require_topic(request, Operation.ALTER, topic.name)
             total = _whole(body, "partitions", total)
         # Both are checked before either is done: a request is refused whole.
         catalog.check_config(topic.name, changes)
@@ -87,7 +94,7 @@ class TopicHandlers:
         return web.json_response(await self._details(topic))
 
     async def delete(self, request: web.Request) -> web.Response:
-        topic = self._topic(request)
+        topic = self._topic(request, Operation.DELETE)
         await self._node.catalog.delete_topic(topic.name)
         return web.json_response({"deleted": topic.name})
 
@@ -95,7 +102,7 @@ class TopicHandlers:
         """Have readers pass over a batch that cannot be read. Body: ``offset``, and ``force`` for one that can.
 
         Answers with the offsets skipped, ``first`` to ``end`` - 1, and why they could not be read."""
-        topic = self._topic(request)
+        topic = self._topic(request, Operation.DELETE)
         body = await json_object(request, {"offset", "force"})
         offset = _whole(body, "offset", -1)
         force = body.get("force") or False
@@ -110,8 +117,12 @@ class TopicHandlers:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def _topic(self, request: web.Request) -> Topic:
-        return self._node.catalog.topic(request.match_info["topic"])
+    def _topic(self, request: web.Request, *operations: Operation) -> Topic:
+        """The topic that a request names, to which all of this may be done."""
+        name = request.match_info["topic"]
+        for operation in operations:
+            self._access.require_topic(request, operation, name)
+        return self._node.catalog.topic(name)
 
     def _summary(self, topic: Topic) -> dict[str, object]:
         records = size = 0

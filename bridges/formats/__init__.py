@@ -12,8 +12,10 @@ from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
+from bridges.formats.pravega import PravegaFormat
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer, Record, StoredBatch
+from bridges.formats.ydb import YdbFormat
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = [
@@ -30,7 +32,8 @@ __all__ = [
 ]
 
 FORMATS: dict[int, StoredFormat] = {
-    int(plug.id): plug for plug in (RawFormat(), KafkaFormat(), DocumentFormat(), LedgerNoteFormat())
+    int(plug.id): plug
+    for plug in (RawFormat(), KafkaFormat(), PravegaFormat(), YdbFormat(), DocumentFormat(), LedgerNoteFormat())
 }
 """The formats this process can read, by number; :func:`register` adds those that fronts bring."""
 
@@ -38,6 +41,10 @@ FORMATS: dict[int, StoredFormat] = {
 _Key = tuple[int, int, int]
 _AT_ONCE = 100
 """Records that are translated in one turn of the event loop: each takes some ten microseconds."""
+
+
+_STEPS_AT_ONCE = 2
+"""Few bytes may decompress to very many: what takes more steps than this is begun anew off the loop."""
 
 
 class FormatTaken(Exception):
@@ -101,10 +108,11 @@ class Translator:
             return None
         self.spent += batch.end_offset - batch.base_offset + len(batch.payload) // 1024
         work = _translation(source, batch, FORMATS[int(target)], self._limit)
-        while True:
+        for _ in range(_STEPS_AT_ONCE):
             ended, value = advance(work)
             if ended:
                 return self._keep(key, value)
+        return None
 
     async def translate(self, stream_id: int, batch: StoredBatch, target: int) -> Buffer:
         """Like :meth:`payload`, in slices and off the event loop. Raises BatchInvalid."""
@@ -141,6 +149,6 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
             yield None
             continue
         builder.add(record)
-        if not len(builder) % _AT_ONCE:
+        if len(builder) > _AT_ONCE and not len(builder) % _AT_ONCE:
             yield None
     return builder.finish()

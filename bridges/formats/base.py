@@ -14,6 +14,9 @@ FORMAT_MASK = 0x0F
 """The bits of an entry's flags that name its format."""
 
 
+EVENT_HEADER = 8
+"""Bytes of an event's header in a Pravega segment: its type and its length, four each (reference/pravega.md, 1.3)."""
+
 FIRST_OF_FRONTS = 8
 """From here on numbers are for formats that fronts bring; those below are for :class:`FormatId`."""
 
@@ -82,6 +85,14 @@ class StoredFormat(Protocol):
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         """Like :meth:`records`, but only (offset, timestamp in ms or -1) of each."""
+
+    def event_bytes(self, payload: Buffer) -> int | None:
+        """Bytes that the whole batch takes of a position as Pravega counts them (bridges/log/byte_column.py), told from
+        its header; None if only its records tell.
+
+        Called for every batch that is appended, once somebody has asked for positions. What a format tells must never
+        change, and for batches of whole events be what :meth:`records` make up. Raises BatchInvalid.
+        """
 
     def builder(self, base_offset: int, end_offset: int) -> Builder:
         """What makes a batch that spans ``[base_offset, end_offset)`` of records at their offsets."""

@@ -100,6 +100,9 @@ class DocumentFormat:
         for record in self.records(batch):
             yield None if record is None else (record.offset, record.timestamp)
 
+    def event_bytes(self, payload: Buffer) -> int | None:
+        return None
+
     def builder(self, base_offset: int, end_offset: int) -> DocumentBuilder:
         return DocumentBuilder(base_offset, end_offset)
 

@@ -15,7 +15,7 @@ import crc32c
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
-from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp
+from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 
 HEADER_SIZE = 61
@@ -388,7 +388,11 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 class BatchBuilder:
-    """Lays records out as one batch, one by one. What is given by name lands in the header."""
+    """Lays records out as one batch, one by one. What is given by name lands in the header.
+
+    Who does not know the leader's epoch says none (-1): a consumer takes any other to be the one in which the records
+    were written, and finds its log truncated when it was not (KIP-320).
+    """
 
     __slots__ = ("_base_offset", "_base_timestamp", "_body", "_count", "_one", "_span", "_stamp", "max_timestamp")
 
@@ -397,7 +401,7 @@ class BatchBuilder:
         base_offset: int = 0,
         *,
         count: int | None = None,
-        leader_epoch: int = 0,
+        leader_epoch: int = -1,
         producer_id: int = -1,
         producer_epoch: int = -1,
         base_sequence: int = -1,
@@ -530,8 +534,9 @@ class KafkaFormat:
         header = parse_header(payload)
         transaction = transaction_of(payload, header) if header.attributes & TRANSACTIONAL else None
         if header.attributes & CONTROL:
-            # A transaction's marker names its producer but takes no sequence number, and no reader sees its time.
-            return BatchInfo(-1, header.leader_epoch, None, control=True, transaction=transaction)
+            # A transaction's marker fences its producer but takes no sequence number, and no reader sees its time.
+            stamp = None if transaction is None else fence(transaction)
+            return BatchInfo(-1, header.leader_epoch, stamp, control=True, transaction=transaction)
         producer = None
         if header.producer_id >= 0 and header.base_sequence >= 0:
             producer = ProducerStamp(
@@ -579,6 +584,10 @@ class KafkaFormat:
             return
         for head in heads(batch.payload, limit):
             yield None if head is None else (_placed(batch, head[0] - header.base_offset), head[1])
+
+    def event_bytes(self, payload: Buffer) -> int | None:
+        header = parse_header(payload)
+        return 0 if header.attributes & CONTROL or not header.record_count else None
 
     def builder(self, base_offset: int, end_offset: int) -> BatchBuilder:
         return BatchBuilder(base_offset, count=end_offset - base_offset)

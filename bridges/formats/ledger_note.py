@@ -61,5 +61,8 @@ class LedgerNoteFormat:
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         return iter(())
 
+    def event_bytes(self, payload: Buffer) -> int | None:
+        return 0
+
     def builder(self, base_offset: int, end_offset: int) -> Builder:
         raise BatchInvalid("a note for the ledger holds no records")

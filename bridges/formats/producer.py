@@ -59,8 +59,16 @@ class _Producer(NamedTuple):
     record_count: int
 
 
+def producer_key(producer_id: int) -> bytes:
+    """By what the ledger knows one of Kafka's producers."""
+    return _ID.pack(producer_id)
+
+
 class ProducerStamp(_Producer):
-    """Kafka: producer id, epoch, sequence number of the first record, number of records."""
+    """Kafka: producer id, epoch, sequence number of the first record, number of records.
+
+    Without records it only tells the epoch: batches of earlier ones are refused from then on (:func:`fence`).
+    """
 
     __slots__ = ()
     kind: ClassVar[int] = LedgerKind.KAFKA
@@ -72,6 +80,12 @@ class ProducerStamp(_Producer):
     @property
     def last_sequence(self) -> int:
         return (self.base_sequence + self.record_count - 1) % SEQUENCES
+
+
+def fence(part: InTransaction) -> ProducerStamp | None:
+    """The stamp of the marker that ends ``part``: what its producer wrote in earlier epochs comes too late from then on
+    (KIP-890). None for an epoch of -1, whose writers have other ways to tell."""
+    return None if part.epoch < 0 else ProducerStamp(part.producer_id, part.epoch, -1, 0)
 
 
 class _Event(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.base import EVENT_HEADER, BatchInfo, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 
@@ -34,6 +34,9 @@ class RawFormat:
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         yield batch.base_offset, -1
+
+    def event_bytes(self, payload: Buffer) -> int | None:
+        return EVENT_HEADER + len(payload)
 
     def builder(self, base_offset: int, end_offset: int) -> RawBuilder:
         return RawBuilder()

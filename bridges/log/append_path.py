@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bridges.errors import (
@@ -19,11 +20,14 @@ from bridges.errors import (
     LogError,
     LogUnavailable,
     PartitionSealed,
+    ProducerFenced,
     StorageFull,
     TooManyTransactions,
 )
-from bridges.formats import format_of
+from bridges.formats import FORMAT_MASK, format_of
+from bridges.formats.producer import LedgerKind
 from bridges.formats.records import StoredBatch
+from bridges.log.byte_tail import ByteTail
 from bridges.log.interfaces import NOT_APPENDED, Appended, Phase
 from bridges.log.ledger_rules import Skip
 from bridges.log.streams import unwrapped
@@ -33,6 +37,7 @@ from sbp_back.errors import NoSpace, SbpError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bridges.formats.producer import InTransaction, Stamp
     from bridges.log.interfaces import AppendDone, Batch, Owner
     from bridges.log.ledger import Durable
     from bridges.log.partition_log import PartitionLog
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
 
 _HANDED_OVER_AT_ONCE = 500
 """Appends that waited for an opening, handed over in one turn of the event loop."""
+_REFUSED_AT_ONCE = 500
+"""Appends of a log that failed, answered in one turn."""
 
 _new = tuple.__new__
 """Makes a named tuple in half the time that its class takes; for what is made with every batch."""
@@ -53,9 +60,11 @@ class AppendPath:
 
     __slots__ = (
         "_barrier",
+        "_bytes",
         "_duplicates",
         "_log",
         "_on_stored",
+        "_owed",
         "_owner",
         "_pending",
         "_queued",
@@ -84,6 +93,9 @@ class AppendPath:
         self._refused: deque[list[AppendDone]] = deque()
         # Writers that repeated a batch which is still in flight, by its base offset.
         self._duplicates: dict[int, list[AppendDone]] = {}
+        self._bytes = ByteTail(log, owner, self.append)
+        # Whom to tell that their appends are not stored, and why.
+        self._owed: deque[tuple[AppendDone, LogError]] = deque()
         # Appends that wait for the log to be open; their bytes are counted where the requests are.
         self._queued: deque[tuple[Batch, AppendDone]] = deque()
 
@@ -108,6 +120,7 @@ class AppendPath:
     def take(self, writer: Writer) -> None:
         """The log was opened: append to ``writer`` from now on, and what was queued first."""
         assert not self._pending, "a log is opened with nothing in flight"
+        self._bytes.restart(writer.next_offset)
         self._on_stored = partial(self._stored, writer)
         self.taken = writer
         self._hand_over_queued(writer)
@@ -124,6 +137,10 @@ class AppendPath:
         answered, comes behind it.
         """
         log = self._log
+        if self._owed:
+            # Whoever is told that a batch of theirs was lost is to hear it before they hear of later ones.
+            self._owner.schedule(partial(self._hand_over_queued, writer))
+            return
         for _ in range(_HANDED_OVER_AT_ONCE):
             if not self._queued or writer is not self.taken:
                 break
@@ -146,8 +163,7 @@ class AppendPath:
     def refuse_queued(self, error: LogError) -> None:
         """Answer those who wait for the log to be open with ``error``."""
         queued, self._queued = self._queued, deque()
-        for _, done in queued:
-            self._barrier.call("append answer", done, NOT_APPENDED, error)
+        self.refuse([done for _, done in queued], error)
 
     def append(self, batch: Batch, done: AppendDone) -> None:
         """Append one batch; ``done`` is called when it is durable.
@@ -195,14 +211,18 @@ class AppendPath:
             return
         base = writer.next_offset
         guard = batch.guard
-        if guard is not None and guard.end_offset != base:
-            message = f"{log.topic}-{log.partition} ends at {base}, not at {guard.end_offset}"
-            done(NOT_APPENDED, AppendConditionFailed(message, base))
-            return
-        if batch.transaction is not None and not log.state.transactions.has_room(batch.transaction):
-            message = f"{log.topic}-{log.partition} holds as many transactions as it may: no other can begin"
-            done(NOT_APPENDED, TooManyTransactions(message))
-            return
+        if guard is not None:
+            if guard.end_offset >= 0 and guard.end_offset != base:
+                message = f"{log.topic}-{log.partition} ends at {base}, not at {guard.end_offset}"
+                done(NOT_APPENDED, AppendConditionFailed(message, base))
+                return
+            if guard.end_position >= 0 and not self._bytes.admits(batch, guard.end_position, done):
+                return
+        if batch.transaction is not None:
+            refusal = self._refused_by_transactions(batch.transaction, stamp)
+            if refusal is not None:
+                done(NOT_APPENDED, refusal)
+                return
         now = time.time_ns() // 1_000_000
         try:
             format_of(batch.flags).stamp(batch.payload, base, log.epoch)
@@ -219,9 +239,25 @@ class AppendPath:
             return
         replaced = None if stamp is None else table.record(key, stamp, base, now)
         self._pending.append((base, batch, done, now, replaced))
+        column = log.state.index.column
+        if column is not None:
+            self._bytes.handed_over(column, base, batch)
         if given != base:
             self._owner.let_go(writer)
             log.fail(LogUnavailable(f"the backend gave offset {given} where it had announced {base}"))
+
+    def _refused_by_transactions(self, part: InTransaction, stamp: Stamp | None) -> LogError | None:
+        """Why a batch of a transaction may not be appended; None if it may."""
+        log = self._log
+        if not log.state.transactions.has_room(part):
+            message = f"{log.topic}-{log.partition} holds as many transactions as it may: no other can begin"
+            return TooManyTransactions(message)
+        if stamp is None or stamp.kind != LedgerKind.KAFKA:
+            try:
+                log.state.ledger.check_epoch(part)
+            except ProducerFenced as error:
+                return error
+        return None
 
     def _hand_over_rest(self, writer: Writer, batch: Batch, skipped: int, done: AppendDone) -> None:
         """Append a batch without its first records, which its writer has written before."""
@@ -266,7 +302,10 @@ class AppendPath:
         if batch.transaction is not None:
             state.transactions.observe(batch.transaction, base)
         try:
+            state.formats |= 1 << (batch.flags & FORMAT_MASK)
             state.index.add(base, size, timestamp, appended_ms)
+            if state.index.column is not None:
+                self._bytes.stored(state.index.column, base, batch)
             state.enter_epoch(log.epoch, base)
             log.tail.append(StoredBatch(base, end, batch.flags, payload, appended_ms))
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
@@ -303,6 +342,7 @@ class AppendPath:
         # Neither this batch nor any that was handed over after it is stored, nor will be: take all of it back, the
         # latest first, and at once, for whoever is answered may append more, at the same offsets. The log stays open.
         pending, self._pending = self._pending, deque()
+        self._bytes.restart(log.high_watermark)
         for _, batch, _, _, replaced in reversed(pending):
             if batch.producer is not None:
                 log.state.ledger.take_back(batch.producer, replaced)
@@ -333,6 +373,7 @@ class AppendPath:
             format_of(batch.flags).stamp(batch.payload, base, log.epoch)
             replaced = None if batch.producer is None else ledger.record(batch.producer, base, now)
             self._pending.append((base, batch, done, appended, replaced))
+        self._bytes.restart(log.next_offset)
         self._duplicates = {base + moved: waiting for base, waiting in self._duplicates.items()}
         log.tail.clear()
         log.high_watermark += moved
@@ -344,8 +385,25 @@ class AppendPath:
         pending, self._pending = self._pending, deque()
         duplicates, self._duplicates = self._duplicates, {}
         refused, self._refused = self._refused, deque()
-        for waiting in (*refused, [done for _, _, done, _, _ in pending], *duplicates.values()):
-            self._answer(waiting, NOT_APPENDED, error)
+        waiting = [done for _, _, done, _, _ in pending]
+        self.refuse(chain(*refused, waiting, *duplicates.values()), error)
+        self._bytes.refuse_waiting(error)
+
+    def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
+        """Answer with ``error``: a bounded number in one turn, since clients choose how many there are."""
+        idle = not self._owed
+        self._owed.extend((done, error) for done in waiting)
+        if idle:
+            self._refuse_some()
+
+    def _refuse_some(self) -> None:
+        log, owed = self._log, self._owed
+        for _ in range(min(len(owed), _REFUSED_AT_ONCE)):
+            done, error = owed[0]
+            self._barrier.call("append answer", done, NOT_APPENDED, error, topic=log.topic, partition=log.partition)
+            owed.popleft()  # only now: who is answered may have the log fail again
+        if owed:
+            self._owner.schedule(self._refuse_some)
 
 
 def _ignore(error: SbpError | None) -> None:

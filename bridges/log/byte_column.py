@@ -5,8 +5,9 @@ none. Positions cannot be told from offsets, so rows at intervals say which offs
 somebody has asked, or data is trimmed; what goes without having been counted has taken no bytes.
 
 A position that was told stays: everything counted is told from the row before it on, or from the one behind it
-backwards where the rows before were trimmed. Rows are part of the snapshots of a partition's state, and one that knows
-the positions of what is trimmed is saved before.
+backwards where the rows before were trimmed. What was counted and is declared lost afterwards keeps its bytes: rows at
+both its ends are pinned. Rows are part of the snapshots of a partition's state, and one that knows the positions of
+what is trimmed, or declared lost, is saved before.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import NamedTuple
 
 from sbp_back.errors import DecodeError
 
-EVENT_HEADER = 8
-"""Bytes of an event's header: its type and its length, four each (reference/pravega.md)."""
+_RECENT = 256
+"""Batches counted last of which is known where each begins, for readers at the tail."""
 
 _HEAD = struct.Struct(">IQqQQ")
 
@@ -34,19 +35,35 @@ class BytePlace(NamedTuple):
 class ByteColumn:
     """Rows of (offset, position), ascending in both, and ``end``: as far as is counted."""
 
-    __slots__ = ("_offsets", "_positions", "_since", "end", "interval", "max_rows", "saved_offset")
+    __slots__ = (
+        "_offsets",
+        "_pinned",
+        "_positions",
+        "_recent_offsets",
+        "_recent_positions",
+        "_since",
+        "end",
+        "interval",
+        "max_rows",
+        "saved_offset",
+    )
 
-    def __init__(self, start: int, interval: int = 64 * 1024, max_rows: int = 8192) -> None:
-        """Counting begins with position 0 at the offset ``start``. A row is made for every ``interval`` bytes of log;
+    def __init__(self, start: int, interval: int = 64 * 1024, max_rows: int = 8192, position: int = 0) -> None:
+        """Counting begins with ``position`` at the offset ``start``. A row is made for every ``interval`` bytes of log;
         past ``max_rows`` every second one is dropped."""
         self.interval = interval
         self.max_rows = max_rows
-        self.end = BytePlace(start, 0)
+        self.end = BytePlace(start, position)
         self.saved_offset = -1
         """Offset up to which a stored snapshot knows what was counted; -1: there is none."""
         self._offsets = array("q", [start])
-        self._positions = array("Q", [0])
+        self._positions = array("q", [position])
         self._since = 0
+        # Offsets whose rows are never dropped.
+        self._pinned: set[int] = set()
+        # Where the batches begin that were counted last, without gaps.
+        self._recent_offsets = array("q")
+        self._recent_positions = array("q")
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -54,17 +71,29 @@ class ByteColumn:
     def add(self, end_offset: int, events: int, size: int) -> None:
         """What lies from the end on up to ``end_offset`` takes ``events`` bytes here and ``size`` in the log."""
         if not self._offsets or self._since >= self.interval:
-            if len(self._offsets) >= self.max_rows:
-                self._offsets, self._positions = self._offsets[0::2], self._positions[0::2]
-                self.interval *= 2
+            if len(self._offsets) - len(self._pinned) >= self.max_rows:
+                self._thin()
             self._offsets.append(self.end.offset)
             self._positions.append(self.end.position)
             self._since = 0
+        if len(self._recent_offsets) >= 2 * _RECENT:
+            del self._recent_offsets[:_RECENT], self._recent_positions[:_RECENT]
+        self._recent_offsets.append(self.end.offset)
+        self._recent_positions.append(self.end.position)
         self._since += size
         self.end = BytePlace(end_offset, self.end.position + events)
 
+    def _thin(self) -> None:
+        kept = [n for n, offset in enumerate(self._offsets) if not n % 2 or offset in self._pinned]
+        self._offsets = array("q", [self._offsets[n] for n in kept])
+        self._positions = array("q", [self._positions[n] for n in kept])
+        self.interval *= 2
+
     def before(self, offset: int) -> BytePlace | None:
-        """The last row at ``offset`` or below; None if there is none any more."""
+        """The last place known at ``offset`` or below; None if there is none any more."""
+        if self._recent_offsets and offset >= self._recent_offsets[0]:
+            recent = bisect_right(self._recent_offsets, offset) - 1
+            return self._later(bisect_right(self._offsets, offset) - 1, recent)
         return self._row(bisect_right(self._offsets, offset) - 1)
 
     def after(self, offset: int) -> BytePlace:
@@ -73,11 +102,35 @@ class ByteColumn:
         return self.end if row == len(self._offsets) else BytePlace(self._offsets[row], self._positions[row])
 
     def before_position(self, position: int) -> BytePlace | None:
-        """The last row at ``position`` or below; None if there is none any more."""
+        """The last place known at ``position`` or below; None if there is none any more."""
+        if self._recent_positions and position >= self._recent_positions[0]:
+            recent = bisect_right(self._recent_positions, position) - 1
+            return self._later(bisect_right(self._positions, position) - 1, recent)
         return self._row(bisect_right(self._positions, position) - 1)
+
+    def at(self, offset: int) -> int | None:
+        """The position of ``offset``, if it is known without reading."""
+        if offset == self.end.offset:
+            return self.end.position
+        place = self.before(offset)
+        return place.position if place is not None and place.offset == offset else None
 
     def _row(self, row: int) -> BytePlace | None:
         return BytePlace(self._offsets[row], self._positions[row]) if row >= 0 else None
+
+    def _later(self, row: int, recent: int) -> BytePlace:
+        place = BytePlace(self._recent_offsets[recent], self._recent_positions[recent])
+        found = self._row(row)
+        return place if found is None else max(found, place)
+
+    def pin(self, place: BytePlace) -> None:
+        """Have a row at ``place`` for good: what lies before it cannot be told from what lies behind it, or the other
+        way round."""
+        row = bisect_left(self._offsets, place.offset)
+        if row == len(self._offsets) or self._offsets[row] != place.offset:
+            self._offsets.insert(row, place.offset)
+            self._positions.insert(row, place.position)
+        self._pinned.add(place.offset)
 
     def begin(self, place: BytePlace) -> None:
         """The log begins at ``place``: have a row there, unless one is at it or before."""
@@ -88,7 +141,10 @@ class ByteColumn:
     def drop_before(self, offset: int) -> None:
         """What lies below ``offset`` is trimmed."""
         gone = bisect_left(self._offsets, offset)
+        self._pinned.difference_update(self._offsets[:gone])
         del self._offsets[:gone], self._positions[:gone]
+        gone = bisect_left(self._recent_offsets, offset)
+        del self._recent_offsets[:gone], self._recent_positions[:gone]
         if self.end.offset < offset:
             self.end = BytePlace(offset, self.end.position)
 
@@ -99,7 +155,8 @@ class ByteColumn:
     def snapshot(self) -> bytes:
         """All of it as bytes, for :meth:`restored`."""
         head = _HEAD.pack(len(self._offsets), self.interval, self.end.offset, self.end.position, self._since)
-        return head + self._offsets.tobytes() + self._positions.tobytes()
+        pinned = array("q", sorted(self._pinned))
+        return head + self._offsets.tobytes() + self._positions.tobytes() + pinned.tobytes()
 
     @classmethod
     def restored(cls, data: bytes) -> ByteColumn:
@@ -107,11 +164,13 @@ class ByteColumn:
         if len(data) < _HEAD.size:
             raise DecodeError("snapshot of positions in bytes is cut short")
         rows, interval, end_offset, end_position, since = _HEAD.unpack_from(data)
-        if len(data) != _HEAD.size + 16 * rows:
+        pinned_at = _HEAD.size + 16 * rows
+        if len(data) < pinned_at or (len(data) - pinned_at) % 8:
             raise DecodeError("snapshot of positions in bytes has another shape")
         column = cls(0, interval)
         column.end, column._since = BytePlace(end_offset, end_position), since
         column.saved_offset = end_offset
         column._offsets = array("q", data[_HEAD.size :][: 8 * rows])
-        column._positions = array("Q", data[_HEAD.size + 8 * rows :])
+        column._positions = array("q", data[_HEAD.size + 8 * rows : pinned_at])
+        column._pinned = set(array("q", data[pinned_at:]))
         return column

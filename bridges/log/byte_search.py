@@ -13,93 +13,217 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchInvalid, DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange
-from bridges.formats import format_of
+from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange, PositionLost, PositionTrimmed
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
-from bridges.log.byte_column import EVENT_HEADER, ByteColumn, BytePlace
-from bridges.log.skips import past
-from bridges.sliced import Sliced, SlicedWorks
+from bridges.log.byte_column import ByteColumn, BytePlace
+from bridges.log.byte_starts import ByteStart, ByteStartStore
+from bridges.log.event_bytes import bytes_of, record_at
+from bridges.log.skips import Span, past
+from bridges.sliced import SlicedWorks
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.log.partition_log import PartitionLog
 
 _READ_BYTES = 256 * 1024
-_AT_ONCE = 100
-"""Records that are decoded in one go."""
 
 
 class ByteSearch:
     """The positions in bytes of one node's partitions."""
 
-    __slots__ = ("_barrier", "_counting", "_inflated_bytes", "_snapshot", "_works")
+    __slots__ = ("_asked", "_barrier", "_counting", "_inflated_bytes", "_snapshot", "_starts", "_works")
 
     def __init__(
         self,
         works: SlicedWorks,
         barrier: Barrier,
         snapshot: Callable[[PartitionLog], Awaitable[LogError | None]],
+        starts: ByteStartStore,
         inflated_bytes: int = DEFAULT_LIMIT,
     ) -> None:
         self._works = works
         self._barrier = barrier
         self._snapshot = snapshot
+        self._starts = starts
         self._inflated_bytes = inflated_bytes
+        self._asked: set[asyncio.Task[BytePlace]] = set()
         self._counting: dict[PartitionLog, asyncio.Task[None]] = {}
+
+    # --- looking up ---------------------------------------------------------------------------------------------
+
+    def length(self, log: PartitionLog) -> int | None:
+        """The position behind everything durable; None where it is not counted yet, or a transaction is open: then
+        :meth:`end` may wait."""
+        column = log.state.index.column
+        if column is None or column.saved_offset < 0 or column.end.offset != log.high_watermark:
+            return None
+        return column.end.position
 
     async def end(self, log: PartitionLog) -> BytePlace:
         """Where the next event will begin. Raises DataCorrupt, LogUnavailable, LogDeleted, like all of these."""
         await log.ready()
         return (await self._counted(log, log.last_stable_offset)).end
 
-    async def position_of(self, log: PartitionLog, offset: int) -> int:
-        """Where the record at ``offset``, or the next one if that is a gap, begins. Raises OffsetOutOfRange for one
-        that was trimmed, or lies beyond the last stable offset."""
+    async def start(self, log: PartitionLog) -> int:
+        """The position of the first byte that readers get."""
+        first = await self.position_of(log, None)
+        truncated = self._starts.of(log.stream_id)
+        return first if truncated is None else max(first, truncated.position)
+
+    async def position_of(self, log: PartitionLog, offset: int | None) -> int:
+        """Where the record at ``offset`` (None: where the log starts), or the next one if that is a gap, begins.
+
+        Raises OffsetOutOfRange for one that was trimmed, or lies beyond the last stable offset.
+        """
         await log.ready()
         while True:
-            if not log.log_start_offset <= offset <= log.last_stable_offset:
-                raise OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} has no position in bytes")
             start = log.log_start_offset
-            column = await self._counted(log, offset)
-            row = column.before(offset)
+            wanted = start if offset is None else offset
+            if not start <= wanted <= log.last_stable_offset:
+                raise OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} has no position in bytes")
+            wanted = past(log.skipped, wanted)
+            column = await self._counted(log, wanted)
             try:
-                if row is not None:
-                    return row.position + await self._between(log, row.offset, offset)
-                row = column.after(offset)
-                position = row.position - await self._between(log, offset, row.offset)
+                return await self._position(log, column, wanted)
             except OffsetOutOfRange:
                 if log.log_start_offset == start:
-                    raise
-                continue  # the row was trimmed meanwhile
-            if log.log_start_offset == offset and log.state.index.column is column:
-                column.begin(BytePlace(offset, position))
+                    raise  # otherwise what was read was trimmed meanwhile
+
+    async def _position(self, log: PartitionLog, column: ByteColumn, offset: int) -> int:
+        known = column.at(offset)
+        if known is not None:
+            return known
+        row = column.before(offset)
+        if row is not None:
+            position = row.position
+            async for batch, at, takes in self._walk(log, column, row, offset):
+                position = at + takes
+                if batch.end_offset > offset:
+                    position = at + await self._bytes(batch, row.offset, offset)
             return position
+        position = await self._position_before(log, column.after(offset), offset)
+        if log.log_start_offset == offset and log.state.index.column is column:
+            column.begin(BytePlace(offset, position))
+        return position
+
+    async def _position_before(self, log: PartitionLog, row: BytePlace, offset: int) -> int:
+        position = row.position
+        async for batch in self._batches(log, offset, row.offset):
+            position -= await self._bytes(batch, offset, row.offset)
+        return position
 
     async def find(self, log: PartitionLog, position: int) -> BytePlace:
         """The record whose bytes include the one at ``position``, and where it begins; the end for the end's position.
 
-        Raises OffsetOutOfRange for what was trimmed, or lies beyond the end.
+        Raises PositionTrimmed for what lies below the start, PositionLost for what was counted and declared lost since,
+        OffsetOutOfRange beyond the end.
         """
+        batch, place = await self._find(log, position)
+        if batch is None:
+            return place
+        work = partial(record_at, batch, place.position, position, self._inflated_bytes)
+        return await self._works.run(work, batch.end_offset - batch.base_offset)
+
+    async def find_batch(self, log: PartitionLog, position: int) -> BytePlace:
+        """As :meth:`find`, the batch: its base offset and where it begins, also if records of it are trimmed."""
+        return (await self._find(log, position))[1]
+
+    async def _find(self, log: PartitionLog, position: int) -> tuple[StoredBatch | None, BytePlace]:
         end = await self.end(log)
-        while position < end.position:
-            start = log.log_start_offset
-            column = await self._counted(log, end.offset)
-            row = column.before_position(position)
+        while True:
+            first = log.log_start_offset
+            start = await self.start(log)
+            if position < start:
+                place = f"{log.topic}-{log.partition}"
+                raise PositionTrimmed(f"position {position} of {place} was trimmed: it begins at {start}", start)
+            if position >= end.position:
+                if position == end.position:
+                    return None, end
+                raise OffsetOutOfRange(f"position {position} of {log.topic}-{log.partition} lies beyond its end")
             try:
-                if row is None:
-                    row = BytePlace(start, await self.position_of(log, start))
-                if position < row.position:
-                    break
-                return await self._find_from(log, row, position)
+                return await self._find_above(log, await self._counted(log, end.offset), position)
             except OffsetOutOfRange:
-                if log.log_start_offset == start:
-                    raise
-        if position == end.position:
-            return end
-        raise OffsetOutOfRange(
-            f"position {position} of {log.topic}-{log.partition} was trimmed, or lies beyond its end"
-        )
+                if log.log_start_offset == first:
+                    raise  # otherwise what was read was trimmed meanwhile
+
+    async def _find_above(self, log: PartitionLog, column: ByteColumn, position: int) -> tuple[StoredBatch, BytePlace]:
+        row = column.before_position(position)
+        if row is None:
+            first = log.log_start_offset
+            row = BytePlace(first, await self.position_of(log, first))
+        async for batch, at, takes in self._walk(log, column, row, log.last_stable_offset):
+            if position < at:
+                lost = f"position {position} of {log.topic}-{log.partition} was declared lost, up to {at}"
+                raise PositionLost(lost, batch.base_offset, at)
+            if position < at + takes:
+                before = await self._bytes(batch, batch.base_offset, row.offset)
+                return batch, BytePlace(batch.base_offset, at - before)
+        behind = column.end
+        if row.position <= position < behind.position and past(log.skipped, row.offset) >= behind.offset:
+            raise PositionLost(f"position {position} of {log.topic}-{log.partition} was declared lost", *behind)
+        raise OffsetOutOfRange(f"nothing of {log.topic}-{log.partition} lies at position {position} any more")
+
+    def when_counted(self, log: PartitionLog, done: Callable[[LogError | None], None]) -> None:
+        """Call back when all that is decided now is counted, or with the error that prevents it."""
+        task = asyncio.ensure_future(self.end(log))
+        self._asked.add(task)
+
+        def ended(task: asyncio.Task[BytePlace]) -> None:
+            self._asked.discard(task)
+            error = LogUnavailable("the node is stopping") if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, LogError):
+                self._barrier.caught("counting bytes", error, topic=log.topic, partition=log.partition)
+                error = LogUnavailable(f"{log.topic}-{log.partition}: counting bytes failed unexpectedly")
+            self._barrier.call("counting bytes", done, error, topic=log.topic, partition=log.partition)
+
+        task.add_done_callback(ended)
+
+    # --- what is trimmed, or declared lost ------------------------------------------------------------------------
+
+    async def trim(self, log: PartitionLog, position: int) -> int:
+        """Make the bytes below ``position`` unreadable, durably, also where that is inside a record; gives the start.
+
+        The record stays in the log for readers of other protocols, and is trimmed with the next one. Raises
+        OffsetOutOfRange (beyond the end), and the errors of :meth:`bridges.log.partition_log.PartitionLog.trim`.
+        """
+        try:
+            record = await self.find(log, position)
+        except PositionTrimmed as error:
+            return error.start
+        except PositionLost as error:
+            record, position = BytePlace(error.offset, error.position), error.position
+        await self._starts.save(log.stream_id, ByteStart(position, record))
+        await log.trim(record.offset)
+        log.moved()
+        return await self.start(log)
+
+    async def keep_around(self, log: PartitionLog, span: Span) -> None:
+        """``span``, whose batches are to be declared lost, keeps the bytes it was counted with, for good.
+
+        Raises LogUnavailable if that cannot be made durable now.
+        """
+        column = log.state.index.column
+        first, end = span
+        if not log.is_open or column is None:
+            return
+        # What was told before the node was started anew may not be counted yet.
+        with suppress(DataCorrupt):
+            await self._counted(log, end)
+        if column.end.offset <= first or log.state.index.column is not column:
+            return  # it will be counted without them
+        if column.end.offset < end:
+            column.add(end, 0, 0)
+        # What lies behind is told from behind, since the span itself may be damaged. Where there is damage on the other
+        # side as well, up to the next row, nobody can tell any more.
+        with suppress(DataCorrupt):
+            column.pin(BytePlace(end, await self._position_before(log, column.after(end), end)))
+        with suppress(DataCorrupt):
+            first = max(first, log.log_start_offset)
+            column.pin(BytePlace(first, await self._position(log, column, first)))
+        error = await self._snapshot(log)
+        if error is not None:
+            raise LogUnavailable(f"{log.topic}-{log.partition}: {error}") from error
 
     async def keep_below(self, log: PartitionLog, offset: int) -> None:
         """Count what lies below ``offset``, which is to be trimmed, if positions of the log were ever asked for: it may
@@ -138,7 +262,7 @@ class ByteSearch:
         await log.trimmed()
         index = log.state.index
         if index.column is None:
-            index.column = ByteColumn(log.log_start_offset)
+            index.column = self._new_column(log)
         column = index.column
         while column.saved_offset < 0 and log.state.index is index:
             # Where counting begins has to be known even if nothing of it is left in the log.
@@ -162,10 +286,7 @@ class ByteSearch:
                 if log.state.index is index and column.end.offset == start:
                     column.add(behind, 0, 0)  # the rest cannot be read
             for batch in batches:
-                events = await self._works.run(
-                    partial(_events, batch, start, batch.end_offset, self._inflated_bytes),
-                    batch.end_offset - batch.base_offset,
-                )
+                events = await self._bytes(batch, start, batch.end_offset)
                 await log.trimmed()
                 if log.state.index is not index or column.end.offset != start:
                     break
@@ -174,6 +295,16 @@ class ByteSearch:
                 if start >= target:
                     break
                 await asyncio.sleep(0)
+
+    def _new_column(self, log: PartitionLog) -> ByteColumn:
+        begin, truncated = log.log_start_offset, self._starts.of(log.stream_id)
+        if truncated is None:
+            return ByteColumn(begin)
+        # Its snapshots are lost.
+        offset, position = truncated.record
+        if begin > offset:
+            offset, position = begin, truncated.position
+        return ByteColumn(offset, position=position)
 
     async def _batches(self, log: PartitionLog, start: int, end: int) -> AsyncIterator[StoredBatch]:
         while start < end:
@@ -187,56 +318,31 @@ class ByteSearch:
                 start = batch.end_offset
                 await asyncio.sleep(0)
 
-    async def _between(self, log: PartitionLog, start: int, end: int) -> int:
-        """Bytes of the records in ``[start, end)``."""
-        total = 0
-        async for batch in self._batches(log, start, end):
-            work = partial(_events, batch, start, end, self._inflated_bytes)
-            total += await self._works.run(work, batch.end_offset - batch.base_offset)
-        return total
+    async def _walk(
+        self, log: PartitionLog, column: ByteColumn, row: BytePlace, end: int
+    ) -> AsyncIterator[tuple[StoredBatch, int, int]]:
+        """The batches from ``row`` on that begin below the offset ``end``: of each where it begins, as far as it lies
+        behind the row, and what it takes from there on."""
+        offset, at = row
+        async for batch in self._batches(log, row.offset, end):
+            if batch.base_offset > offset:
+                # What was declared lost lies between. Behind each part of it that was counted stands a row.
+                place = column.before(batch.base_offset)
+                at = at if place is None else max(at, place.position)
+            takes = await self._bytes(batch, row.offset, batch.end_offset)
+            yield batch, at, takes
+            offset, at = batch.end_offset, at + takes
 
-    async def _find_from(self, log: PartitionLog, row: BytePlace, position: int) -> BytePlace:
-        at = row.position
-        async for batch in self._batches(log, row.offset, log.last_stable_offset):
-            span = batch.end_offset - batch.base_offset
-            count = partial(_events, batch, row.offset, batch.end_offset, self._inflated_bytes)
-            events = await self._works.run(count, span)
-            if at + events > position:
-                find = partial(_record_at, batch, row.offset, at, position, self._inflated_bytes)
-                return await self._works.run(find, span)
-            at += events
-        raise OffsetOutOfRange(f"nothing of {log.topic}-{log.partition} lies at position {position} any more")
+    async def _bytes(self, batch: StoredBatch, start: int, end: int) -> int:
+        """What the offsets of ``batch`` in ``[start, end)`` take."""
+        if end <= batch.base_offset or end <= start:
+            return 0
+        work = partial(bytes_of, batch, start, end, self._inflated_bytes)
+        return await self._works.run(work, batch.end_offset - batch.base_offset)
 
     async def close(self) -> None:
         """Give up what is being counted."""
-        tasks = list(self._counting.values())
+        tasks = [*self._asked, *self._counting.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _events(batch: StoredBatch, start: int, end: int, limit: int) -> Sliced[int]:
-    """Bytes of the records of ``batch`` in ``[start, end)``: none if any of its records cannot be read."""
-    total = 0
-    try:
-        for count, record in enumerate(format_of(batch.flags).records(batch, limit), 1):
-            if record is None or not count % _AT_ONCE:
-                yield None
-            if record is not None and start <= record.offset < end:
-                total += EVENT_HEADER + len(record.value or b"")
-    except BatchInvalid:
-        return 0
-    return total
-
-
-def _record_at(batch: StoredBatch, start: int, at: int, position: int, limit: int) -> Sliced[BytePlace]:
-    """The record at ``position``, which is one of ``batch``, whose first one from ``start`` on lies ``at``."""
-    for count, record in enumerate(format_of(batch.flags).records(batch, limit), 1):
-        if record is None or not count % _AT_ONCE:
-            yield None
-        if record is not None and record.offset >= start:
-            behind = at + EVENT_HEADER + len(record.value or b"")
-            if behind > position:
-                return BytePlace(record.offset, at)
-            at = behind
-    raise BatchInvalid(f"the batch at {batch.base_offset} has fewer records than were counted")

@@ -45,13 +45,15 @@ ReadDone = Callable[[list[StoredBatch], LogError | None], None]
 
 
 class Guard(NamedTuple):
-    """On what an append depends, decided as one step with it: the log must end at ``end_offset``, batches in flight
-    included.
+    """On what an append depends, decided as one step with it: the log must end at ``end_offset``, or in bytes, as
+    Pravega counts them, at ``end_position``, batches in flight included (-1: anywhere).
 
-    Only a backend that fences makes sure of it: in the document's dialect another writer may come between.
+    An append that depends on a position may wait until that is known (bridges/log/byte_tail.py). Only a backend that
+    fences makes sure of either: in the document's dialect another writer may come between.
     """
 
-    end_offset: int
+    end_offset: int = -1
+    end_position: int = -1
 
 
 @dataclass(slots=True)

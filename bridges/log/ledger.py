@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridges.formats.producer import LedgerKind
-from bridges.log.ledger_rules import RULES, Last, Rule
+from bridges.errors import ProducerFenced
+from bridges.formats.producer import LedgerKind, producer_key
+from bridges.log.ledger_rules import RULES, Last, Rule, epoch_of
 from bridges.log.ledger_table import ENTRY, LAST_MS, SLICE, LedgerTable, TableCapture
 from sbp_back.errors import DecodeError
 
 if TYPE_CHECKING:
-    from bridges.formats.producer import Stamp
+    from bridges.formats.producer import InTransaction, Stamp
 
 __all__ = ["SLICE", "Durable", "KindLimits", "Ledger", "LedgerCapture", "LedgerOptions"]
 
@@ -81,6 +82,16 @@ class Ledger:
         """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
         table = self.tables.get(kind)
         return None if table is None else table.last(key)
+
+    def check_epoch(self, part: InTransaction) -> None:
+        """Raises ProducerFenced if a later epoch of the producer is known than that of ``part``.
+
+        For batches of transactions whose stamps do not tell it.
+        """
+        table = self.tables.get(LedgerKind.KAFKA)
+        row = None if table is None else table.row(producer_key(part.producer_id))
+        if row is not None and 0 <= part.epoch < epoch_of(row):
+            raise ProducerFenced(f"producer {part.producer_id} is at epoch {epoch_of(row)}, not {part.epoch}")
 
     def record(self, stamp: Stamp, base_offset: int, now_ms: int) -> bytes | None:
         """Remember a batch that lies at ``base_offset``; see :meth:`LedgerTable.record`."""

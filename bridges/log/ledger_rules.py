@@ -78,8 +78,12 @@ _EPOCH = struct.Struct(">hB")
 _HEAD_SIZE = _HEAD.size
 _KEPT_OF_ROW = _HEAD.size + (BATCHES_KEPT - 1) * _BATCH.size
 _COUNT_AT = 10
+_NO_SEQUENCE = -1
+"""First and last sequence number in the row of a producer that has written nothing in its epoch: no batch repeats them,
+and the next one begins with 0."""
 _STALE = 0x80
 """In the number of batches: this producer may have written others since, of which nothing is known any more."""
+_CLOCK = struct.Struct(">q")
 _ID = struct.Struct(">q")
 
 
@@ -102,7 +106,10 @@ class ProducerState(NamedTuple):
 
 class KafkaRule:
     """Idempotent producers number their records; the last five batches are remembered (reference/kafka.md, rules 29-33;
-    KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused."""
+    KIP-98, KIP-360). A retried batch is answered with its original offset, a gap is refused.
+
+    The marker that ends a transaction tells its producer's epoch and takes no number: what that wrote in earlier epochs
+    is refused from then on, also if nothing of it was known (KIP-890)."""
 
     def check(self, row: bytes | None, stamp: ProducerStamp) -> Repeated | None:
         if row is None:
@@ -112,7 +119,7 @@ class KafkaRule:
         if stamped != epoch:
             if stamped < epoch:
                 raise ProducerFenced(f"producer {producer_id} is at epoch {epoch}, not {stamped}")
-            if base_sequence != 0 and not count & _STALE:
+            if base_sequence != 0 and records and not count & _STALE:
                 raise OutOfOrderSequence(f"a new producer epoch starts at sequence 0, not {base_sequence}")
             return None
         expected = (latest + 1) % _SEQUENCES
@@ -122,13 +129,15 @@ class KafkaRule:
         for first, last, base_offset in _BATCH.iter_unpack(row[_HEAD_SIZE:]):
             if first == base_sequence and last == last_sequence:
                 return Repeated(base_offset, base_offset + records)
-        if count & _STALE:
+        if count & _STALE or not records:
             return None
         raise OutOfOrderSequence(f"producer {producer_id} sent sequence {base_sequence}, expected {expected}")
 
     def record(self, row: bytes | None, stamp: ProducerStamp, base_offset: int, now_ms: int) -> bytes:
         _, epoch, first, records = stamp
         last = (first + records - 1) % _SEQUENCES
+        if not records:
+            return _fence(row, epoch, base_offset, now_ms)
         if row is not None:
             known, count = _EPOCH.unpack_from(row, _LATEST_AT)
             if known == epoch:
@@ -148,6 +157,21 @@ class KafkaRule:
 
     def stale(self, row: bytes) -> bytes:
         return b"%b%c%b" % (row[:_COUNT_AT], row[_COUNT_AT] | _STALE, row[_HEAD_SIZE:])
+
+
+def _fence(row: bytes | None, epoch: int, base_offset: int, now_ms: int) -> bytes:
+    """The row of a producer once a marker of ``epoch`` is in the log."""
+    if row is not None and epoch_of(row) == epoch:
+        return _CLOCK.pack(now_ms) + row[_CLOCK.size :]
+    # Of a producer that nothing is known of, any number may come next, as without the marker.
+    count = 1 if row is not None else 1 | _STALE
+    return _ROW.pack(now_ms, epoch, count, _NO_SEQUENCE, _NO_SEQUENCE, base_offset)
+
+
+def epoch_of(row: bytes) -> int:
+    """The epoch of one of Kafka's producers, by its row."""
+    epoch: int = _EPOCH.unpack_from(row, _LATEST_AT)[0]
+    return epoch
 
 
 def kafka_producer(key: bytes, row: bytes) -> ProducerState:

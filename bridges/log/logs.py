@@ -18,12 +18,13 @@ from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
 from bridges.log.byte_search import ByteSearch
+from bridges.log.byte_starts import ByteStarts, ByteStartStore
 from bridges.log.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger_rules import RULES, Rule
 from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
-from bridges.log.skips import Skips, next_after, past
+from bridges.log.skips import Skips, before, next_after, past
 from bridges.log.snapshotter import SnapshotStore, Snapshotter
 from bridges.log.streams import unwrapped
 from bridges.log.tail_cache import Tail, TailCache
@@ -104,6 +105,7 @@ class Logs:
         skips: Skips | None = None,
         sealed_as: SealedAs | None = None,
         hidden_streams: FindStream | None = None,
+        byte_starts: ByteStartStore | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -128,7 +130,8 @@ class Logs:
         self._gate = asyncio.Semaphore(self.options.open_concurrency)
         works = works or SlicedWorks()
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
-        self.positions = ByteSearch(works, self.barrier, self.snapshot, self.options.inflated_bytes)
+        self._byte_starts: ByteStartStore = byte_starts or ByteStarts()
+        self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._shared: set[int] = set()
@@ -189,6 +192,7 @@ class Logs:
                 self._by_stream.pop(log.stream_id, None)
                 log.delete()
                 self.skips.deleted(log.stream_id)
+                self._byte_starts.deleted(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
         """The catalog has sealed a partition: its log refuses appends from now on."""
@@ -400,6 +404,13 @@ class Logs:
 
     async def _is_of(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
         """Whether the log has, just below ``offset``, the batch that ``state`` saw there."""
+        if await self._ends_at(log, writer, offset, state):
+            return True
+        # What was declared lost before the node read it is none that the state saw.
+        below = before(self.skips.of(log.stream_id), offset)
+        return below < offset and await self._ends_at(log, writer, below, state)
+
+    async def _ends_at(self, log: PartitionLog, writer: Writer, offset: int, state: PartitionState) -> bool:
         if offset <= writer.start_offset:
             return True  # it was trimmed, and there is nothing left to compare: an older history was forgotten above
         try:

@@ -179,6 +179,11 @@ class OffsetIndex:
         row = bisect_right(self._bytes, surplus) - 1 if surplus >= 0 else -1
         return self._offsets[row] if row > 0 else None
 
+    def bytes_since(self, timestamp: int) -> int:
+        """Bytes of what is not older than ``timestamp`` (ms), to within one interval."""
+        row = self.blocking(timestamp)
+        return 0 if row is None else self._total - self._bytes[bisect_left(self._offsets, row.start)]
+
     # --- upkeep -------------------------------------------------------------------------------------------------
 
     def drop_before(self, offset: int) -> None:

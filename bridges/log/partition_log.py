@@ -7,15 +7,16 @@ with an error and the state is rebuilt from what is durable.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bridges.awaited import awaited
 from bridges.errors import LogDeleted, LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats import FormatId
 from bridges.formats.kafka import marker
-from bridges.formats.producer import InTransaction
+from bridges.formats.producer import InTransaction, fence
 from bridges.log.append_path import AppendPath
 from bridges.log.interfaces import (
     NOT_APPENDED,
@@ -35,7 +36,7 @@ from bridges.log.reading import Reading, read_error
 from bridges.log.skips import Span, merged
 from bridges.log.transactions import NEVER, Aborted, without_aborted
 from bridges.log.upkeep import Upkeep, rebuild_cost
-from bridges.log.waiters import Waiters, settled
+from bridges.log.waiters import Waiters, until
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ __all__ = [
     "rebuild_cost",
 ]
 
+_SETTLED_AT_ONCE = 500
+"""Those who waited for an opening, answered in one turn of the event loop: how many wait is for clients to choose."""
+
 
 class PartitionLog:
     """The single writer and the readers' view of one partition."""
@@ -83,6 +87,7 @@ class PartitionLog:
         "high_watermark",
         "locate",
         "log_start_offset",
+        "measure",
         "partition",
         "phase",
         "read",
@@ -123,6 +128,7 @@ class PartitionLog:
         self.append = self._appends.append
         self.read = self._reading.read
         self.locate = self._reading.locate
+        self.measure = self._reading.measure
         self.available = self._reading.available
 
     def __repr__(self) -> str:
@@ -207,23 +213,17 @@ class PartitionLog:
     def settle_open(self, error: LogError | None) -> None:
         """Answer those who wait for the log to be open."""
         callbacks, self._open_callbacks = self._open_callbacks, []
-        for callback in callbacks:
+        self._settle_some(callbacks, error)
+
+    def _settle_some(self, callbacks: list[Callable[[LogError | None], None]], error: LogError | None) -> None:
+        for callback in callbacks[:_SETTLED_AT_ONCE]:
             self._barrier.call("opening answer", callback, error)
+        if len(callbacks) > _SETTLED_AT_ONCE:
+            self._owner.schedule(partial(self._settle_some, callbacks[_SETTLED_AT_ONCE:], error))
 
     def ready(self) -> Awaitable[None]:
         """Awaitable form of :meth:`when_open`; raises its error."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def settle(error: LogError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self.when_open(settle)
-        return future
+        return awaited(lambda settle: self.when_open(lambda error: settle(None, error)))
 
     def fail(self, error: LogError) -> None:
         """The backend lost us: answer everything in flight with ``error``; the next use opens the log anew."""
@@ -264,12 +264,18 @@ class PartitionLog:
     ) -> None:
         """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
 
-        It takes an offset, also when nothing is open. Who coordinates transactions repeats it until it is durable;
-        errors are those of :meth:`append`: PartitionSealed means that nothing of the producer is open there.
+        It takes an offset, also when nothing is open. From then on what the producer wrote in earlier epochs is refused
+        (KIP-890; not for an epoch of -1). Who coordinates transactions repeats it until it is durable; errors are those
+        of :meth:`append`: PartitionSealed means that nothing of the producer is open there, ProducerFenced that it has
+        a later epoch.
         """
         part = InTransaction(producer_id, epoch, commit)
         payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
-        self.append(Batch(payload, 1, int(FormatId.KAFKA), transaction=part), done)
+        self.append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part), done)
+
+    def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
+        """Answer appends with ``error``, a bounded number in one turn."""
+        self._appends.refuse(waiting, error)
 
     def durable_rows(self) -> Durable:
         """What the ledger knew of writers with batches in flight before these."""
@@ -308,7 +314,7 @@ class PartitionLog:
         if self.final_offset is not None:
             return self.final_offset
         await self.ready()
-        await settled(self, lambda: self._appends.in_flight)
+        await self.until(lambda: not self._appends.in_flight)
         opened = self.state.transactions.open
         if opened:
             raise LogUnavailable(
@@ -356,6 +362,21 @@ class PartitionLog:
         """Call ``waiter`` no more; nothing happens if it did not wait."""
         self._waiters.waiting.pop(waiter, None)
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once ``condition`` holds, which is looked at now and whenever the log moves: the high watermark, the
+        last stable offset or the log start did, it was sealed, or became unusable.
+
+        Raises LogDeleted, and what ``condition`` raises. An open log need not be waited for: one that failed is opened
+        anew by who uses it.
+        """
+        await until(self, condition)
+
+    async def ended(self) -> int:
+        """Where a sealed partition ends, as soon as that is final. Raises LogDeleted."""
+        await self.until(lambda: self.final_offset is not None)
+        assert self.final_offset is not None
+        return self.final_offset
+
     def moved(self) -> None:
         """What readers see has changed: have those who wait called soon."""
         self._waiters.moved()
@@ -385,17 +406,44 @@ class PartitionLog:
         await self.ready()
         return await self._owner.search.highest(self)
 
+    # Positions as Pravega counts bytes (bridges/log/byte_search.py, also for the errors).
+
+    @property
+    def byte_length(self) -> int | None:
+        """The position behind everything durable; None if that is not known without waiting (:meth:`byte_end`).
+
+        Once somebody has asked it is known all the time of a log whose batches tell what they take from their headers:
+        also to the callback of an append, for which it is the position behind what was appended.
+        """
+        return self._owner.positions.length(self)
+
     async def byte_end(self) -> BytePlace:
-        """Where the next event will begin as Pravega counts bytes (bridges/log/byte_search.py, also for the errors)."""
+        """Where the next event will begin."""
         return await self._owner.positions.end(self)
 
+    async def byte_start(self) -> int:
+        """The position of the first byte that readers get, which may lie inside a record."""
+        return await self._owner.positions.start(self)
+
     async def byte_position(self, offset: int) -> int:
-        """Where the record at ``offset`` begins as Pravega counts bytes."""
+        """Where the record at ``offset`` begins."""
         return await self._owner.positions.position_of(self, offset)
 
     async def find_byte(self, position: int) -> BytePlace:
-        """The record that has the byte at ``position`` as Pravega counts bytes, and where it begins."""
+        """The record that has the byte at ``position``, and where it begins."""
         return await self._owner.positions.find(self, position)
+
+    async def find_byte_batch(self, position: int) -> BytePlace:
+        """The base offset of the batch that has the byte at ``position``, and where that batch begins.
+
+        The byte is then the one at ``position`` minus that of the batch's events. Where records at its beginning are
+        trimmed, the batch begins before :meth:`byte_start`, maybe below 0.
+        """
+        return await self._owner.positions.find_batch(self, position)
+
+    async def trim_bytes(self, position: int) -> int:
+        """Make the bytes below ``position`` unreadable, durably; gives the position of the first byte kept."""
+        return await self._owner.positions.trim(self, position)
 
     async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         """What :meth:`read_batches` gives below the last stable offset, with gaps in the place of aborted batches.
@@ -412,18 +460,7 @@ class PartitionLog:
 
     def read_batches(self, offset: int, max_bytes: int, limit: int = NEVER) -> Awaitable[list[StoredBatch]]:
         """Awaitable form of :meth:`read`; raises its errors."""
-        future: asyncio.Future[list[StoredBatch]] = asyncio.get_running_loop().create_future()
-
-        def settle(batches: list[StoredBatch], error: LogError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(batches)
-            else:
-                future.set_exception(error)
-
-        self.read(offset, max_bytes, settle, limit)
-        return future
+        return awaited(lambda settle: self.read(offset, max_bytes, settle, limit))
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 

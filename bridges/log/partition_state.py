@@ -10,20 +10,22 @@ import struct
 from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
-from bridges.formats import format_of
+from bridges.formats import FORMAT_MASK, format_of
 from bridges.formats.records import Buffer
 from bridges.log.ledger import Durable, Ledger, LedgerCapture, LedgerOptions
 from bridges.log.offset_index import OffsetIndex
 from bridges.log.transactions import Transactions
 from sbp_back.errors import DecodeError
 
-_VERSION = 4
+_VERSION = 5
+_BEFORE_FORMATS = 4
 _BEFORE_TRANSACTIONS = 3
 _BEFORE_KINDS = 2
-"""Before the ledger had kinds of writers. Both are still read."""
-_HEAD = struct.Struct(">BIIqqqI")
-"""Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions. Then come index, epochs,
-transactions, ledger."""
+"""Before the ledger had kinds of writers. All three are still read."""
+_HEAD = struct.Struct(">BIIqqqIH")
+"""Version, bytes of the index, bytes of the epochs, the last batch, bytes of the transactions, formats. Then come the
+index, epochs, transactions, ledger."""
+_HEAD_WITHOUT_FORMATS = struct.Struct(">BIIqqqI")
 _FORMER_HEAD = struct.Struct(">BIIqqq")
 _EPOCH = struct.Struct(">qq")
 
@@ -35,7 +37,7 @@ _NO_BATCH: LastBatch = (-1, 0, 0)
 class PartitionState:
     """Derived state of one partition, fed batch by batch in offset order."""
 
-    __slots__ = ("epochs", "index", "last", "ledger", "transactions")
+    __slots__ = ("epochs", "formats", "index", "last", "ledger", "transactions")
 
     def __init__(self, ledger: LedgerOptions | None = None, transactions: Transactions | None = None) -> None:
         self.ledger = Ledger(ledger)
@@ -44,6 +46,8 @@ class PartitionState:
         # (epoch, offset of the first batch written in it), ascending in both.
         self.epochs: list[tuple[int, int]] = []
         self.last = _NO_BATCH
+        #: Bit n: there have been batches of the stored format n. None of a snapshot that does not tell.
+        self.formats = 0
 
     def enter_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that batches from ``start_offset`` on are written in ``epoch``."""
@@ -53,6 +57,7 @@ class PartitionState:
     def observe(self, base_offset: int, payload: Buffer, flags: int, append_ms: int) -> None:
         """Take in a stored batch while rebuilding. ``append_ms``: wall clock of its append."""
         self.last = (base_offset, len(payload), append_ms)
+        self.formats |= 1 << (flags & FORMAT_MASK)
         try:
             info = format_of(flags).describe(payload)
         except BatchInvalid:
@@ -104,11 +109,14 @@ class PartitionState:
         try:
             version = data[0]
             if version == _VERSION:
-                _, index, epochs, base, size, append_ms, transactions = _HEAD.unpack_from(data)
+                _, index, epochs, base, size, append_ms, transactions, formats = _HEAD.unpack_from(data)
                 at = _HEAD.size
+            elif version == _BEFORE_FORMATS:
+                _, index, epochs, base, size, append_ms, transactions = _HEAD_WITHOUT_FORMATS.unpack_from(data)
+                at, formats = _HEAD_WITHOUT_FORMATS.size, 0
             elif version in (_BEFORE_TRANSACTIONS, _BEFORE_KINDS):
                 _, index, epochs, base, size, append_ms = _FORMER_HEAD.unpack_from(data)
-                at, transactions = _FORMER_HEAD.size, 0
+                at, transactions, formats = _FORMER_HEAD.size, 0, 0
             else:
                 raise DecodeError(f"partition snapshot is of version {version}")
         except (struct.error, IndexError) as error:
@@ -116,6 +124,7 @@ class PartitionState:
         if len(data) < at + index + epochs + transactions or epochs % _EPOCH.size:
             raise DecodeError("partition snapshot has another shape")
         self.last = (base, size, append_ms)
+        self.formats = formats
         self.index.restore(data[at : at + index])
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
         at += index + epochs
@@ -135,7 +144,7 @@ class StateCapture:
         index = state.index.snapshot()
         epochs = b"".join(_EPOCH.pack(*row) for row in state.epochs)
         transactions = state.transactions.capture()
-        head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last, len(transactions))
+        head = _HEAD.pack(_VERSION, len(index), len(epochs), *state.last, len(transactions), state.formats)
         self._head = head + index + epochs + transactions
         self._ledger: LedgerCapture = state.ledger.capture(durable)
 

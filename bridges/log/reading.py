@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRange
+from bridges.formats import FormatId
 from bridges.log.interfaces import Phase, Place
 from bridges.log.skips import next_after, past
 from bridges.log.streams import stored_batches
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from sbp_back.wire.model import Entry
 
 _MAX_DISTRUSTED = 100
+_AS_STORED = 1 << FormatId.KAFKA
+"""Formats whose readers get batches in the bytes that are stored: only of these the size of an answer is known before
+they are read."""
 
 
 class Reading:
@@ -124,12 +128,9 @@ class Reading:
         None when that is not known without reading: what lies there may still be readable.
         """
         log = self._log
-        if log.phase is not Phase.OPEN or not self.locatable or not log.log_start_offset <= offset:
+        if not self.locatable or log.state.formats & ~_AS_STORED:
             return None
-        limit = min(limit, log.high_watermark)
-        if log.skipped:
-            offset = past(log.skipped, offset)
-            limit = next_after(log.skipped, offset, limit)
+        offset, limit = self._within(offset, limit)
         if offset >= limit:
             return None
         for distrusted in self._distrusted:
@@ -139,6 +140,29 @@ class Reading:
             log.stream_id, offset, max_bytes, limit
         )
         return None if place is None or place[0] in self._distrusted else Place(*place)
+
+    def measure(self, offset: int, max_bytes: int, limit: int = NEVER) -> int:
+        """Bytes that a read of so much would hold, as they are stored: of one batch at least, 0 when that is not known
+        without reading."""
+        log = self._log
+        offset, limit = self._within(offset, limit)
+        if offset >= limit:
+            return 0
+        place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
+            log.stream_id, offset, max_bytes, limit
+        )
+        return 0 if place is None else place[2]
+
+    def _within(self, offset: int, limit: int) -> tuple[int, int]:
+        """Where a read from ``offset`` begins and must end; nowhere when the log is not open, or begins above."""
+        log = self._log
+        if log.phase is not Phase.OPEN or offset < log.log_start_offset:
+            return offset, offset
+        limit = min(limit, log.high_watermark)
+        if log.skipped:
+            offset = past(log.skipped, offset)
+            limit = next_after(log.skipped, offset, limit)
+        return offset, limit
 
     def distrust(self, offset: int) -> None:
         """The batch at ``offset`` could not be read: it is not to be located any more."""

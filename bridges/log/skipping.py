@@ -51,6 +51,7 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
     else:
         span = (offset, await look.end_of_damage(offset))
         reason = look.reason
+    await logs.positions.keep_around(log, span)
     await logs.skips.add(log.stream_id, span, reason)
     await _opened(log)
     if log.is_open:

@@ -35,6 +35,14 @@ def past(spans: Sequence[Span], offset: int) -> int:
     return offset
 
 
+def before(spans: Sequence[Span], end: int) -> int:
+    """Where what is skipped up to ``end`` begins: ``end`` itself if it is not."""
+    for first, behind in spans:
+        if first < end <= behind:
+            return first
+    return end
+
+
 def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
     """Where the first span behind ``offset`` begins, at most ``limit``."""
     for first, _ in spans:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bridges.errors import LogDeleted
+from bridges.log.interfaces import Phase
+
 if TYPE_CHECKING:
     from bridges.log.interfaces import Owner, Waiter
     from bridges.log.partition_log import PartitionLog
@@ -57,25 +60,32 @@ class Waiters:
             self.moved()
 
 
-class _Settling:
-    """Waits until nothing is in flight."""
+class _Until:
+    """Waits until something is true of a log."""
 
-    __slots__ = ("_in_flight", "done")
+    __slots__ = ("_condition", "done")
 
-    def __init__(self, in_flight: Callable[[], int]) -> None:
-        self._in_flight = in_flight
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def log_moved(self, log: PartitionLog) -> None:
-        if not self._in_flight() and not self.done.done():
-            self.done.set_result(None)
+        if self.done.done():
+            return
+        try:
+            if log.phase is Phase.DELETED:
+                raise LogDeleted(f"{log.topic}-{log.partition} was deleted")
+            if self._condition():
+                self.done.set_result(None)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for it
+            self.done.set_exception(error)
 
 
-async def settled(log: PartitionLog, in_flight: Callable[[], int]) -> None:
-    """Return once a log that takes no more appends has nothing in flight: ``in_flight`` tells how much there is."""
-    if not in_flight():
-        return
-    waiter = _Settling(in_flight)
+async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds, which is looked at now and whenever the log moves. Raises LogDeleted, and what
+    ``condition`` raises."""
+    waiter = _Until(condition)
+    waiter.log_moved(log)
     log.add_waiter(waiter)
     try:
         await waiter.done

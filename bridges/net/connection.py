@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from bridges.auth import ANONYMOUS, Principal
 from bridges.net.budget import Kind
 from bridges.net.framing import FrameError, Framer, Framing
 from bridges.net.outbox import CHUNK, Buffer, Outbox
+from bridges.net.tls import certified
+from sbp_back.transport.tls_memory import bound_tls_memory
 
 if TYPE_CHECKING:
     from bridges.net.server import Server
@@ -69,7 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         self.local: tuple[str, int] = ("", 0)
         #: The host and port that clients of this listener must be told.
         self.advertised: tuple[str, int] = advertised or ("", 0)
-        self.principal = "ANONYMOUS"
+        #: Who the client is, by its certificate or by what it has proved since.
+        self.principal: Principal = ANONYMOUS
         self.last_active = 0.0
         self.in_flight = 0
         self.receiving_since = _NOT_RECEIVING
@@ -81,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._framer = Framer(server.receive_buffer, framing, self._reserve)
         self._stashed = 0
+        self._tls_bytes = 0
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
         self._waiting_bytes = 0
         self._slots: deque[Any] = deque()
@@ -121,8 +126,14 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active = monotonic()
         # With TLS, a limit of zero would mean that nothing held is too much already.
         tls = transport.get_extra_info("sslcontext") is not None
+        if tls:
+            self.principal = certified(transport)
+            self._tls_bytes = bound_tls_memory(transport)
+            self._budget.attach(self._tls_bytes)
         self._transport.set_write_buffer_limits(high=1 if tls else 0, low=0)
-        self._outbox = Outbox(self._transport, self.server.turns, self.account, self._check_unsent, self._cannot_send)
+        self._outbox = Outbox(
+            self._transport, self.server.turns, self.account, self._check_unsent, self._cannot_send, tls=tls
+        )
         if not self.server.admit(self):
             self._closing = True
             self._transport.abort()
@@ -241,6 +252,8 @@ class Connection(asyncio.BufferedProtocol):
         self._output.clear()
         self._release(released)
         self.account.close()
+        if self._tls_bytes:
+            self._budget.attach(-self._tls_bytes)
         self.server.forget(self)
         callbacks, self._on_close = self._on_close, set()
         for callback in callbacks:

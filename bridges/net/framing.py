@@ -66,6 +66,7 @@ class Framer:
         "_framing",
         "_front",
         "_head",
+        "_most",
         "_need",
         "_reserve",
         "_shared",
@@ -81,6 +82,7 @@ class Framer:
         self._framing = framing
         self._front = framing.length.size
         self._head = framing.head
+        self._most = framing.most
         self._reserve = reserve
         self._stash = b""
         self._frame: bytearray | None = None
@@ -89,6 +91,10 @@ class Framer:
         self.blocked = False
         #: Bytes reserved for the frame under way; whoever granted them takes them back when it is complete or lost.
         self.reserved = 0
+
+    def allow(self, most: int) -> None:
+        """Bound the frames that begin from now on."""
+        self._most = most
 
     @property
     def receiving(self) -> bool:
@@ -149,7 +155,7 @@ class Framer:
         frames: list[bytes | bytearray] = []
         data, view = self._shared.data, self._shared.view
         framing, front, head = self._framing, self._front, self._head
-        unpack, least, most, mutable = framing.length.unpack_from, framing.least, framing.most, framing.mutable
+        unpack, least, most, mutable = framing.length.unpack_from, framing.least, self._most, framing.mutable
         pos, end = 0, len(self._stash) + count
         while end - pos >= front:
             (size,) = unpack(data, pos)

@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from bridges.net.address import Address
 from bridges.net.tls import HANDSHAKE_SECONDS
+from sbp_back.transport.tls_memory import bound_tls_memory
 
 _SHUTDOWN_S = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,6 +53,8 @@ class _Gated(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            bound_tls_memory(transport)
         self._handler.connection_made(transport)
         self._site.admit(self)
 

@@ -103,6 +103,7 @@ class Outbox:
         "_counted",
         "_failed",
         "_finished",
+        "_most",
         "_moved",
         "_pieces",
         "_promised",
@@ -122,8 +123,12 @@ class Outbox:
         account: Account,
         moved: Callable[[], None],
         failed: Callable[[str], None],
+        *,
+        tls: bool = False,
     ) -> None:
         self._transport = transport
+        # With TLS what was written is kept once more, encrypted.
+        self._most = _SMALLER_PIECE if tls else PIECE
         self._turns = turns
         self._account = account
         self._moved = moved
@@ -183,7 +188,7 @@ class Outbox:
         """Send what the socket takes. A source is read at a turn of ours only, one chunk each time."""
         pieces = self._pieces
         level = self._account.level
-        most = PIECE if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
+        most = self._most if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
             piece = pieces[0]
             if not isinstance(piece, bytes | memoryview | bytearray):

@@ -5,7 +5,12 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from bridges.auth import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: How long a client may take for its handshake, seconds; until then it counts in no bound on connections.
 HANDSHAKE_SECONDS = 10.0
@@ -13,6 +18,16 @@ HANDSHAKE_SECONDS = 10.0
 
 class TlsError(Exception):
     """The files are not what a listener with TLS needs; a sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The content of a listener's files, for libraries that take no context of Python's."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+    client_required: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +45,86 @@ class TlsFiles:
 
     def load(self) -> ssl.SSLContext:
         """A context of what the files say now: TLS 1.2 and later. Raises TlsError."""
-        for path in (self.cert, self.key, self.client_ca):
-            if path is not None:
-                try:
-                    path.open("rb").close()  # what loads them does not tell which file it is that cannot be read
-                except OSError as error:
-                    raise TlsError(f"{path}: {error.strerror or error}") from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.cert, self.key, self._no_password)
-        except (OSError, ValueError) as error:
-            raise TlsError(f"{self.cert} and {self.key} are no certificate and its key: {error}") from None
+        _show(context, self.cert, self.key)
         if self.client_ca is not None:
-            try:
-                context.load_verify_locations(self.client_ca)
-            except (OSError, ValueError) as error:
-                raise TlsError(f"{self.client_ca} has no certificates of an authority: {error}") from None
+            _trust(context, self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if self.client_required else ssl.CERT_OPTIONAL
         return context
 
-    def _no_password(self) -> str:
+    def read(self) -> Pem:
+        """What the files say now. Raises TlsError."""
+        try:
+            ca = None if self.client_ca is None else self.client_ca.read_bytes()
+            return Pem(self.cert.read_bytes(), self.key.read_bytes(), ca, ca is not None and self.client_required)
+        except OSError as error:
+            raise TlsError(f"{error.filename}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFiles:
+    """What is needed to connect to servers with TLS: PEM files.
+
+    ``ca`` is the authority of their certificates, which must name the host that is connected to; None: those that the
+    system trusts. ``cert`` and ``key`` are shown where a server asks for a certificate.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def load(self) -> ssl.SSLContext:
+        """A context of what the files say now: TLS 1.2 and later. Raises TlsError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.ca is None:
+            context.load_default_certs()
+        else:
+            _trust(context, self.ca)
+        if self.cert is not None and self.key is not None:
+            _show(context, self.cert, self.key)
+        return context
+
+
+def _show(context: ssl.SSLContext, cert: Path, key: Path) -> None:
+    def no_password() -> str:
         # Without this the terminal would be asked.
-        raise TlsError(f"{self.key} is encrypted, and there is nobody to give its password")
+        raise TlsError(f"{key} is encrypted, and there is nobody to give its password")
+
+    _readable(cert)
+    _readable(key)
+    try:
+        context.load_cert_chain(cert, key, no_password)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{cert} and {key} are no certificate and its key: {error}") from None
+
+
+def _trust(context: ssl.SSLContext, ca: Path) -> None:
+    _readable(ca)
+    try:
+        context.load_verify_locations(ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{ca} has no certificates of an authority: {error}") from None
+
+
+def _readable(path: Path) -> None:
+    # What loads files does not tell which one it is that cannot be read.
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise TlsError(f"{path}: {error.strerror or error}") from None
+
+
+def certified(transport: asyncio.BaseTransport) -> Principal:
+    """Whom a client's certificate names: the common name of its subject, the last one if there are several.
+
+    Nobody without a certificate, or with one that has no such name.
+    """
+    tls = transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert() if tls is not None else None  # only what the listener's authority has signed
+    names = [value for part in (certificate or {}).get("subject", ()) for kind, value in part if kind == "commonName"]
+    return Principal(ANONYMOUS.kind, names[-1]) if names else ANONYMOUS
 
 
 class ListenerTls(ssl.SSLContext):
@@ -64,10 +136,34 @@ class ListenerTls(ssl.SSLContext):
 
     _files: TlsFiles
     _current: ssl.SSLContext
+    pem: Pem
+    """What was read last, whole."""
 
     def __new__(cls, files: TlsFiles) -> Self:
         """Raises TlsError."""
         self = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        self._files = files
+        self._current, self.pem = files.load(), files.read()
+        return self
+
+    def reload(self) -> None:
+        """Read the files again, for new connections. Raises TlsError, and keeps what it has."""
+        self._current, self.pem = self._files.load(), self._files.read()
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """A connection's TLS, asked for by asyncio."""
+        return self._current.wrap_bio(*args, **options)
+
+
+class PeerTls(ssl.SSLContext):
+    """What connects to servers, likewise: every new connection gets what was read last."""
+
+    _files: PeerFiles
+    _current: ssl.SSLContext
+
+    def __new__(cls, files: PeerFiles) -> Self:
+        """Raises TlsError."""
+        self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
         self._files = files
         self._current = files.load()
         return self

@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from bridges.auth import Authorizer, Everybody
+from bridges.auth.authenticator import Authenticator
+from bridges.auth.tokens import KeysError
+from bridges.auth.users import UsersError
 from bridges.catalog import front_tables, topic_defaults
+from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
@@ -29,23 +33,23 @@ from bridges.catalog.sql import Database
 from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
+from bridges.log.byte_starts import ByteStarts, erase_byte_starts
 from bridges.log.ledger_rules import RULES
 from bridges.log.log_starts import LogStarts, erase_starts
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.skips import Skips, erase_skips
 from bridges.log.snapshots import Snapshots, erase_snapshots
+from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
-from bridges.net.tls import ListenerTls, TlsError
 from bridges.node import backend, node_metrics, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
-from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check
-from bridges.node.metrics import Metrics
-from bridges.node.sections import SettingsError
+from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check, group_directories
+from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.stalls import LoopStalls
-from bridges.node.tls_settings import tls_files
+from bridges.node.tls_settings import Tls
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
@@ -60,6 +64,9 @@ CONSOLE = "console"
 CONSOLE_PORT = 8080
 OFF = "off"
 """What ``listen.<name>`` says to keep a listener closed."""
+
+_USERS_CHECK_MS = 1000
+"""How often the file of users is looked at; who is removed is known for so long at most."""
 
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -111,6 +118,7 @@ class Node:
         """Real address of every open listener, by name."""
         self.static_config: dict[str, str] = {}
         """Node-level configuration that the settings give, by key: defaults of topics, and what fronts tell."""
+        self.authenticator = Authenticator(settings.auth_options)
         self.authorizer: Authorizer = Everybody()
         self.started_ms = 0
         self._backend: backend.Backend | None = None
@@ -121,7 +129,17 @@ class Node:
         self._chores: list[asyncio.Task[None]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
-        self._tls: dict[str, ListenerTls] = {}
+        self._tls: Tls | None = None
+
+    @property
+    def limits(self) -> LimitSettings:
+        """Bounds that everything which listens shares."""
+        return self.settings.limits
+
+    @property
+    def group_directories(self) -> dict[str, GroupDirectory]:
+        """The groups of each front that has some, by the front's name."""
+        return group_directories(self.fronts)
 
     @property
     def embedded(self) -> Embedded | None:
@@ -151,17 +169,12 @@ class Node:
 
     def tls(self, listener: str) -> ssl.SSLContext | None:
         """What a listener is to be opened with; None: without TLS."""
-        return self._tls.get(listener)
+        return None if self._tls is None else self._tls.listeners.get(listener)
 
     def reload(self) -> None:
         """Read the certificates of all listeners again, for new connections; what is wrong keeps the old ones."""
-        for name, tls in self._tls.items():
-            try:
-                tls.reload()
-            except TlsError as error:
-                _log.error("the certificate of a listener stays what it was", listener=name, reason=str(error))
-            else:
-                _log.info("the certificate of a listener was read again", listener=name)
+        if self._tls is not None:
+            self._tls.reload()
 
     # --- start ------------------------------------------------------------------------------------------------------
 
@@ -188,10 +201,17 @@ class Node:
         settings = self.settings
         self._check_fronts()
         listen = self._listen_addresses()
-        self._tls = self._make_tls(listen)
+        self._check_authentication(listen)
+        able = [listener.name for kind in self._kinds for listener in kind.listeners if listener.tls]
+        inner = [name for name in backend.listeners(settings) if name in backend.LISTENERS]
+        self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
         self.stalls.start(asyncio.get_running_loop())
         self._directory = DataDirectory(settings.data_dir)
+        try:
+            await self.authenticator.load()
+        except (UsersError, KeysError) as error:
+            raise SettingsError(str(error)) from None
         if settings.listen.get(CONSOLE) != OFF:
             # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
             importing = asyncio.get_running_loop().run_in_executor(None, import_module, "bridges.console.api")
@@ -215,6 +235,8 @@ class Node:
             self.fail,
             StreamHome(self.db),
             self.budget,
+            self.metrics.barrier,
+            self._tls,
         )
         self.client = self._backend.client
         self.addresses.update(self._backend.addresses)
@@ -228,13 +250,15 @@ class Node:
             owns_streams=settings.sbp.mode == "embedded",
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
-        erasers = (erase_topic, erase_snapshots, erase_starts, erase_skips, *fronts_erasers)
+        erasers = (erase_topic, erase_snapshots, erase_starts, erase_byte_starts, erase_skips, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
         starts = LogStarts(self.db)
         await starts.load()
         skips = Skips(self.db)
         await skips.load()
+        byte_starts = ByteStarts(self.db)
+        await byte_starts.load()
         self.logs = Logs(
             self.client,
             self.catalog.stream_of,
@@ -247,6 +271,7 @@ class Node:
             skips,
             self.catalog.sealed_as,
             self.catalog.hidden_stream_of,
+            byte_starts,
         )
         await self.logs.start()
         if self._backend.shared is not None:
@@ -270,11 +295,12 @@ class Node:
             await importing
             from bridges.console.api import Console
 
-            self._console = Console(self)
-            self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE])
+            self._console = Console(self, open_health=settings.auth.open_health)
+            self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
         self.started_ms = _now_ms()
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
+        self.every(_USERS_CHECK_MS, self._refresh_users, "users")
 
     def _check_fronts(self) -> None:
         """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
@@ -303,6 +329,7 @@ class Node:
             works=self.works,
             translator=self.translator,
             budget=self.budget,
+            authenticator=self.authenticator,
             authorizer=self.authorizer,
             metrics=self.metrics.front(kind.name),
             barrier=self.metrics.barrier,
@@ -337,9 +364,11 @@ class Node:
         given = {name: text for name, text in self.settings.listen.items() if text != OFF}
         if unknown := sorted(set(given) - set(ports)):
             raise SettingsError(f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}")
+        # Those of the backend ask nobody who it is: where that must be said, they open only when they are asked for.
+        inner, required = backend.listeners(self.settings), self.settings.auth.required
         addresses: dict[str, Address] = {}
         for name, port in ports.items():
-            if self.settings.listen.get(name) == OFF:
+            if self.settings.listen.get(name) == OFF or (name not in given and name in inner and required):
                 continue
             try:
                 text = given.get(name)
@@ -354,32 +383,31 @@ class Node:
                 raise SettingsError(f"advertise.{name}: {error}") from None
         return addresses
 
-    def _make_tls(self, listen: Iterable[str]) -> dict[str, ListenerTls]:
-        """What the settings tell of TLS, by listener. Raises SettingsError."""
-        able = {CONSOLE, *(listener.name for kind in self._kinds for listener in kind.listeners if listener.tls)}
-        made: dict[str, ListenerTls] = {}
-        for name, files in tls_files(self.settings.tls).items():
-            if name not in able:
-                raise SettingsError(f"tls.{name}: there is no such listener that may have TLS; {_listed(able)} may")
-            if name in listen:
-                try:
-                    made[name] = ListenerTls(files)
-                except TlsError as error:
-                    raise SettingsError(f"tls.{name}: {error}") from None
-        return made
+    def _check_authentication(self, listen: Mapping[str, Address]) -> None:
+        """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""
+        if self.settings.auth.required:
+            for listener in (listener for kind in self._kinds for listener in kind.listeners):
+                if listener.name in listen and not listener.authentication:
+                    raise SettingsError(
+                        f"auth.required: at listener {listener.name} clients cannot say who they are; close it with "
+                        f"listen.{listener.name} = {OFF}"
+                    )
 
     def _advertised_of(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
         told = self.settings.advertise
         return {name: Address.parse(told[name]) if name in told else address for name, address in addresses.items()}
 
     def describe(self) -> dict[str, object]:
-        """Who this node is and where it listens."""
+        """Who this node is, where it listens, and how it keeps data."""
         return {
             "version": VERSION,
             "pid": os.getpid(),
             "node_id": self.node_id,
             "cluster_id": self.cluster_id,
             "listeners": {name: str(address) for name, address in self.addresses.items()},
+            "uptime_ms": max(0, _now_ms() - self.started_ms),
+            "data_dir": str(self.settings.data_dir),
+            "durability": self.settings.sbp.durability,
         }
 
     # --- stop -------------------------------------------------------------------------------------------------------
@@ -416,6 +444,7 @@ class Node:
             await self._step("closing the database", self.db.close())
         if self._backend is not None:
             await self._step("closing the backend", self._backend.close())
+        self.authenticator.close()
         if self._directory is not None:
             self._directory.release()
         self.stalls.stop()
@@ -493,6 +522,9 @@ class Node:
                 return effective(topic, "retention.ms"), effective(topic, "retention.bytes")
         return -1, -1
 
+    async def _refresh_users(self, now_ms: int) -> None:
+        await self.authenticator.refresh()
+
     async def _expire_producers(self, now_ms: int) -> None:
         await self.logs.expire_producers(now_ms)
 
@@ -510,10 +542,6 @@ class Node:
 
 def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:
     return {name: listen[name] for name in names if name in listen}
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def _log_options(settings: Settings, fronts: Iterable[type[Front]]) -> LogOptions:

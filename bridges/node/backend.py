@@ -14,9 +14,13 @@ from bridges.node.config import Settings
 from bridges.node.sections import SbpSettings
 
 if TYPE_CHECKING:
+    import ssl
+
+    from bridges.barrier import Barrier
     from bridges.catalog.pd_identity import StreamHome
     from bridges.log.streams import Streams
     from bridges.net.budget import MemoryBudget
+    from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
     from sbp_back.document.streams import DocumentStreams
     from sbp_back.embedded import Embedded
@@ -83,6 +87,8 @@ async def start_backend(
     on_failed: Callable[[str], None],
     home: StreamHome,
     budget: MemoryBudget,
+    barrier: Barrier,
+    tls: Tls,
 ) -> Backend:
     """The backend that ``settings`` ask for.
 
@@ -90,10 +96,11 @@ async def start_backend(
     a sentence, when the store can no longer promise durability; raises StoreError or OSError. External: nothing is
     started, and that it does not answer now is only said in the log, because it may answer later. Raises StoreError
     when the node's topics are not in the placement driver it is led to; one met later is refused then (``home``).
-    ``budget`` counts what the connections of its listeners hold.
+    ``budget`` counts what the connections of its listeners hold, ``barrier`` what callbacks of any part raise; ``tls``
+    is for its listeners, and towards servers elsewhere.
     """
     if settings.sbp.mode == "external":
-        return await _external(settings, home)
+        return await _external(settings, home, barrier, tls.peers)
     from sbp_back.embedded import EmbeddedOptions, start_embedded
 
     options = EmbeddedOptions(
@@ -103,6 +110,9 @@ async def start_backend(
         max_connections=settings.sbp.max_connections,
         heartbeat_seconds=settings.sbp.heartbeat_ms / 1000,
         budget=budget,
+        barrier=barrier,
+        tls=tls.listeners,
+        tls_elsewhere=tls.peers,
     )
     embedded = await start_embedded(directory, options, on_failed)
     try:
@@ -118,7 +128,7 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
     from sbp_back.client.client import ClientOptions
     from sbp_back.client.control import ControlOptions
     from sbp_back.client.replica import RetryOptions
-    from sbp_back.client.writer import WriterOptions
+    from sbp_back.client.stream_writer import WriterOptions
 
     seconds = sbp.timeout_ms / 1000
     control = ControlOptions(timeout=seconds / 3)
@@ -131,24 +141,25 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
     )
 
 
-async def _external(settings: Settings, home: StreamHome) -> Backend:
+async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls: ssl.SSLContext | None) -> Backend:
     from sbp_back.client.leader import pd_carrier
     from sbp_back.errors import SbpError, StoreError
-    from sbp_back.transport.carrier import TcpOptions, tcp_connector
     from sbp_back.transport.dialects import DIALECTS
+    from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
     from sbp_back.wire.identity import RangeServerCheck
     from sbp_back.wire.model import DescribePdRequest
 
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
-    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000)
+    tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls)
     # A server of the specification document may be anybody's; what the document promises is all that is asked of it.
     home.strangers = sbp.flavor != "anabranch" or sbp.dialect == "v0.1"
     dialect = DIALECTS[f"sbp-{sbp.dialect}"]
-    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce)
+    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce, barrier)
     check = RangeServerCheck(strangers=home.strangers, identity=lambda: home.identity)
-    connect = tcp_connector(dialect, tcp, check)
-    backend = _shared(sbp, pd, connect) if sbp.dialect == "v0.1" else _fenced(sbp, pd, connect)
+    connect = tcp_connector(dialect, tcp, check, barrier)
+    made = _shared if sbp.dialect == "v0.1" else _fenced
+    backend = made(sbp, pd, connect, barrier)
     try:
         described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
@@ -162,15 +173,15 @@ async def _external(settings: Settings, home: StreamHome) -> Backend:
     return backend
 
 
-def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
+def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], barrier: Barrier) -> Backend:
     from sbp_back.client.client import Client
     from sbp_back.client.foreign import ForeignClient
 
     kind = ForeignClient if sbp.flavor == "elastic-stream" else Client
-    return Backend(kind(pd, connect, client_options(sbp)))
+    return Backend(kind(pd, connect, client_options(sbp), barrier))
 
 
-def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier]) -> Backend:
+def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], barrier: Barrier) -> Backend:
     from sbp_back.client.control import ControlOptions
     from sbp_back.document.streams import DocumentStreams, StreamsOptions
 
@@ -179,5 +190,5 @@ def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], 
     options = StreamsOptions(
         control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
     )
-    streams = DocumentStreams(pd, connect, options)
+    streams = DocumentStreams(pd, connect, options, barrier)
     return Backend(streams, shared=streams)

@@ -10,22 +10,29 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client.core import Metric
 
+from bridges.metrics import Metrics, gauge
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
-from bridges.node.metrics import Metrics, gauge
 from bridges.node.node_metrics import budget_metrics, process_metrics, store_metrics
 from bridges.node.sections import SettingsError
+from bridges.node.tls_settings import Tls
 from sbp_back.client.leader import pd_carrier
 from sbp_back.placement_driver.driver import PlacementDriverOptions
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.home import StoreHome
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
-from sbp_back.transport.carrier import Carrier, TcpOptions, tcp_connector
+from sbp_back.range_server.range_server_service import (
+    RangeServerService,
+    RangeServerSetup,
+    open_store,
+    start_range_server,
+)
+from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.listener import Listener, ListenerOptions
 from sbp_back.transport.serving import ListenAt
+from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
 from sbp_back.wire.identity import RangeServerCheck
 
 if TYPE_CHECKING:
@@ -51,6 +58,12 @@ class _Process:
         self._health: HealthServer | None = None
         self._hurrying: asyncio.Future[None] | None = None
         self._ready_file: Path | None = None
+        # Read at once: what is wrong with the files is told before anything is started.
+        self._tls = Tls(settings.tls, settings.sbp, backend.LISTENERS, [self.kind])
+
+    def reload(self) -> None:
+        """Read the certificates again, for new connections; what is wrong keeps the old ones."""
+        self._tls.reload()
 
     async def start(self, ready_file: Path | None = None) -> None:
         """Raises SettingsError, StoreError, OSError; whatever was started is stopped again then."""
@@ -101,6 +114,7 @@ class _Process:
         address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
         options = self._listener_options()
         options.max_connections = self.settings.sbp.max_connections
+        options.tls = self._tls.listeners.get(self.kind)
         options.drain_seconds = self.settings.node.drain_timeout_ms / 1000
         advertise = self.settings.advertise.get(self.kind)
         if advertise is not None:
@@ -156,12 +170,13 @@ class PdProcess(_Process):
     async def _start(self, listen: ListenAt) -> None:
         promises.tell(promises.of_placement_driver(), _log)
         driver = PlacementDriverOptions(alive_seconds=self.settings.sbp.alive_ms / 1000)
-        setup = PlacementDriverSetup(driver, listen)
+        setup = PlacementDriverSetup(driver, listen, self.metrics.barrier)
         # Told of deletions, seals and trims: it must be the one they are meant for.
         check = RangeServerCheck(
             strangers=True, identity=lambda: self._service.driver.identity if self._service else ""
         )
-        self._service = await start_placement_driver(self.settings.data_dir, setup, tcp_connector(check=check))
+        connect = tcp_connector(None, TcpOptions(tls=self._tls.peers), check, self.metrics.barrier)
+        self._service = await start_placement_driver(self.settings.data_dir, setup, connect)
         self.metrics.add_source(self._collect)
 
     async def _stop(self) -> None:
@@ -199,10 +214,15 @@ class RangeServerProcess(_Process):
         promises.tell(promises.of_range_server(sbp), _log)
         store = await open_store(self.settings.data_dir, backend.store_options(sbp))
         home = StoreHome(store)
-        tcp = TcpOptions(client_id="range-server", backoff_limit=1.0)
-        self._pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce)
+        tcp = TcpOptions(client_id="range-server", backoff_limit=1.0, tls=self._tls.peers)
+        self._pd = pd_carrier(sbp.pd, options=tcp, introduce=home.introduce, barrier=self.metrics.barrier)
         setup = RangeServerSetup(
-            heartbeat_seconds=sbp.heartbeat_ms / 1000, listen=listen, wait_for_id=True, home=home, meet_seconds=5.0
+            heartbeat_seconds=sbp.heartbeat_ms / 1000,
+            listen=listen,
+            wait_for_id=True,
+            home=home,
+            meet_seconds=5.0,
+            barrier=self.metrics.barrier,
         )
         self._service = await start_range_server(store, self._pd, setup, self._failed)
         stats = store.stats

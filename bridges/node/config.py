@@ -18,12 +18,14 @@ from typing import Annotated, Any, ClassVar, Self, get_args
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from bridges.auth.authenticator import AuthOptions
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
 from bridges.node.quantities import parse_duration, parse_size
 from bridges.node.sections import (
+    AuthSettings,
     LimitSettings,
     LoggingSettings,
     LogSettings,
@@ -36,8 +38,8 @@ from bridges.node.sections import (
 PREFIX = "ANABRANCH_"
 DEFAULT_FILE = "anabranch.toml"
 
-_NOT_SETTINGS = frozenset({"ANABRANCH_NODE", "ANABRANCH_CONFIG"})
-"""Variables of the command line itself: the node's address for client commands, and the settings file."""
+_NOT_SETTINGS = frozenset({"ANABRANCH_NODE", "ANABRANCH_USER", "ANABRANCH_PASSWORD", "ANABRANCH_CONFIG"})
+"""Variables of the command line itself: a node's address and user for client commands, and the settings file."""
 
 
 def _listen(value: object) -> object:
@@ -88,8 +90,8 @@ class Settings(Section):
     data_dir: Path = Field(default=Path("anabranch-data"), description="Directory of everything the node keeps.")
     listen: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
         default_factory=dict,
-        description="Address HOST:PORT of a listener (kafka, console, sbp-pd, sbp-range-server, sbp-v0.1); port 0: any "
-        "free one.",
+        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server, sbp-v0.1; port 0: "
+        "any free one.",
     )
     advertise: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
         default_factory=dict,
@@ -97,7 +99,7 @@ class Settings(Section):
     )
     tls: Annotated[dict[str, str], BeforeValidator(_tls)] = Field(
         default_factory=dict,
-        description="TLS of a listener (kafka, console): LISTENER.cert and LISTENER.key, PEM files; "
+        description="TLS of a listener (not sbp-v0.1's): LISTENER.cert and LISTENER.key, PEM files; "
         "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
     )
     default_host: str = Field(
@@ -111,17 +113,34 @@ class Settings(Section):
     sbp: SbpSettings = SbpSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
+    auth: AuthSettings = AuthSettings()
     logging: LoggingSettings = LoggingSettings()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.sbp.mode == "external" and not self.sbp.pd:
             raise ValueError("sbp.mode = external needs sbp.pd, the address of the placement driver")
+        if bool(self.sbp.tls_cert) != bool(self.sbp.tls_key):
+            raise ValueError("sbp.tls_cert and sbp.tls_key are needed together")
+        if (self.sbp.tls_ca or self.sbp.tls_cert) and not self.sbp.tls:
+            raise ValueError("sbp.tls_ca and sbp.tls_cert make no difference without sbp.tls = true")
         if self.sbp.dialect == "v0.1" and self.sbp.mode != "external":
             raise ValueError("sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external")
         if self.sbp.dialect == "v0.1" and self.sbp.flavor != "anabranch":
             raise ValueError(f"servers of {self.sbp.flavor} do not speak sbp.dialect = v0.1")
         return self
+
+    @property
+    def auth_options(self) -> AuthOptions:
+        """Where users and keys lie, and what else is set of them."""
+        auth = self.auth
+        return AuthOptions(
+            users_file=Path(auth.users_file or self.data_dir / "users.json"),
+            keys_file=Path(auth.keys_file or self.data_dir / "token-keys.json"),
+            required=auth.required,
+            token_seconds=auth.token_ms // 1000,
+            key_seconds=auth.key_ms // 1000,
+        )
 
     def of(self, front: type[Front]) -> Section | None:
         """The section of a front; its defaults when the settings were made without it."""

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from bridges.catalog.group_view import CONSUMERS, GroupDirectory, GroupName, GroupSummary
+from bridges.catalog.group_view import CONSUMERS, GroupDirectory
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
 from bridges.net.address import Address
 from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Section, SettingsError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
     from bridges.auth import Authorizer
+    from bridges.auth.authenticator import Authenticator
     from bridges.barrier import Barrier
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Database
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
+    from bridges.metrics import FrontMetrics
     from bridges.net.budget import MemoryBudget
-    from bridges.node.metrics import FrontMetrics
     from bridges.sliced import SlicedWorks
 
 ENTRY_POINTS = "anabranch.fronts"
@@ -96,6 +97,8 @@ class NodeServices:
     translator: Translator
     budget: MemoryBudget
     """The one bound on memory for all fronts: requests in flight, unsent answers, reads."""
+    authenticator: Authenticator
+    """Tells who has a name and password, or a token; whether clients must have them (``required``)."""
     authorizer: Authorizer
     """To be asked on every operation."""
     metrics: FrontMetrics
@@ -201,12 +204,3 @@ def check(fronts: Iterable[type[Front]], reserved: Iterable[str], listeners: Ite
 def group_directories(fronts: Iterable[Front]) -> dict[str, GroupDirectory]:
     """The directories of those fronts that have one now, by the front's name."""
     return {front.name: directory for front in fronts if (directory := front.groups) is not None}
-
-
-def live_groups(fronts: Iterable[Front]) -> dict[GroupName, dict[str, GroupSummary]]:
-    """The groups that live in any front: by their space and name, then by the front's."""
-    found: dict[GroupName, dict[str, GroupSummary]] = {}
-    for front, directory in group_directories(fronts).items():
-        for summary in directory.summaries():
-            found.setdefault((directory.space, summary.group_id), {})[front] = summary
-    return found

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from bridges.catalog.group_view import records_behind
+from bridges.catalog.group_view import live_groups, records_behind
+from bridges.metrics import SLICE, counter, gauge, slices
 from bridges.net.budget import Kind, MemoryBudget
-from bridges.node.front import live_groups
 from bridges.node.log_limit import LOG_LIMIT
-from bridges.node.metrics import SLICE, counter, gauge, slices
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupName
@@ -43,10 +42,14 @@ def _about(node: Node) -> Iterator[Metric]:
         "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
     )
     yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
-    groups = {*live_groups(node.fronts), *node.progress.names()}
+    groups = {*live_groups(node.group_directories), *node.progress.names()}
     yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
     yield from process_metrics()
     yield from budget_metrics(node.budget)
+    authentications = counter("anabranch_authentications", "Passwords and tokens that were shown.", "result")
+    authentications.add_metric(("succeeded",), node.authenticator.succeeded)
+    authentications.add_metric(("failed",), node.authenticator.failed)
+    yield authentications
     yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
     yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
 

@@ -85,6 +85,16 @@ class SbpSettings(Section):
         ge=10,
         description="Silence after which a placement driver gives a range server no new ranges.",
     )
+    tls: bool = Field(
+        default=False, description="Whether the placement driver and range servers elsewhere are reached with TLS."
+    )
+    tls_ca: str = Field(
+        default="", description="Authority of their certificates, a PEM file; empty: those that the system trusts."
+    )
+    tls_cert: str = Field(
+        default="", description="Certificate that is shown where they ask for one, a PEM file; with sbp.tls_key."
+    )
+    tls_key: str = Field(default="", description="Its key, a PEM file without a password.")
     durability: Literal["fsync", "os"] = Field(
         default="fsync",
         description="What an acknowledgement means: fsync survives power loss, os only the end of the process: after a "
@@ -195,6 +205,33 @@ class LimitSettings(Section):
         default=10_000,
         ge=0,
         description="Most time series of the metric of lag, one for each position of a group; small groups come first.",
+    )
+
+
+class AuthSettings(Section):
+    required: bool = Field(
+        default=False,
+        description="Refuse clients that do not say who they are, with a password, a token or a certificate.",
+    )
+    open_health: bool = Field(
+        default=True,
+        description="Whether health and metrics (/healthz, /readyz, /metrics) are told to everybody all the same.",
+    )
+    users_file: str = Field(
+        default="", description="File of users and what recognises their passwords; empty: users.json in data_dir."
+    )
+    keys_file: str = Field(
+        default="",
+        description="File of the keys that tokens are signed with, made if need be; empty: token-keys.json in "
+        "data_dir. Nodes that share it take each other's tokens.",
+    )
+    token_ms: Duration = Field(
+        default=12 * 3_600_000, ge=1000, description="How long a token is valid; clients get a new one in time."
+    )
+    key_ms: Duration = Field(
+        default=30 * 86_400_000,
+        ge=1000,
+        description="Age at which a key gets a successor; it is accepted until its last token has ended.",
     )
 
 

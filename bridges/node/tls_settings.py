@@ -1,15 +1,20 @@
-"""The settings ``tls.LISTENER.WHAT``: which files a listener's TLS is made of."""
+"""The settings ``tls.LISTENER.WHAT`` and ``sbp.tls``: which files TLS is made of, and reading them again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from bridges.net.tls import TlsFiles
+import structlog
+
+from bridges.net.tls import ListenerTls, PeerFiles, PeerTls, TlsError, TlsFiles
+from bridges.node.sections import SbpSettings, SettingsError
 
 WHAT = ("cert", "key", "client_ca", "client")
 """What can be said of a listener's TLS."""
 _CLIENT = ("required", "optional")
+
+_log = structlog.get_logger("anabranch.tls")
 
 
 def split(name: str) -> tuple[str, str]:
@@ -45,3 +50,42 @@ def tls_files(values: Mapping[str, str]) -> dict[str, TlsFiles]:
             values.get(f"{listener}.client", _CLIENT[0]) == _CLIENT[0],
         )
     return files
+
+
+class Tls:
+    """TLS of one process: of its listeners, and towards the servers of its backend."""
+
+    def __init__(
+        self, values: Mapping[str, str], sbp: SbpSettings, able: Iterable[str], opened: Collection[str]
+    ) -> None:
+        """``able``: listeners that may have TLS, those of ``opened`` have it now. Raises SettingsError."""
+        self.listeners: dict[str, ListenerTls] = {}
+        self.peers: PeerTls | None = None
+        able = sorted(able)
+        for name, files in tls_files(values).items():
+            if name not in able:
+                raise SettingsError(f"tls.{name}: there is no such listener that may have TLS; {', '.join(able)} may")
+            if name in opened:
+                try:
+                    self.listeners[name] = ListenerTls(files)
+                except TlsError as error:
+                    raise SettingsError(f"tls.{name}: {error}") from None
+        if sbp.tls:
+            ca, cert, key = (Path(text) if text else None for text in (sbp.tls_ca, sbp.tls_cert, sbp.tls_key))
+            try:
+                self.peers = PeerTls(PeerFiles(ca, cert, key))
+            except TlsError as error:
+                raise SettingsError(f"sbp.tls: {error}") from None
+
+    def reload(self) -> None:
+        """Read all files again, for new connections; what is wrong keeps the old ones."""
+        given: dict[str, ListenerTls | PeerTls] = {**self.listeners}
+        if self.peers is not None:
+            given["(backend)"] = self.peers
+        for name, tls in given.items():
+            try:
+                tls.reload()
+            except TlsError as error:
+                _log.error("the certificate of a listener stays what it was", listener=name, reason=str(error))
+            else:
+                _log.info("the certificate of a listener was read again", listener=name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bridges.auth import ANONYMOUS, NODE, Authorizer, Operation, Principal, Resource, ResourceKind
+from bridges.auth import NODE, Authorizer, Operation, Resource, ResourceKind
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -15,18 +15,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_NOBODY = ANONYMOUS.name
-
-
 @lru_cache(maxsize=1000)
 def _topic(name: str) -> Resource:
     # Asked for every partition of every Fetch, while the names are few.
     return Resource(ResourceKind.TOPIC, name)
 
 
-def _principal(ctx: Context) -> Principal:
-    name = ctx.connection.principal
-    return ANONYMOUS if name == _NOBODY else Principal(ANONYMOUS.kind, name)
+# KIP-430: the numbers of operations, which are bits where a client asks what it may do.
+_BITS = {
+    Operation.READ: 1 << 3,
+    Operation.WRITE: 1 << 4,
+    Operation.CREATE: 1 << 5,
+    Operation.DELETE: 1 << 6,
+    Operation.ALTER: 1 << 7,
+    Operation.DESCRIBE: 1 << 8,
+    Operation.CLUSTER_ACTION: 1 << 9,
+    Operation.DESCRIBE_CONFIGS: 1 << 10,
+    Operation.ALTER_CONFIGS: 1 << 11,
+    Operation.IDEMPOTENT_WRITE: 1 << 12,
+}
+_OF_GROUPS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+_OF_TOPICS = tuple(one for one in _BITS if one not in (Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE))
+_OF_NODES = tuple(one for one in _BITS if one not in (Operation.READ, Operation.WRITE, Operation.DELETE))
+
+NO_OPERATIONS = -(2**31)
+"""What stands for "not asked for" in the fields of authorized operations."""
 
 
 class Access:
@@ -39,15 +52,31 @@ class Access:
 
     def topic(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the topic?"""
-        return self._allows(_principal(ctx), operation, _topic(name))
+        return self._allows(ctx.connection.principal, operation, _topic(name))
 
     def group(self, ctx: Context, operation: Operation, name: str) -> bool:
         """May the client do this to the group?"""
-        return self._allows(_principal(ctx), operation, Resource(ResourceKind.GROUP, name))
+        return self._allows(ctx.connection.principal, operation, Resource(ResourceKind.GROUP, name))
 
     def node(self, ctx: Context, operation: Operation) -> bool:
         """May the client do this to the node, which is what Kafka calls the cluster?"""
-        return self._allows(_principal(ctx), operation, NODE)
+        return self._allows(ctx.connection.principal, operation, NODE)
+
+    def topic_operations(self, ctx: Context, name: str) -> int:
+        """What the client may do to the topic, as the bits of KIP-430."""
+        return self._operations(ctx, _OF_TOPICS, _topic(name))
+
+    def group_operations(self, ctx: Context, name: str) -> int:
+        """What the client may do to the group."""
+        return self._operations(ctx, _OF_GROUPS, Resource(ResourceKind.GROUP, name))
+
+    def node_operations(self, ctx: Context) -> int:
+        """What the client may do to the node; nothing is told to one that may not describe it."""
+        return self._operations(ctx, _OF_NODES, NODE) if self.node(ctx, Operation.DESCRIBE) else 0
+
+    def _operations(self, ctx: Context, operations: Iterable[Operation], resource: Resource) -> int:
+        principal = ctx.connection.principal
+        return sum(_BITS[one] for one in operations if self._allows(principal, one, resource))
 
     def require_topic(self, ctx: Context, operation: Operation, name: str) -> None:
         """Raise KafkaError unless the client may do this to the topic."""

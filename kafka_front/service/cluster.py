@@ -19,8 +19,8 @@ from bridges.log.ledger import SLICE
 from bridges.log.ledger_rules import kafka_producer
 from bridges.log.partition_log import PartitionLog
 from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.admin_errors import admin_code
-from kafka_front.service.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
 from kafka_front.service.turns import Once, gathered, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -90,7 +90,7 @@ class Cluster:
                 )
             ],
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+                self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
             ),
         )
 
@@ -211,7 +211,7 @@ class Cluster:
                     topic_id=topic.topic_id.bytes,
                     is_internal=topic.kind is TopicKind.INTERNAL,
                     partitions=[self._page_partition(name, index) for index in range(start, end)],
-                    topic_authorized_operations=TOPIC_OPERATIONS,
+                    topic_authorized_operations=self._access.topic_operations(ctx, name),
                 )
             )
             room -= max(end - start, 0)

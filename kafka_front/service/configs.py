@@ -5,9 +5,9 @@ KIP-133, 226, 339, 1142.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bridges.auth import Operation
 from bridges.catalog import topic_config, topic_defaults
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from kafka_front.session import Context
 
 Changes = dict[str, str | None]
+_Resource = TypeVar(
+    "_Resource", AlterConfigsRequest.AlterConfigsResource, IncrementalAlterConfigsRequest.AlterConfigsResource
+)
+_Altered = TypeVar(
+    "_Altered",
+    AlterConfigsResponse.AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+)
 """New values by key; None takes the key's own value away."""
 
 
@@ -170,48 +178,48 @@ class Configs:
 
     async def alter(self, ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
         """Replace all of a resource's own values (the old way; kafkajs and librdkafka still use it)."""
-        twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
-        response = AlterConfigsResponse()
-        async for one in in_turns(request.resources):
-            result = AlterConfigsResponse.AlterConfigsResourceResponse(
-                resource_type=one.resource_type, resource_name=one.resource_name
-            )
-            response.responses.append(result)
-            try:
-                if (one.resource_type, one.resource_name) in twice:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
-                self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
-                changes: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
-                for config in one.configs:
-                    changes[config.name] = _required(config.name, config.value)
-                await self._apply(one.resource_type, one.resource_name, changes, request.validate_only)
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            except LogError as error:
-                result.error_code, result.error_message = int(admin_code(error)), str(error)
-        return response
+
+        def changes(one: AlterConfigsRequest.AlterConfigsResource) -> Changes:
+            changed: Changes = dict.fromkeys(self._own(one.resource_type, one.resource_name))
+            for config in one.configs:
+                changed[config.name] = _required(config.name, config.value)
+            return changed
+
+        kind = AlterConfigsResponse.AlterConfigsResourceResponse
+        results = await self._alter_each(ctx, request.resources, changes, kind, request.validate_only)
+        return AlterConfigsResponse(responses=results)
 
     async def incremental_alter(
         self, ctx: Context, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
-        twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
-        response = IncrementalAlterConfigsResponse()
-        async for one in in_turns(request.resources):
-            result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                resource_type=one.resource_type, resource_name=one.resource_name
-            )
-            response.responses.append(result)
+        kind = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+        results = await self._alter_each(ctx, request.resources, self._changes, kind, request.validate_only)
+        return IncrementalAlterConfigsResponse(responses=results)
+
+    async def _alter_each(
+        self,
+        ctx: Context,
+        resources: Sequence[_Resource],
+        changes: Callable[[_Resource], Changes],
+        kind: type[_Altered],
+        validate_only: bool,
+    ) -> list[_Altered]:
+        """``changes`` are what is asked of a resource; what it raises is that resource's result."""
+        twice = repeated((one.resource_type, one.resource_name) for one in resources)
+        results: list[_Altered] = []
+        async for one in in_turns(resources):
+            result = kind(resource_type=one.resource_type, resource_name=one.resource_name)
+            results.append(result)
             try:
                 if (one.resource_type, one.resource_name) in twice:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the resource occurs twice in the request")
                 self._check(ctx, Operation.ALTER_CONFIGS, one.resource_type, one.resource_name)
-                changes = self._changes(one)
-                await self._apply(one.resource_type, one.resource_name, changes, request.validate_only)
+                await self._apply(one.resource_type, one.resource_name, changes(one), validate_only)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
             except LogError as error:
                 result.error_code, result.error_message = int(admin_code(error)), str(error)
-        return response
+        return results
 
     def _changes(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> Changes:
         """The changes that a list of operations means. Raises KafkaError, LogError."""

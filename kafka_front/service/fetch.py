@@ -93,6 +93,7 @@ class _Operation:
         "_owner",
         "_position",
         "_read_up_to",
+        "_readable",
         "_request",
         "_result",
         "_resumes",
@@ -119,6 +120,8 @@ class _Operation:
         self._slots = slots
         # Whether the client reads committed data only.
         self._committed = request.isolation_level != 0
+        # What the authorizer has said of topics: it is asked once for each.
+        self._readable: dict[str, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unopened = 0
         self._waited: list[PartitionLog] = []
@@ -155,7 +158,7 @@ class _Operation:
         return self._begin()
 
     def _find(self, slot: _Slot) -> None:
-        self._owner.resolve(slot, self._ctx)
+        self._owner.resolve(slot, self._ctx, self._readable)
         if slot.log is not None and not slot.log.is_open:
             self._unopened += 1
 
@@ -523,8 +526,8 @@ class Fetch:
         slots = [_Slot(key, asked) async for key, asked in in_turns(list(partitions.items()))]
         return await _Operation(self, ctx, request, session, slots).start_in_turns()
 
-    def resolve(self, slot: _Slot, ctx: Context) -> None:
-        """Find the slot's log, or say why there is none."""
+    def resolve(self, slot: _Slot, ctx: Context, readable: dict[str, bool]) -> None:
+        """Find the slot's log, or say why there is none; ``readable`` is what was found out for the same request."""
         asked = slot.asked
         name = asked.topic
         if not isinstance(slot.key[0], str):
@@ -534,7 +537,10 @@ class Fetch:
                 slot.unknown = True
                 return
             name = topic.name
-        if not self._access.topic(ctx, Operation.READ, name):
+        allowed = readable.get(name)
+        if allowed is None:
+            allowed = readable[name] = self._access.topic(ctx, Operation.READ, name)
+        if not allowed:
             slot.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             return
         slot.log = self._logs.get(name, asked.partition)

@@ -10,6 +10,7 @@ from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topics import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.turns import Turns, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -18,19 +19,6 @@ from kafka_front.wire.messages import MetadataRequest, MetadataResponse
 if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Context
-
-NO_OPERATIONS = -(2**31)
-"""What stands for "not asked for" in the fields of authorized operations."""
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-# Numbers of KIP-430: read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe configs 10,
-# alter configs 11, idempotent write 12. Without an authorizer everybody may do everything that applies.
-TOPIC_OPERATIONS = _bits(3, 4, 5, 6, 7, 8, 10, 11)
-CLUSTER_OPERATIONS = _bits(5, 7, 8, 9, 10, 11, 12)
 
 _AUTO_CREATE_FLAG_SINCE = 4
 _EMPTY_MEANS_NONE_SINCE = 1
@@ -57,15 +45,15 @@ class Metadata:
             cluster_id=self._catalog.cluster_id,
             controller_id=service.node_id,
             cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+                self._access.node_operations(ctx) if request.include_cluster_authorized_operations else NO_OPERATIONS
             ),
         )
-        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+        operations = request.include_topic_authorized_operations
         asked = request.topics
         if asked is None or (not asked and ctx.version < _EMPTY_MEANS_NONE_SINCE):
             async for topic in in_turns(list(self._catalog.topics.values())):
                 if self._access.topic(ctx, Operation.DESCRIBE, topic.name):
-                    response.topics.append(await self._describe(topic, operations))
+                    response.topics.append(await self._describe(ctx, topic, operations))
             return response
         may_create = service.auto_create_topics and (
             ctx.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
@@ -77,7 +65,7 @@ class Metadata:
         return response
 
     async def _one(
-        self, ctx: Context, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: int
+        self, ctx: Context, wanted: MetadataRequest.MetadataRequestTopic, may_create: bool, operations: bool
     ) -> MetadataResponse.MetadataResponseTopic:
         name = wanted.name
         if name is None:
@@ -86,12 +74,12 @@ class Metadata:
                 return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
             if not self._access.topic(ctx, Operation.DESCRIBE, topic.name):
                 return _failed(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.topic_id)
-            return await self._describe(topic, operations)
+            return await self._describe(ctx, topic, operations)
         if not self._access.topic(ctx, Operation.DESCRIBE, name):
             return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._catalog.topics.get(name)
         if topic is not None:
-            return await self._describe(topic, operations)
+            return await self._describe(ctx, topic, operations)
         if may_create and not self._access.topic(ctx, Operation.CREATE, name):
             return _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if not may_create:
@@ -105,20 +93,20 @@ class Metadata:
             return _failed(name, code)
         try:
             created = await self._catalog.create_topic(name, self._service.default_partitions())
-            return await self._describe(created, operations)
+            return await self._describe(ctx, created, operations)
         except TopicExists:
             # Somebody else is creating it at this moment, or just has.
             topic = self._catalog.topics.get(name)
             if topic is None:
                 return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
-            return await self._describe(topic, operations)
+            return await self._describe(ctx, topic, operations)
         except (InvalidTopicName, NameCollision):
             return _failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
         except LogError as error:
             self._service.log.warning("topic not created", topic=name, error=str(error))
             return _failed(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
-    async def _describe(self, topic: Topic, operations: int) -> MetadataResponse.MetadataResponseTopic:
+    async def _describe(self, ctx: Context, topic: Topic, operations: bool) -> MetadataResponse.MetadataResponseTopic:
         node_id = self._service.node_id
         epoch = self._logs.leader_epoch
         answer = _TopicAnswer(
@@ -126,7 +114,9 @@ class Metadata:
             topic_id=topic.topic_id.bytes,
             is_internal=topic.kind is TopicKind.INTERNAL,
             partitions=[],
-            topic_authorized_operations=operations,
+            topic_authorized_operations=(
+                self._access.topic_operations(ctx, topic.name) if operations else NO_OPERATIONS
+            ),
         )
         turns = Turns()
         for start in range(0, len(topic.partitions), _SLICE):

@@ -23,7 +23,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
-    from bridges.node.metrics import TopicTraffic
+    from bridges.metrics import TopicTraffic
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Connection, Context
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -22,13 +23,17 @@ class ProducerIds:
     """Hands out producer ids that nobody was given before, in any process or run of the node."""
 
     def __init__(self, service: KafkaService) -> None:
+        self._access = service.access
         self._catalog = service.catalog
         self._next = 0
         self._end = 0
         self._lock = asyncio.Lock()
 
     async def handle(self, ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        if request.transactional_id is not None:
+        if request.transactional_id is None:
+            # Kafka's brokers let in, too, who may write to any topic; an authorizer can decide so by itself.
+            self._access.require_node(ctx, Operation.IDEMPOTENT_WRITE)
+        else:
             # An empty id is never valid; others would need transactions, which this front does not offer.
             # FindCoordinator says so already, with the same error: one that no client repeats.
             refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

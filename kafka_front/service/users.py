@@ -1,9 +1,10 @@
-"""What admin tools ask about users and clients: quotas (KIP-546) and SCRAM credentials (KIP-554). Nobody has any."""
+"""What admin tools ask about users and clients: quotas (KIP-546), which nobody has, and SCRAM credentials (KIP-554)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridges.auth import Operation
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import repeated
 from kafka_front.service.turns import in_turns
@@ -17,11 +18,14 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from bridges.auth.authenticator import Authenticator
     from kafka_front.service.core import KafkaService
     from kafka_front.session import Context
 
 _EXACT, _DEFAULT, _ANY = range(3)
 _ENTITIES = ("user", "client-id", "ip")
+
+_MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 _Credentials = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
@@ -53,21 +57,42 @@ def _wrong(components: list[DescribeClientQuotasRequest.ComponentData]) -> tuple
     return ErrorCode.NONE, ""
 
 
-async def credentials(
-    ctx: Context, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
-    """DescribeUserScramCredentials."""
-    names = [user.name for user in request.users or ()]
-    twice = repeated(names)
-    results = []
-    async for name in in_turns(dict.fromkeys(names)):
-        code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name[:100]!r}"
-        if name in twice:
-            code, text = ErrorCode.DUPLICATE_RESOURCE, f"{name[:100]!r} occurs twice in the request"
-        results.append(_Credentials(user=name, error_code=int(code), error_message=text))
-    return DescribeUserScramCredentialsResponse(error_message="", results=results)
+class Credentials:
+    """The handler of DescribeUserScramCredentials."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def handle(
+        self, ctx: Context, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
+        """Of the users named, or of all that have any."""
+        users = self._authenticator.users
+        if not request.users:
+            names = [name for name, user in users.items() if user.scram]
+        else:
+            names = [user.name for user in request.users]
+        twice = repeated(names)
+        results = []
+        async for name in in_turns(dict.fromkeys(names)):
+            user = users.get(name)
+            if name in twice:
+                code, text = ErrorCode.DUPLICATE_RESOURCE, f"{name[:100]!r} occurs twice in the request"
+            elif user is None or not user.scram:
+                code, text = ErrorCode.RESOURCE_NOT_FOUND, f"there are no credentials of {name[:100]!r}"
+            else:
+                kept = [
+                    DescribeUserScramCredentialsResponse.CredentialInfo(_MECHANISMS[mechanism], keys.iterations)
+                    for mechanism, keys in user.scram.items()
+                ]
+                results.append(_Credentials(user=name, credential_infos=kept))
+                continue
+            results.append(_Credentials(user=name, error_code=int(code), error_message=text))
+        return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 
 def register(registry: Registry, service: KafkaService) -> None:
-    registry.register(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas)
-    registry.register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, credentials)
+    of_node = service.access.of_node
+    credentials = Credentials(service.node.authenticator)
+    registry.register(ApiKey.DESCRIBE_CLIENT_QUOTAS, of_node(Operation.DESCRIBE_CONFIGS, quotas))
+    registry.register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, of_node(Operation.DESCRIBE, credentials.handle))

@@ -54,16 +54,6 @@ def encoder(message: MessageType) -> Encoder:
     return _EncoderText(message).compile()  # type: ignore[no-any-return]
 
 
-def decoder_source(message: MessageType) -> str:
-    """The decoder's text, for people."""
-    return _DecoderText(message).text()
-
-
-def encoder_source(message: MessageType) -> str:
-    """The encoder's text, for people."""
-    return _EncoderText(message).text()
-
-
 class _Text:
     """Lines under construction, and the names they need."""
 

@@ -7,41 +7,20 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TypeVarTuple
+from typing import ClassVar
 
-from sbp_back.barrier import guarded
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges
+from sbp_back.client.fetch import Fetch, FetchDone
 from sbp_back.client.replica import Channel
-from sbp_back.client.writer import StreamWriter, WriterOptions
-from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, Reclaimed, SbpError
+from sbp_back.client.stream_writer import StreamWriter, WriterOptions
+from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
-from sbp_back.wire.model import (
-    OK,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DescribeStreamRequest,
-    Entry,
-    FetchRequest,
-    FetchResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    Request,
-    SealKind,
-    SealRangeRequest,
-    StreamInfo,
-    StreamResponse,
-    TrimStreamRequest,
-)
+from sbp_back.wire import model as m
 from sbp_back.wire.room import Room
 
 __all__ = ["Client", "ClientOptions", "FetchDone", "StreamWriter"]
-
-FetchDone = Callable[[list[Entry] | SbpError], None]
-
-Ts = TypeVarTuple("Ts")
 
 _START = attrgetter("start")
 
@@ -70,14 +49,21 @@ class Client:
     servers of elastic-stream there is :class:`sbp_back.client.foreign.ForeignClient`.
     """
 
+    fetch_kind: ClassVar[type[Fetch]] = Fetch
+
     def __init__(
-        self, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], options: ClientOptions | None = None
+        self,
+        pd: Carrier,
+        connect: Callable[[m.RangeServerInfo], Carrier],
+        options: ClientOptions | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         self._pd = pd
         self._connect = connect
+        self.barrier = barrier or Barrier()
         self._options = options if options is not None else ClientOptions()
         self._channels: dict[tuple[int, str], Channel] = {}
-        self._ranges: dict[int, list[RangeInfo]] = {}
+        self._ranges: dict[int, list[m.RangeInfo]] = {}
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
         self._looked: dict[int, float] = {}  # when the ranges of a stream were last asked for because nothing came
         self._writers: dict[int, StreamWriter] = {}
@@ -91,17 +77,17 @@ class Client:
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
-    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo:
+    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> m.StreamInfo:
         """A new stream. After ``ConnectionLost`` there may be one that nobody knows of; it holds nothing."""
-        wanted = StreamInfo(-1, replica, ack_count, retention_ms)
-        return _stream(await ask(self._pd, CreateStreamRequest(wanted), StreamResponse, self._options.control))
+        wanted = m.StreamInfo(-1, replica, ack_count, retention_ms)
+        return _stream(await ask(self._pd, m.CreateStreamRequest(wanted), m.StreamResponse, self._options.control))
 
-    async def describe_stream(self, stream_id: int) -> StreamInfo:
+    async def describe_stream(self, stream_id: int) -> m.StreamInfo:
         """Raises ``SbpError`` 1404 when there is no such stream."""
-        request = DescribeStreamRequest(stream_id)
-        return _stream(await ask_repeatedly(self._pd, request, StreamResponse, self._options.control))
+        request = m.DescribeStreamRequest(stream_id)
+        return _stream(await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control))
 
-    async def list_ranges(self, stream_id: int) -> list[RangeInfo]:
+    async def list_ranges(self, stream_id: int) -> list[m.RangeInfo]:
         """The ranges of a stream in order, asked for anew; none for a stream that does not exist."""
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
         self._learn(stream_id, ranges)
@@ -113,8 +99,8 @@ class Client:
         A range server that cannot be reached is told by the placement driver, later.
         """
         ranges = await list_ranges(self._pd, stream_id, self._options.control)
-        request = DeleteStreamRequest(stream_id)
-        await ask_repeatedly(self._pd, request, StreamResponse, self._options.control)
+        request = m.DeleteStreamRequest(stream_id)
+        await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control)
         self._ranges.pop(stream_id, None)
         self._looked.pop(stream_id, None)
         writer = self._writers.pop(stream_id, None)
@@ -126,20 +112,20 @@ class Client:
         """Gives up everything below ``min_offset``; returns the stream's start offset, which is at least that unless
         the stream ends before. Never lowers it. Batches are kept whole."""
         before = await list_ranges(self._pd, stream_id, self._options.control)
-        request = TrimStreamRequest(stream_id, min_offset)
-        await ask_repeatedly(self._pd, request, StreamResponse, self._options.control)
+        request = m.TrimStreamRequest(stream_id, min_offset)
+        await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control)
         ranges = await self.list_ranges(stream_id)
         start = ranges[0].start if ranges else 0
-        await self._tell(before, TrimStreamRequest(stream_id, start))
+        await self._tell(before, m.TrimStreamRequest(stream_id, start))
         return start
 
-    async def _tell(self, ranges: list[RangeInfo], request: Request) -> None:
+    async def _tell(self, ranges: list[m.RangeInfo], request: m.Request) -> None:
         """Has the servers of ``ranges`` do what the placement driver has decided. One that does not answer is told by
         the placement driver, until it has confirmed it, so its failure is nobody's here."""
         servers = {(server.server_id, server.advertise_addr): server for known in ranges for server in known.servers}
 
-        async def tell(server: RangeServerInfo) -> None:
-            await ask(self.channel(server).carrier, request, StreamResponse, self._options.control)
+        async def tell(server: m.RangeServerInfo) -> None:
+            await ask(self.channel(server).carrier, request, m.StreamResponse, self._options.control)
 
         results = await asyncio.gather(*(tell(server) for server in servers.values()), return_exceptions=True)
         for result in results:
@@ -201,7 +187,7 @@ class Client:
         if current is not None and current.epoch > epoch:
             raise FencedError(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {current.epoch} is open, {epoch} is older")
 
-    async def _fence(self, stream_id: int, epoch: int) -> list[RangeInfo]:
+    async def _fence(self, stream_id: int, epoch: int) -> list[m.RangeInfo]:
         """Seals the stream's last range, whoever wrote it; returns all ranges."""
         for _ in range(self._options.control.tries):
             ranges = await list_ranges(self._pd, stream_id, self._options.control)
@@ -214,10 +200,10 @@ class Client:
             if last.end >= 0:
                 return ranges
             end = await self._seal_server(last, epoch)
-            sealed = RangeInfo(stream_id, epoch, last.index, last.start, end, last.servers)
-            request = SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER)
+            sealed = m.RangeInfo(stream_id, epoch, last.index, last.start, end, last.servers)
+            request = m.SealRangeRequest(sealed, m.SealKind.PLACEMENT_DRIVER)
             try:
-                response = await ask_repeatedly(self._pd, request, RangeResponse, self._options.control)
+                response = await ask_repeatedly(self._pd, request, m.RangeResponse, self._options.control)
             except SbpError as error:
                 # Sealed meanwhile, or trimmed away: look again, at what the placement driver holds to be true.
                 if error.code not in (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.RANGE_NOT_FOUND):
@@ -229,15 +215,15 @@ class Client:
                 return [*ranges[:-1], response.range]
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
-    async def _seal_server(self, last: RangeInfo, epoch: int) -> int:
+    async def _seal_server(self, last: m.RangeInfo, epoch: int) -> int:
         """Where the range ends on its server, which takes no more appends for it from now on."""
         if not last.servers:
             raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, f"range {last.index} of {last.stream_id} has no server")
         # Without an end: the server says what is durable there. It creates the range if it never heard of it.
-        asked = RangeInfo(last.stream_id, epoch, last.index, last.start)
+        asked = m.RangeInfo(last.stream_id, epoch, last.index, last.start)
         carrier = self.channel(last.servers[0]).carrier
-        request = SealRangeRequest(asked, SealKind.RANGE_SERVER)
-        response = await ask_repeatedly(carrier, request, RangeResponse, self._options.control)
+        request = m.SealRangeRequest(asked, m.SealKind.RANGE_SERVER)
+        response = await ask_repeatedly(carrier, request, m.RangeResponse, self._options.control)
         if response.range is None or response.range.end < 0:
             raise SbpError(ErrorCode.DECODE, f"a sealed range {last.index} of {last.stream_id} has no end")
         return response.range.end
@@ -264,21 +250,9 @@ class Client:
         server has given its data up; 1461 beyond its end. With ``room`` a range server of this process reads no more
         than there is room for; waiting for that takes as long as it takes.
         """
-        fetch = self._new_fetch(stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
+        fetch = self.fetch_kind(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
         fetch.room = room
         fetch.route()
-
-    def _new_fetch(
-        self,
-        stream_id: int,
-        offset: int,
-        max_bytes: int,
-        done: FetchDone,
-        limit: int,
-        min_bytes: int,
-        max_wait_ms: int,
-    ) -> Fetch:
-        return Fetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         """(start, end, bytes of payload, batches) of what :meth:`fetch` would find in the range of ``offset``.
@@ -305,23 +279,17 @@ class Client:
         limit: int = -1,
         min_bytes: int = 0,
         max_wait_ms: int = 0,
-    ) -> list[Entry]:
+    ) -> list[m.Entry]:
         """The same, awaited. Raises ``SbpError``."""
-        future: asyncio.Future[list[Entry] | SbpError] = asyncio.get_running_loop().create_future()
-
-        def fetched(answer: list[Entry] | SbpError) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        self.fetch(stream_id, offset, max_bytes, fetched, limit=limit, min_bytes=min_bytes, max_wait_ms=max_wait_ms)
-        answer = await future
-        if isinstance(answer, SbpError):
-            raise answer
-        return answer
+        return await awaited(
+            lambda settle: self.fetch(
+                stream_id, offset, max_bytes, settle, limit=limit, min_bytes=min_bytes, max_wait_ms=max_wait_ms
+            )
+        )
 
     async def watch(
         self, stream_id: int, offset: int, *, max_bytes: int = 1024 * 1024, wait_ms: int = 10_000
-    ) -> AsyncGenerator[Entry, None]:
+    ) -> AsyncGenerator[m.Entry, None]:
         """Every batch from the one that contains ``offset`` on, each as soon as it is durable; goes on for ever.
 
         ``max_bytes``: of one fetch; ``wait_ms``: how long one waits for data. Raises ``SbpError``: 1404 when there is
@@ -345,7 +313,7 @@ class Client:
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 
-    def channel(self, server: RangeServerInfo) -> Channel:
+    def channel(self, server: m.RangeServerInfo) -> Channel:
         """The way to a range server. Raises ``ConnectionLost`` when its address is of no use."""
         key = (server.server_id, server.advertise_addr)
         channel = self._channels.get(key)
@@ -356,7 +324,7 @@ class Client:
                 raise ConnectionLost(f"range server {server.server_id}: {error}") from error
             timeout = self._options.writer.retry.append_timeout
             tell = replace(self._options.writer.tell, tells=self.tells)
-            channel = self._channels[key] = Channel(carrier, asyncio.get_running_loop(), timeout, tell)
+            channel = self._channels[key] = Channel(carrier, asyncio.get_running_loop(), timeout, self.barrier, tell)
         return channel
 
     @property
@@ -368,7 +336,7 @@ class Client:
         if self._writers.get(writer.stream_id) is writer:
             self._ranges[writer.stream_id] = writer.ranges
 
-    def known_ranges(self, stream_id: int) -> list[RangeInfo] | None:
+    def known_ranges(self, stream_id: int) -> list[m.RangeInfo] | None:
         """The ranges as far as this client has learned of them; None when it has not asked yet."""
         return self._ranges.get(stream_id)
 
@@ -384,14 +352,14 @@ class Client:
             error: SbpError | None = None
             if isinstance(answer, ConnectionLost):
                 error = answer
-            elif isinstance(answer, ListRangeResponse) and answer.status.ok:
+            elif isinstance(answer, m.ListRangeResponse) and answer.status.ok:
                 self._learn(stream_id, sorted(answer.ranges, key=lambda known: known.index))
             else:
                 error = SbpError(answer.status.code, answer.status.message)
             for waiter in self._listing.pop(stream_id):
-                guarded("a listing of ranges", waiter, error)
+                self.barrier.call("listing of ranges", waiter, error)
 
-        self._pd.submit(ListRangeRequest(stream_id=stream_id), answered, self._options.control.timeout)
+        self._pd.submit(m.ListRangeRequest(stream_id=stream_id), answered, self._options.control.timeout)
 
     def look_again(self, stream_id: int) -> None:
         """Nothing new was found at the end of a stream: perhaps it goes on elsewhere by now. Asks for the ranges in the
@@ -414,7 +382,7 @@ class Client:
     def poll_seconds(self) -> float:
         return self._options.poll_seconds
 
-    def _learn(self, stream_id: int, ranges: list[RangeInfo]) -> None:
+    def _learn(self, stream_id: int, ranges: list[m.RangeInfo]) -> None:
         writer = self._writers.get(stream_id)
         if writer is not None and writer.failed is None and writer.ranges:
             # The answer may have been on its way while the writer went on to its next range.
@@ -447,276 +415,7 @@ def _ignore(answer: object) -> None:
     pass
 
 
-def _stream(response: StreamResponse) -> StreamInfo:
+def _stream(response: m.StreamResponse) -> m.StreamInfo:
     if response.stream is None:
         raise SbpError(ErrorCode.DECODE, "the answer names no stream")
     return response.stream
-
-
-_STALE_CODES = frozenset(
-    {
-        int(ErrorCode.OFFSET_OVERFLOW),
-        int(ErrorCode.RANGE_NOT_FOUND),
-        int(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS),
-    }
-)
-"""Answers of a range server that may only mean that our list of ranges is old."""
-
-_MAX_RANGES_PER_FETCH = 16
-POLL_SECONDS = 0.1
-
-
-class Fetch:
-    """One fetch on its way: to the range of its offset, on to the next range, or to a fresh list of ranges."""
-
-    __slots__ = (
-        "_client",
-        "_deadline",
-        "_done",
-        "_entries",
-        "_fresh",
-        "_left",
-        "_limit",
-        "_max_wait_ms",
-        "_min_bytes",
-        "_offset",
-        "_polled",
-        "_range",
-        "_ranges_read",
-        "_server",
-        "_stream_id",
-        "room",
-    )
-
-    def __init__(
-        self,
-        client: Client,
-        stream_id: int,
-        offset: int,
-        max_bytes: int,
-        done: FetchDone,
-        limit: int,
-        min_bytes: int,
-        max_wait_ms: int,
-    ) -> None:
-        self._client = client
-        self._stream_id = stream_id
-        self._offset = offset
-        self._left = max_bytes
-        self._done: FetchDone | None = done
-        self._limit = limit
-        self._min_bytes = min_bytes
-        self._max_wait_ms = max_wait_ms
-        self._entries: list[Entry] | None = None
-        self._fresh = False
-        self._range: RangeInfo | None = None
-        self._ranges_read = 0
-        self._server = 0
-        self._deadline = 0.0
-        self._polled = 0.0  # until when the server was asked to wait; 0: it was not
-        self.room: Room | None = None
-
-    def route(self) -> None:
-        """Asks a server of the range that contains the offset. Never raises: ``done`` is called in any case."""
-        self._guard(self._route)
-
-    def _guard(self, step: Callable[[*Ts], object], *args: *Ts) -> None:
-        if not guarded("a fetch", step, *args):
-            self._fail(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
-
-    def _tell(self, answer: list[Entry] | SbpError) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            guarded("a fetch's callback", done, answer)
-
-    def _route(self) -> None:
-        if self.room is not None and self.room.gone:
-            self._finish([])
-            return
-        ranges = self._client.known_ranges(self._stream_id)
-        if ranges is None:
-            self._refresh()
-            return
-        offset = self._offset
-        # Of an empty range and the one after it, which start at the same offset, the later is the one to read.
-        position = bisect_right(ranges, offset, key=_START) - 1
-        if position < 0:
-            if not self._fresh:
-                self._refresh()
-            elif ranges:
-                self._end(Reclaimed(offset, f"offset {offset} is below the stream's start"))
-            elif offset == 0:
-                self._nothing()
-            else:
-                self._fail(ErrorCode.OFFSET_OVERFLOW, f"offset {offset} is beyond the end of an empty stream")
-            return
-        wanted = ranges[position]
-        limit = self._limit
-        if wanted.end >= 0:
-            if offset >= wanted.end:
-                if offset > wanted.end or not self._fresh:
-                    self._outside(ErrorCode.OFFSET_OVERFLOW, f"offset {offset} is beyond the end, {wanted.end}")
-                else:
-                    self._nothing()
-                return
-            # The end is the placement driver's; the server may have more, which is no part of the stream.
-            limit = wanted.end if limit < 0 else min(limit, wanted.end)
-        if 0 <= limit <= offset:
-            self._finish([])
-            return
-        self._range = wanted
-        if self._server >= len(wanted.servers):
-            self._fail(ErrorCode.PD_NO_AVAILABLE_RS, f"range {wanted.index} of {self._stream_id} has no server left")
-            return
-        try:
-            carrier = self._client.channel(wanted.servers[self._server]).carrier
-        except ConnectionLost as error:
-            self._answered(error)
-            return
-        self._ask(carrier, wanted, limit)
-
-    def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
-        wait = self._wait_ms()
-        if limit < 0:
-            self._client.tell(self._stream_id)
-            wait = min(wait, int(self._client.poll_seconds * 1000))
-        self._polled = 0.0 if not wait else asyncio.get_running_loop().time() + wait / 1000
-        request = FetchRequest(wanted, self._offset, limit, wait, self._min_bytes, self._left, self.room)
-        timeout = None if self.room is not None else self._client.fetch_timeout + wait / 1000
-        carrier.submit(request, self._answered, timeout)
-
-    def _wait_ms(self) -> int:
-        if not self._max_wait_ms:
-            return 0
-        now = asyncio.get_running_loop().time()
-        if not self._deadline:
-            self._deadline = now + self._max_wait_ms / 1000
-        return max(0, int((self._deadline - now) * 1000))
-
-    def _answered(self, answer: Answer) -> None:
-        self._guard(self._take, answer)
-
-    def _take(self, answer: Answer) -> None:
-        if isinstance(answer, ConnectionLost):
-            self._other_server(answer)
-            return
-        code = answer.status.code
-        if code == OK and isinstance(answer, FetchResponse):
-            self._received(answer.entries)
-        elif code == ErrorCode.NO_NEW_RECORD:
-            self._nothing_new()
-        elif code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and self._fresh:
-            self._look_at_server(answer.status.message)
-        elif code == ErrorCode.RANGE_NOT_FOUND and self._fresh and self._not_there_yet():
-            self._nothing()
-        elif code in _STALE_CODES:
-            self._outside(code, answer.status.message)
-        else:
-            self._other_server(SbpError(code, answer.status.message))
-
-    def _received(self, entries: list[Entry]) -> None:
-        wanted = self._range
-        assert wanted is not None
-        if not entries:
-            self._nothing_new()
-            return
-        if not entries[0].base_offset <= self._offset < entries[0].end_offset:
-            self._fail(ErrorCode.RS_DATA_CORRUPTED, f"{entries[0]} is not what contains offset {self._offset}")
-            return
-        end = entries[-1].end_offset
-        if end == wanted.end and self._ranges_read < _MAX_RANGES_PER_FETCH and not 0 <= self._limit <= end:
-            for entry in entries:
-                self._left -= entry.size
-            ranges = self._client.known_ranges(self._stream_id)
-            if self._left > 0 and ranges and ranges[-1].index > wanted.index:
-                self._entries = entries if self._entries is None else self._entries + entries
-                self._ranges_read += 1
-                self._offset = end
-                self._min_bytes = self._max_wait_ms = self._server = 0
-                self.route()
-                return
-        self._finish(entries)
-
-    def _nothing_new(self) -> None:
-        """Nothing came to a range that was open when we last heard of it: it may be a dead one."""
-        wanted = self._range
-        if wanted is None or wanted.end >= 0 or self._limit >= 0:
-            self._finish([])
-            return
-        # A server that answers before its time means it: it may be about to stop.
-        late = self._polled and asyncio.get_running_loop().time() >= self._polled - 0.02
-        if late and self._entries is None and self._wait_ms() > 20:
-            self._refresh()
-            return
-        self._client.look_again(self._stream_id)
-        self._finish([])
-
-    def _look_at_server(self, message: str) -> None:
-        """The offset is outside, though not by the placement driver's list. Below, because the server keeps less; or at
-        the end of a range that was sealed on its server and is about to be sealed at the placement driver."""
-        wanted = self._range
-        assert wanted is not None
-
-        def answered(answer: Answer) -> None:
-            if isinstance(answer, ListRangeResponse):
-                for known in answer.ranges:
-                    if known.index == wanted.index and 0 <= known.end == self._offset:
-                        self._nothing()
-                        return
-                    if known.index == wanted.index and self._offset < known.start:
-                        self._end(Reclaimed(self._offset, f"{message}: the range server gave it up"))
-                        return
-            self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
-
-        carrier = self._client.channel(wanted.servers[self._server]).carrier
-        request = ListRangeRequest(stream_id=self._stream_id)
-        carrier.submit(request, lambda answer: self._guard(answered, answer), self._client.fetch_timeout)
-
-    def _other_server(self, error: SbpError) -> None:
-        self._server += 1
-        if self._range is not None and self._server < len(self._range.servers):
-            self.route()
-        elif self._fresh:
-            self._end(error)
-        else:
-            self._refresh()
-
-    def _not_there_yet(self) -> bool:
-        """Whether the range is one its writer has made at the placement driver and is about to make on the server."""
-        return self._range is not None and self._range.end < 0 and self._offset == self._range.start
-
-    def _outside(self, code: int, message: str) -> None:
-        """By our list of ranges, or by a server's word, the offset is not there; final if the list is fresh."""
-        if self._fresh:
-            self._fail(code, message)
-        else:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        self._fresh = True
-        self._server = 0
-        self._client.refresh(self._stream_id, self._refreshed)
-
-    def _refreshed(self, error: SbpError | None) -> None:
-        if error is not None:
-            self._end(error)
-        else:
-            self.route()
-
-    def _nothing(self) -> None:
-        """The offset is the end of a stream without an open range: nobody can tell us when that changes."""
-        wait = self._wait_ms()
-        if wait <= 0 or self._entries is not None:
-            self._finish([])
-            return
-        asyncio.get_running_loop().call_later(min(wait / 1000, POLL_SECONDS), self._refresh)
-
-    def _fail(self, code: int, message: str) -> None:
-        self._end(SbpError(code, message))
-
-    def _end(self, error: SbpError) -> None:
-        # What was read from earlier ranges is good; the next fetch meets the error again.
-        self._tell(error if self._entries is None else self._entries)
-
-    def _finish(self, entries: list[Entry]) -> None:
-        self._tell(entries if self._entries is None else self._entries + entries)

@@ -18,27 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from typing import Any
 
-from sbp_back.client.client import POLL_SECONDS, Client, ClientOptions, Fetch, FetchDone
+from sbp_back.barrier import Barrier
+from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ask_repeatedly, list_ranges, repeatedly
+from sbp_back.client.fetch import POLL_SECONDS, Fetch
 from sbp_back.errors import ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
+from sbp_back.wire import model as m
 from sbp_back.wire.identity import ask_who
-from sbp_back.wire.model import (
-    DeleteStreamRequest,
-    Entry,
-    FetchRequest,
-    FetchResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    RangeServerInfo,
-    Request,
-    Response,
-    StreamInfo,
-    StreamResponse,
-    UpdateStreamRequest,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -75,250 +64,10 @@ class _Doubt:
 class _Forgotten(SbpError):
     """The placement driver has deleted a stream and kept its ranges."""
 
-    def __init__(self, stream: StreamInfo) -> None:
+    def __init__(self, stream: m.StreamInfo) -> None:
         message = f"stream {stream.stream_id} was deleted, but has ranges; UPDATE_STREAM makes it known again"
         super().__init__(ErrorCode.NOT_FOUND, message)
         self.stream = stream
-
-
-class ForeignClient(Client):
-    """A :class:`Client` for elastic-stream's servers, or a mixture of those and ours."""
-
-    def __init__(
-        self, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], options: ClientOptions | None = None
-    ) -> None:
-        super().__init__(pd, connect, options)
-        self._last_batches: dict[int, tuple[int, int]] = {}
-        self._long_batches: dict[int, list[int]] = {}
-        self._doubts: dict[int, _Doubt] = {}
-
-    @property
-    def tells(self) -> bool:
-        """Elastic-stream's range servers have no use for it: their readers say themselves how far they may be shown."""
-        return False
-
-    # --- placement driver -------------------------------------------------------------------------------------------
-
-    async def delete_stream(self, stream_id: int) -> None:
-        """Deletes the stream if it can be deleted.
-
-        Elastic-stream's placement driver would forget the stream and keep its ranges, and its range servers panic when
-        they then start. So there a stream that has ranges is kept with its data; nobody can append to it from here any
-        more. Raises ``SbpError`` 1498 then, 1404 when there is no such stream.
-        """
-        if await self._is_ours():
-            await super().delete_stream(stream_id)
-            return
-        writer = self._writers.pop(stream_id, None)
-        for learned in (self._last_batches, self._long_batches, self._doubts):
-            learned.pop(stream_id, None)
-        if writer is not None:
-            writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} is deleted"))
-        try:
-            stream = await self.describe_stream(stream_id)
-        except _Forgotten as error:
-            stream = error.stream
-            await self.restore_stream(stream)
-        await self._refuse_ranges(stream_id)
-        request = DeleteStreamRequest(stream_id)
-        await ask_repeatedly(self._pd, request, StreamResponse, self._options.control)
-        try:
-            await self._refuse_ranges(stream_id)
-        except SbpError:
-            # A range was made at the last moment, or may have been: with the stream it harms nobody.
-            await self.restore_stream(stream)
-            raise
-        self._ranges.pop(stream_id, None)
-
-    async def describe_stream(self, stream_id: int) -> StreamInfo:
-        """As :meth:`Client.describe_stream`. Of a stream that is unknown but has ranges, 1404 says so."""
-        try:
-            return await super().describe_stream(stream_id)
-        except SbpError as error:
-            if error.code != ErrorCode.NOT_FOUND:
-                raise
-            ranges = await list_ranges(self._pd, stream_id, self._options.control)
-            if not ranges:
-                raise
-            raise _Forgotten(_stream_of(ranges[-1])) from error
-
-    async def _refuse_ranges(self, stream_id: int) -> None:
-        ranges = await list_ranges(self._pd, stream_id, self._options.control)
-        if ranges:
-            raise SbpError(
-                ErrorCode.UNSUPPORTED_OPERATION,
-                f"stream {stream_id} has ranges ({len(ranges)}), which this placement driver cannot delete",
-            )
-
-    async def restore_stream(self, stream: StreamInfo) -> None:
-        """Makes a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
-        await ask_repeatedly(self._pd, UpdateStreamRequest(stream), StreamResponse, self._options.control)
-
-    async def forgotten_streams(self, servers: int) -> list[StreamInfo]:
-        """Streams that have ranges on range servers below number ``servers``, but that the placement driver does not
-        know any more: :meth:`restore_stream` is for them. None at a placement driver of ours. Raises ``SbpError``."""
-        if await self._is_ours():
-            return []
-        found: set[int] = set()
-        for server_id in range(servers):
-            request = ListRangeRequest(server_id=server_id)
-            listed = await ask_repeatedly(self._pd, request, ListRangeResponse, self._options.control)
-            found.update(known.stream_id for known in listed.ranges)
-        forgotten: list[StreamInfo] = []
-        for stream_id in sorted(found):
-            try:
-                await self.describe_stream(stream_id)
-            except _Forgotten as error:
-                forgotten.append(error.stream)
-            except SbpError as error:
-                if error.code != ErrorCode.NOT_FOUND:
-                    raise  # else its last range was deleted a moment ago
-        return forgotten
-
-    async def trim(self, stream_id: int, min_offset: int) -> int:
-        """As :meth:`Client.trim`. Raises ``SbpError`` 1498 when the placement driver is elastic-stream's, which does
-        not trim: whoever wants the stream to begin later has to remember it."""
-        if await self._is_ours():
-            return await super().trim(stream_id, min_offset)
-        raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, "this placement driver does not trim")
-
-    async def _is_ours(self) -> bool:
-        """Whether the placement driver is Anabranch's. Asked each time: where an address leads may change."""
-
-        async def call(request: Request) -> Response:
-            return await self._pd.call(request, self._options.control.timeout)
-
-        return (await repeatedly(lambda: ask_who(call), self._options.control)).ours
-
-    # --- sealing ----------------------------------------------------------------------------------------------------
-
-    async def _seal_server(self, last: RangeInfo, epoch: int) -> int:
-        """A range server that was restarted forgets what is committed and answers the range's start, though it has the
-        data (reference/sbp.md, section 2.9, fault 2). Believing it would give up what was acknowledged."""
-        end = await super()._seal_server(last, epoch)
-        carrier = self.channel(last.servers[0]).carrier
-        return await self._stored_end(carrier, last, end)
-
-    async def _stored_end(self, carrier: Carrier, last: RangeInfo, end: int) -> int:
-        """Where the data of a range ends that its server says to end at ``end``. Raises ``SbpError``.
-
-        One batch at a time is asked for, first at growing distances, then between what was found and what was not, so
-        that neither a long batch nor a long range is in the way. If everything is reclaimed, the last batch's length is
-        not to be learned: then it is taken to be the longest there can be, for no offset may be given twice.
-        """
-        timeout = self._options.control.timeout
-
-        async def look(offset: int) -> Response:
-            return await carrier.call(FetchRequest(last, offset, _NO_LIMIT, 1, -1, 1), timeout)
-
-        reached = end  # the data goes at least so far
-        gone = -1  # the highest offset that was reclaimed
-        nothing = -1  # the lowest offset where nothing is found
-        at, step = end, 1
-        while True:
-            response = await repeatedly(partial(look, at), self._options.control)
-            code = response.status.code
-            if isinstance(response, FetchResponse) and response.status.ok:
-                found = max((entry.end_offset for entry in response.entries), default=at)
-                reached = max(reached, found)
-                if found <= at:
-                    nothing = at
-            elif code in _END_CODES:
-                nothing = at
-            elif code == _GONE:
-                gone = max(gone, at)
-            else:
-                raise SbpError(code, response.status.message)
-            floor = max(reached, gone + 1)
-            if 0 <= nothing <= floor:
-                break
-            if nothing < 0:
-                at = floor + step
-                step *= 2
-            else:
-                at = (floor + nothing) // 2
-        if gone < reached:
-            return reached
-        logger.warning(
-            "what range %d of stream %d held is reclaimed, its end unknown: it goes on at an offset that was surely "
-            "never given, %d",
-            last.index,
-            last.stream_id,
-            gone + _LARGEST_COUNT,
-        )
-        return gone + _LARGEST_COUNT
-
-    # --- reading ----------------------------------------------------------------------------------------------------
-
-    def _new_fetch(
-        self,
-        stream_id: int,
-        offset: int,
-        max_bytes: int,
-        done: FetchDone,
-        limit: int,
-        min_bytes: int,
-        max_wait_ms: int,
-    ) -> Fetch:
-        return _ForeignFetch(self, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
-
-    def bounds(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int]:
-        """Byte budget and limit of a fetch at ``offset``, such that its answer is likely to fit a frame."""
-        budget = min(max_bytes, _FETCH_BYTES)
-        long = self._long_batches.get(stream_id)
-        if long:
-            following = bisect_right(long, offset)
-            if following < len(long):
-                limit = min(limit, long[following])
-        doubt = self._doubts.get(stream_id)
-        if doubt is not None:
-            if monotonic() > doubt.until:
-                del self._doubts[stream_id]
-            elif offset < doubt.offset:
-                limit = min(limit, doubt.offset)
-            else:
-                budget = min(budget, _SAFE_BYTES)
-        return budget, limit
-
-    def unanswered(self, stream_id: int, offset: int, budget: int) -> None:
-        """A fetch of ``budget`` bytes got no answer."""
-        if budget > _SAFE_BYTES:
-            self._doubts[stream_id] = _Doubt(offset, budget, monotonic() + _DOUBT_SECONDS)
-
-    def answered(self, stream_id: int, entries: list[Entry]) -> None:
-        """Remembers of what was read what later fetches have to know."""
-        last = entries[-1]
-        known = self._last_batches.get(stream_id)
-        if known is None or known[0] < last.base_offset:
-            self._last_batches[stream_id] = (last.base_offset, last.end_offset)
-        doubt = self._doubts.get(stream_id)
-        # Only the last one can be long, unless it is the only one: an answer ends with what reaches the budget.
-        for entry in entries if doubt is not None else entries[-1:]:
-            if doubt is not None and entry.base_offset <= doubt.offset < entry.end_offset:
-                doubt.left -= entry.size
-                doubt.offset = entry.end_offset
-            if entry.size >= _LONG_BATCH:
-                self._remember_long(stream_id, entry.base_offset)
-                self._doubts.pop(stream_id, None)
-                doubt = None
-        if doubt is not None and doubt.left <= 0:
-            self._doubts.pop(stream_id, None)
-
-    def _remember_long(self, stream_id: int, base_offset: int) -> None:
-        long = self._long_batches.setdefault(stream_id, [])
-        if base_offset not in long:
-            insort(long, base_offset)
-            if len(long) > _LONG_BATCHES_KNOWN:
-                del long[0]
-
-    def last_batch(self, stream_id: int) -> tuple[int, int] | None:
-        """Base and end of the last batch of a stream that was read, if any."""
-        return self._last_batches.get(stream_id)
-
-
-def _stream_of(known: RangeInfo) -> StreamInfo:
-    """The stream of a range, as far as the range tells."""
-    return StreamInfo(known.stream_id, max(1, known.replica_count), max(1, known.ack_count))
 
 
 class _ForeignFetch(Fetch):
@@ -330,18 +79,8 @@ class _ForeignFetch(Fetch):
 
     __slots__ = ("_absent", "_asked", "_budget", "_foreign", "_gone", "_passed", "_polls", "_smallest", "_step")
 
-    def __init__(
-        self,
-        client: ForeignClient,
-        stream_id: int,
-        offset: int,
-        max_bytes: int,
-        done: FetchDone,
-        limit: int,
-        min_bytes: int,
-        max_wait_ms: int,
-    ) -> None:
-        super().__init__(client, stream_id, offset, max_bytes, done, limit, min_bytes, max_wait_ms)
+    def __init__(self, client: ForeignClient, *asked: Any) -> None:
+        super().__init__(client, *asked)
         self._foreign = client
         self._budget = 0
         self._smallest = False  # whether one batch at a time is asked for, after an answer that did not come
@@ -353,13 +92,13 @@ class _ForeignFetch(Fetch):
         self._step = 0
         self._gone = self._passed = self._absent = -1
 
-    def _ask(self, carrier: Carrier, wanted: RangeInfo, limit: int) -> None:
+    def _ask(self, carrier: Carrier, wanted: m.RangeInfo, limit: int) -> None:
         if self._asked < 0:
             self._asked = self._offset
         limit = limit if limit >= 0 else _NO_LIMIT
         budget, limit = self._foreign.bounds(self._stream_id, self._asked, max(1, self._left), limit)
         self._budget = budget = 1 if self._smallest else budget
-        request = FetchRequest(wanted, self._asked, limit, budget, self._min_bytes, budget)
+        request = m.FetchRequest(wanted, self._asked, limit, budget, self._min_bytes, budget)
         carrier.submit(request, self._answered, self._client.fetch_timeout)
 
     def _take(self, answer: Answer) -> None:
@@ -373,7 +112,7 @@ class _ForeignFetch(Fetch):
                     self.route()
                     return
             super()._take(answer)
-        elif isinstance(answer, FetchResponse) and answer.status.ok:
+        elif isinstance(answer, m.FetchResponse) and answer.status.ok:
             self._found(answer.entries)
         elif answer.status.code == ErrorCode.NO_NEW_RECORD:
             self._found_nothing()
@@ -382,7 +121,7 @@ class _ForeignFetch(Fetch):
         else:
             super()._take(answer)
 
-    def _found(self, entries: list[Entry]) -> None:
+    def _found(self, entries: list[m.Entry]) -> None:
         if entries:
             self._foreign.answered(self._stream_id, entries)
         limit = self._limit if self._limit >= 0 else _NO_LIMIT
@@ -454,3 +193,237 @@ class _ForeignFetch(Fetch):
         # The range may have been sealed meanwhile, and the stream may go on in another one.
         again = self.route if self._polls % _POLLS_PER_REFRESH else self._refresh
         asyncio.get_running_loop().call_later(min(wait / 1000, POLL_SECONDS), again)
+
+
+class ForeignClient(Client):
+    """A :class:`Client` for elastic-stream's servers, or a mixture of those and ours."""
+
+    fetch_kind = _ForeignFetch
+
+    def __init__(
+        self,
+        pd: Carrier,
+        connect: Callable[[m.RangeServerInfo], Carrier],
+        options: ClientOptions | None = None,
+        barrier: Barrier | None = None,
+    ) -> None:
+        super().__init__(pd, connect, options, barrier)
+        self._last_batches: dict[int, tuple[int, int]] = {}
+        self._long_batches: dict[int, list[int]] = {}
+        self._doubts: dict[int, _Doubt] = {}
+
+    @property
+    def tells(self) -> bool:
+        """Elastic-stream's range servers have no use for it: their readers say themselves how far they may be shown."""
+        return False
+
+    # --- placement driver -------------------------------------------------------------------------------------------
+
+    async def delete_stream(self, stream_id: int) -> None:
+        """Deletes the stream if it can be deleted.
+
+        Elastic-stream's placement driver would forget the stream and keep its ranges, and its range servers panic when
+        they then start. So there a stream that has ranges is kept with its data; nobody can append to it from here any
+        more. Raises ``SbpError`` 1498 then, 1404 when there is no such stream.
+        """
+        if await self._is_ours():
+            await super().delete_stream(stream_id)
+            return
+        writer = self._writers.pop(stream_id, None)
+        for learned in (self._last_batches, self._long_batches, self._doubts):
+            learned.pop(stream_id, None)
+        if writer is not None:
+            writer.fail(SbpError(ErrorCode.NOT_FOUND, f"stream {stream_id} is deleted"))
+        try:
+            stream = await self.describe_stream(stream_id)
+        except _Forgotten as error:
+            stream = error.stream
+            await self.restore_stream(stream)
+        await self._refuse_ranges(stream_id)
+        request = m.DeleteStreamRequest(stream_id)
+        await ask_repeatedly(self._pd, request, m.StreamResponse, self._options.control)
+        try:
+            await self._refuse_ranges(stream_id)
+        except SbpError:
+            # A range was made at the last moment, or may have been: with the stream it harms nobody.
+            await self.restore_stream(stream)
+            raise
+        self._ranges.pop(stream_id, None)
+
+    async def describe_stream(self, stream_id: int) -> m.StreamInfo:
+        """As :meth:`Client.describe_stream`. Of a stream that is unknown but has ranges, 1404 says so."""
+        try:
+            return await super().describe_stream(stream_id)
+        except SbpError as error:
+            if error.code != ErrorCode.NOT_FOUND:
+                raise
+            ranges = await list_ranges(self._pd, stream_id, self._options.control)
+            if not ranges:
+                raise
+            raise _Forgotten(_stream_of(ranges[-1])) from error
+
+    async def _refuse_ranges(self, stream_id: int) -> None:
+        ranges = await list_ranges(self._pd, stream_id, self._options.control)
+        if ranges:
+            raise SbpError(
+                ErrorCode.UNSUPPORTED_OPERATION,
+                f"stream {stream_id} has ranges ({len(ranges)}), which this placement driver cannot delete",
+            )
+
+    async def restore_stream(self, stream: m.StreamInfo) -> None:
+        """Makes a stream known again that the placement driver has forgotten. Raises ``SbpError``."""
+        await ask_repeatedly(self._pd, m.UpdateStreamRequest(stream), m.StreamResponse, self._options.control)
+
+    async def forgotten_streams(self, servers: int) -> list[m.StreamInfo]:
+        """Streams that have ranges on range servers below number ``servers``, but that the placement driver does not
+        know any more: :meth:`restore_stream` is for them. None at a placement driver of ours. Raises ``SbpError``."""
+        if await self._is_ours():
+            return []
+        found: set[int] = set()
+        for server_id in range(servers):
+            request = m.ListRangeRequest(server_id=server_id)
+            listed = await ask_repeatedly(self._pd, request, m.ListRangeResponse, self._options.control)
+            found.update(known.stream_id for known in listed.ranges)
+        forgotten: list[m.StreamInfo] = []
+        for stream_id in sorted(found):
+            try:
+                await self.describe_stream(stream_id)
+            except _Forgotten as error:
+                forgotten.append(error.stream)
+            except SbpError as error:
+                if error.code != ErrorCode.NOT_FOUND:
+                    raise  # else its last range was deleted a moment ago
+        return forgotten
+
+    async def trim(self, stream_id: int, min_offset: int) -> int:
+        """As :meth:`Client.trim`. Raises ``SbpError`` 1498 when the placement driver is elastic-stream's, which does
+        not trim: whoever wants the stream to begin later has to remember it."""
+        if await self._is_ours():
+            return await super().trim(stream_id, min_offset)
+        raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, "this placement driver does not trim")
+
+    async def _is_ours(self) -> bool:
+        """Whether the placement driver is Anabranch's. Asked each time: where an address leads may change."""
+
+        async def call(request: m.Request) -> m.Response:
+            return await self._pd.call(request, self._options.control.timeout)
+
+        return (await repeatedly(lambda: ask_who(call), self._options.control)).ours
+
+    # --- sealing ----------------------------------------------------------------------------------------------------
+
+    async def _seal_server(self, last: m.RangeInfo, epoch: int) -> int:
+        """A range server that was restarted forgets what is committed and answers the range's start, though it has the
+        data (reference/sbp.md, section 2.9, fault 2). Believing it would give up what was acknowledged."""
+        end = await super()._seal_server(last, epoch)
+        carrier = self.channel(last.servers[0]).carrier
+        return await self._stored_end(carrier, last, end)
+
+    async def _stored_end(self, carrier: Carrier, last: m.RangeInfo, end: int) -> int:
+        """Where the data of a range ends that its server says to end at ``end``. Raises ``SbpError``.
+
+        One batch at a time is asked for, first at growing distances, then between what was found and what was not, so
+        that neither a long batch nor a long range is in the way. If everything is reclaimed, the last batch's length is
+        not to be learned: then it is taken to be the longest there can be, for no offset may be given twice.
+        """
+        timeout = self._options.control.timeout
+
+        async def look(offset: int) -> m.Response:
+            return await carrier.call(m.FetchRequest(last, offset, _NO_LIMIT, 1, -1, 1), timeout)
+
+        reached = end  # the data goes at least so far
+        gone = -1  # the highest offset that was reclaimed
+        nothing = -1  # the lowest offset where nothing is found
+        at, step = end, 1
+        while True:
+            response = await repeatedly(partial(look, at), self._options.control)
+            code = response.status.code
+            if isinstance(response, m.FetchResponse) and response.status.ok:
+                found = max((entry.end_offset for entry in response.entries), default=at)
+                reached = max(reached, found)
+                if found <= at:
+                    nothing = at
+            elif code in _END_CODES:
+                nothing = at
+            elif code == _GONE:
+                gone = max(gone, at)
+            else:
+                raise SbpError(code, response.status.message)
+            floor = max(reached, gone + 1)
+            if 0 <= nothing <= floor:
+                break
+            if nothing < 0:
+                at = floor + step
+                step *= 2
+            else:
+                at = (floor + nothing) // 2
+        if gone < reached:
+            return reached
+        logger.warning(
+            "what range %d of stream %d held is reclaimed, its end unknown: it goes on at an offset that was surely "
+            "never given, %d",
+            last.index,
+            last.stream_id,
+            gone + _LARGEST_COUNT,
+        )
+        return gone + _LARGEST_COUNT
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def bounds(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int]:
+        """Byte budget and limit of a fetch at ``offset``, such that its answer is likely to fit a frame."""
+        budget = min(max_bytes, _FETCH_BYTES)
+        long = self._long_batches.get(stream_id)
+        if long:
+            following = bisect_right(long, offset)
+            if following < len(long):
+                limit = min(limit, long[following])
+        doubt = self._doubts.get(stream_id)
+        if doubt is not None:
+            if monotonic() > doubt.until:
+                del self._doubts[stream_id]
+            elif offset < doubt.offset:
+                limit = min(limit, doubt.offset)
+            else:
+                budget = min(budget, _SAFE_BYTES)
+        return budget, limit
+
+    def unanswered(self, stream_id: int, offset: int, budget: int) -> None:
+        """A fetch of ``budget`` bytes got no answer."""
+        if budget > _SAFE_BYTES:
+            self._doubts[stream_id] = _Doubt(offset, budget, monotonic() + _DOUBT_SECONDS)
+
+    def answered(self, stream_id: int, entries: list[m.Entry]) -> None:
+        """Remembers of what was read what later fetches have to know."""
+        last = entries[-1]
+        known = self._last_batches.get(stream_id)
+        if known is None or known[0] < last.base_offset:
+            self._last_batches[stream_id] = (last.base_offset, last.end_offset)
+        doubt = self._doubts.get(stream_id)
+        # Only the last one can be long, unless it is the only one: an answer ends with what reaches the budget.
+        for entry in entries if doubt is not None else entries[-1:]:
+            if doubt is not None and entry.base_offset <= doubt.offset < entry.end_offset:
+                doubt.left -= entry.size
+                doubt.offset = entry.end_offset
+            if entry.size >= _LONG_BATCH:
+                self._remember_long(stream_id, entry.base_offset)
+                self._doubts.pop(stream_id, None)
+                doubt = None
+        if doubt is not None and doubt.left <= 0:
+            self._doubts.pop(stream_id, None)
+
+    def _remember_long(self, stream_id: int, base_offset: int) -> None:
+        long = self._long_batches.setdefault(stream_id, [])
+        if base_offset not in long:
+            insort(long, base_offset)
+            if len(long) > _LONG_BATCHES_KNOWN:
+                del long[0]
+
+    def last_batch(self, stream_id: int) -> tuple[int, int] | None:
+        """Base and end of the last batch of a stream that was read, if any."""
+        return self._last_batches.get(stream_id)
+
+
+def _stream_of(known: m.RangeInfo) -> m.StreamInfo:
+    """The stream of a range, as far as the range tells."""
+    return m.StreamInfo(known.stream_id, max(1, known.replica_count), max(1, known.ack_count))

@@ -10,9 +10,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
-from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, Introduce, TcpCarrier, TcpOptions, parse_address
+from sbp_back.transport.carrier import Answer, AnswerTo, Carrier
 from sbp_back.transport.dialects import Dialect
+from sbp_back.transport.tcp_carrier import Introduce, TcpCarrier, TcpOptions, parse_address
 from sbp_back.wire.flat import Table, Tables, Text, flag
 from sbp_back.wire.model import PdNode, Request, Response
 
@@ -81,17 +84,7 @@ class PdCarrier:
         self._send(request, reply, deadline, _MAX_HOPS)
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def reply(answer: Answer) -> None:
-            if not future.done():  # the caller may have been cancelled
-                future.set_result(answer)
-
-        self.submit(request, reply, timeout)
-        answer = await future
-        if isinstance(answer, ConnectionLost):
-            raise answer
-        return answer
+        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True
@@ -150,8 +143,9 @@ def pd_carrier(
     dialect: Dialect | None = None,
     options: TcpOptions | None = None,
     introduce: Introduce | None = None,
+    barrier: Barrier | None = None,
 ) -> PdCarrier:
     """Over TCP to ``addresses``, separated by commas; a connection that ``introduce`` refuses is like one that cannot
     be made. Raises ``ValueError``."""
     listed = [one.strip() for one in addresses.split(",") if one.strip()]
-    return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options, introduce))
+    return PdCarrier(listed, lambda host, port: TcpCarrier(host, port, dialect, options, introduce, barrier))

@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import Protocol
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.wire.frame import MAX_FRAME_LENGTH
@@ -81,6 +81,10 @@ class RetryOptions:
 class ReplicaOwner(Protocol):
     """The writer a replica belongs to. It is told after the fact, once for all entries of an answer."""
 
+    @property
+    def confirm_offset(self) -> int:
+        """What it knows to be durable: the range's start at first, the replica's ``confirm`` once it was told."""
+
     def progressed(self) -> None:
         """The replica's ``confirm`` has grown."""
 
@@ -119,6 +123,7 @@ class Channel:
         "_tell_options",
         "_tell_timer",
         "_untold",
+        "barrier",
         "carrier",
         "timeout",
     )
@@ -128,9 +133,11 @@ class Channel:
         carrier: Carrier,
         loop: asyncio.AbstractEventLoop,
         timeout: float,
+        barrier: Barrier,
         tell: TellOptions | None = None,
     ) -> None:
         self.carrier = carrier
+        self.barrier = barrier
         self.timeout = timeout
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
@@ -267,7 +274,10 @@ def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
         items[0][0].channel.confirmed(touched)
     for replica in touched:
         # Other streams' entries are in the same answer: what goes wrong in one of them is not theirs.
-        guarded("settling an append", replica.settle)
+        try:
+            replica.settle()
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            replica.channel.barrier.caught("settling an append", error)
 
 
 class Replica:
@@ -284,7 +294,6 @@ class Replica:
         "_delay",
         "_failed_at",
         "_failure",
-        "_known",
         "_moved_at",
         "_options",
         "_owner",
@@ -307,7 +316,6 @@ class Replica:
         self.outstanding = 0
         self.uncertain = False
         self.told = info.start
-        self._known = info.start  # ``confirm`` when the owner last heard of it
         self._moved_at = monotonic()  # when there was progress, or nothing to wait for
         self._failure: Status | None = None
         self._failed_at = 0
@@ -316,11 +324,6 @@ class Replica:
         self._delay = options.delay_first
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-
-    @property
-    def sending(self) -> bool:
-        """Whether a new entry may follow those that are sent already."""
-        return self._failure is None and self._timer is None and not self._closed
 
     def send(self, entry: Entry) -> None:
         """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
@@ -348,8 +351,7 @@ class Replica:
         """All entries of one answer are counted: acts on what they amount to."""
         if self._closed:
             return
-        if self.confirm > self._known:
-            self._known = self.confirm
+        if self.confirm > self._owner.confirm_offset:
             self._moved_at = monotonic()
             self._attempts = self._stalls = 0
             self._delay = self._options.delay_first

@@ -7,14 +7,14 @@ import time
 from collections import deque
 from collections.abc import Generator
 
-from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
+from sbp_back.deadlines import Deadlines
 from sbp_back.document.batch import FORMAT_FLAG, counting_records, set_base_offset
 from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
 from sbp_back.document.timeouts import too_late
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
-from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire.entry import pack_entry
@@ -33,9 +33,10 @@ class Appends:
 
     def __init__(self, lanes: Lanes, to_range_server: Carrier) -> None:
         self._lanes = lanes
+        self.barrier = lanes.barrier
         self._carrier = to_range_server
         self._loop = asyncio.get_running_loop()
-        self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire)
+        self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire, lanes.barrier)
         self._working: deque[tuple[_Call, Generator[None, None, None]]] = deque()
         self.late_bytes = 0
         """Of batches whose time was up and that are under way still."""
@@ -73,8 +74,8 @@ class Appends:
             next(work)
         except StopIteration:
             return True
-        except Exception:  # noqa: BLE001 - logged and counted there
-            DEFECTS.caught("an append")
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self.barrier.caught("append", error)
             call.refuse_all(SbpError(DEFECT.code, DEFECT.message))
             return True
         return False
@@ -114,7 +115,7 @@ class Appends:
                 continue
             owner = self._lanes.owner_of(item.stream_id)
             if owner is not None:
-                _append_to(owner, item, count, _Owned(call, position))
+                _append_to(owner, item, count, _Owned(call, position), self.barrier)
                 continue
             index, offset = upcoming.get(item.stream_id) or self._lanes.position(item.stream_id)
             if index < 0:
@@ -153,14 +154,14 @@ class Appends:
         self._carrier.submit(AppendRequest(0, entries), answered)
 
 
-def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned) -> None:
+def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned, barrier: Barrier) -> None:
     try:
         owner.append(bytearray(item.batch), count, FORMAT_FLAG, done)
     except SbpError as error:
         done(-1, error)
-    except Exception:  # noqa: BLE001 - logged and counted there
+    except Exception as error:  # noqa: BLE001 - logged and counted there
         # A defect of the owner's must not take the other batches of the request along.
-        DEFECTS.caught("the owner of a stream")
+        barrier.caught("owner of a stream", error)
         done(-1, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log"))
 
 
@@ -229,10 +230,9 @@ class _Call:
     what becomes of them later is of interest for the count of ``Appends.late_bytes`` only.
     """
 
-    __slots__ = ("_appends", "_late", "_reply", "_results", "_scheduled", "_timeout_ms", "_waiting", "slot")
+    __slots__ = ("_appends", "_late", "_reply", "_results", "_scheduled", "_timeout_ms", "_waiting")
 
     def __init__(self, appends: Appends, request: AppendBatchRequest, reply: Reply) -> None:
-        self.slot = -1
         self._appends = appends
         self._reply = reply
         self._timeout_ms = request.timeout_ms
@@ -283,6 +283,8 @@ class _Call:
         if not self._waiting:
             self._appends.deadlines.remove(self)
         while len(results) > _MAX_RESULTS:
-            guarded("a reply", self._reply, AppendBatchResponse(last=False, results=results[:_MAX_RESULTS]))
+            self._appends.barrier.call(
+                "reply", self._reply, AppendBatchResponse(last=False, results=results[:_MAX_RESULTS])
+            )
             results = results[_MAX_RESULTS:]
-        guarded("a reply", self._reply, AppendBatchResponse(last=not self._waiting, results=results))
+        self._appends.barrier.call("reply", self._reply, AppendBatchResponse(last=not self._waiting, results=results))

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.barrier import Barrier
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.messages import (
     AppendBatchRequest,
@@ -46,8 +46,9 @@ def error_of(status: Status) -> SbpError:
 class DocumentChannel:
     """Speaks through ``carrier``, which it closes; timeouts in seconds, of each request."""
 
-    def __init__(self, carrier: Carrier, append_timeout: float, fetch_timeout: float) -> None:
+    def __init__(self, carrier: Carrier, append_timeout: float, fetch_timeout: float, barrier: Barrier) -> None:
         self.carrier = carrier
+        self._barrier = barrier
         self._append_timeout = append_timeout
         self._fetch_timeout = fetch_timeout
         self._loop = asyncio.get_running_loop()
@@ -107,13 +108,43 @@ class DocumentChannel:
 
     def _send(self, appends: list[tuple[AppendItem, AppendDone]]) -> None:
         request = AppendBatchRequest(milliseconds(self._append_timeout), _numbered(appends))
-        reply = partial(_answered, AppendBatchResponse, _stored, dict(enumerate(done for _, done in appends)))
+        reply = partial(self._answered, AppendBatchResponse, _stored, dict(enumerate(done for _, done in appends)))
         self.carrier.submit(request, reply, self._append_timeout)
 
     def _ask(self, fetches: list[tuple[FetchItem, FetchDone]]) -> None:
         request = FetchBatchRequest(0, 0, _numbered(fetches))
-        reply = partial(_answered, FetchBatchResponse, _found, dict(enumerate(done for _, done in fetches)))
+        reply = partial(self._answered, FetchBatchResponse, _found, dict(enumerate(done for _, done in fetches)))
         self.carrier.submit(request, reply, self._fetch_timeout)
+
+    def _answered(
+        self,
+        kind: type[AppendBatchResponse] | type[FetchBatchResponse],
+        outcome: Callable[[Any], object],
+        waiting: dict[int, Callable[[Any], None]],
+        answer: Answer,
+    ) -> None:
+        """A part of an answer, the last one or what came instead of it: tells those in ``waiting``, by request index,
+        what ``outcome`` makes of their result."""
+        if isinstance(answer, kind) and answer.status.ok:
+            for result in answer.results:
+                done = waiting.pop(result.request_index, None)
+                if done is not None:
+                    self._barrier.call("answer of an element", self._tell, done, outcome, result)
+            if not answer.last:
+                return
+        error = _failure(answer)
+        left = list(waiting.values())
+        waiting.clear()
+        for done in left:
+            self._barrier.call("answer of an element", done, error)
+
+    def _tell(self, done: Callable[[Any], None], outcome: Callable[[Any], object], result: Any) -> None:
+        try:
+            found = outcome(result)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._barrier.caught("reading an element of an answer", error)
+            found = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
+        done(found)
 
 
 I = TypeVar("I", AppendItem, FetchItem)  # noqa: E741 - an item
@@ -125,37 +156,6 @@ def _numbered(asked: list[tuple[I, Any]]) -> list[I]:
     for index, item in enumerate(items):
         item.request_index = index
     return items
-
-
-def _answered(
-    kind: type[AppendBatchResponse] | type[FetchBatchResponse],
-    outcome: Callable[[Any], object],
-    waiting: dict[int, Callable[[Any], None]],
-    answer: Answer,
-) -> None:
-    """A part of an answer, the last one or what came instead of it: tells those in ``waiting``, by request index, what
-    ``outcome`` makes of their result."""
-    if isinstance(answer, kind) and answer.status.ok:
-        for result in answer.results:
-            done = waiting.pop(result.request_index, None)
-            if done is not None:
-                guarded("an element's callback", _tell, done, outcome, result)
-        if not answer.last:
-            return
-    error = _failure(answer)
-    left = list(waiting.values())
-    waiting.clear()
-    for done in left:
-        guarded("an element's callback", done, error)
-
-
-def _tell(done: Callable[[Any], None], outcome: Callable[[Any], object], result: Any) -> None:
-    try:
-        found = outcome(result)
-    except Exception:  # noqa: BLE001 - logged and counted there
-        DEFECTS.caught("reading an element of an answer")
-        found = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log")
-    done(found)
 
 
 def _stored(result: AppendItemResult) -> int | SbpError:

@@ -18,8 +18,9 @@ from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, p
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.timeouts import milliseconds
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
-from sbp_back.transport.carrier import Answer, Carrier, TcpCarrier, TcpOptions
+from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
 from sbp_back.wire.model import (
     AllocateIdRequest,
     AllocateIdResponse,

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import guarded
 from sbp_back.document.messages import (
     FetchBatchRequest,
     FetchBatchResponse,
@@ -37,6 +36,7 @@ class Fetches:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.barrier = client.barrier
         self._waiting: set[_Call] = set()
         self._stopping = False
 
@@ -90,11 +90,11 @@ class Fetches:
             else:
                 fetch()
 
-        def guarded_answer(answer: Answer) -> None:
-            if not guarded("a fetch", described, answer):
+        def shielded(answer: Answer) -> None:
+            if not self.barrier.call("fetch", described, answer):
                 call.fetched(position, SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the log"))
 
-        self._client.pd.submit(DescribeStreamRequest(item.stream_id), guarded_answer)
+        self._client.pd.submit(DescribeStreamRequest(item.stream_id), shielded)
 
     def finished(self, call: _Call) -> None:
         self._waiting.discard(call)
@@ -139,7 +139,7 @@ class _Call:
         elif not answer:
             result.status = Status(ErrorCode.NO_NEW_RECORD)
         else:
-            if not guarded("writing a batch", _fill, result, answer):
+            if not self._fetches.barrier.call("writing a batch", _fill, result, answer):
                 result = FetchItemResult(item.stream_id, item.request_index, DEFECT)
             if self.room is not None:
                 # Entries are told without what the store wraps them in, or with a batch around them.
@@ -170,7 +170,7 @@ class _Call:
         self._size = 0
         if not self._missing:
             self._fetches.finished(self)
-        guarded("a reply", self._reply, FetchBatchResponse(last=not self._missing, results=results))
+        self._fetches.barrier.call("reply", self._reply, FetchBatchResponse(last=not self._missing, results=results))
 
 
 def _fill(result: FetchItemResult, entries: list[Entry]) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.barrier import Barrier
 
 if TYPE_CHECKING:
     from sbp_back.document.channel import DocumentChannel
-    from sbp_back.document.writer import DocumentWriter
+    from sbp_back.document.document_writer import DocumentWriter
 
 _MOST_STREAMS = 4096
 
@@ -38,7 +38,9 @@ class Follower:
         writers: Callable[[], Iterable[DocumentWriter]],
         channel_of: Callable[[int], DocumentChannel | None],
         options: FollowOptions,
+        barrier: Barrier,
     ) -> None:
+        self._barrier = barrier
         self._writers = writers
         self._channel_of = channel_of
         self._options = options
@@ -62,9 +64,9 @@ class Follower:
     async def _guard(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
         try:
             await self._watch(channel, writers)
-        except Exception:  # noqa: BLE001 - logged and counted there
+        except Exception as error:  # noqa: BLE001 - logged and counted there
             # One strange answer must not end the watch for good, nor that of other servers now.
-            DEFECTS.caught("following streams")
+            self._barrier.caught("following streams", error)
 
     def _quiet(self) -> dict[DocumentChannel, list[DocumentWriter]]:
         before = asyncio.get_running_loop().time() - self._options.quiet
@@ -79,4 +81,4 @@ class Follower:
     async def _watch(self, channel: DocumentChannel, writers: list[DocumentWriter]) -> None:
         wanted = [(writer.stream_id, writer.confirm_offset) for writer in writers]
         async for position, entries in channel.watch(wanted, self._options.wait):
-            guarded("following a stream", writers[position].found, entries)
+            self._barrier.call("following a stream", writers[position].found, entries)

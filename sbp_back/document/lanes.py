@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
@@ -68,8 +68,11 @@ class Lanes:
     entry handed over in one step of the event loop, so nobody else can take the offset between.
     """
 
-    def __init__(self, pd: PlacementDriver, range_server: RangeServer, to_range_server: Carrier) -> None:
+    def __init__(
+        self, pd: PlacementDriver, range_server: RangeServer, to_range_server: Carrier, barrier: Barrier
+    ) -> None:
         self._pd = pd
+        self.barrier = barrier
         self._range_server = range_server
         self._carrier = to_range_server
         self.owner_of: OwnerOf = _nobody
@@ -120,14 +123,14 @@ class Lanes:
                 await self._acquire(stream_id)
         except SbpError as refused:
             error = refused
-        except Exception:
-            logger.exception("looking for the range of stream %d failed unexpectedly", stream_id)
+        except Exception as failure:  # noqa: BLE001 - logged and counted there
+            self.barrier.caught("looking for a range", failure, stream_id=stream_id)
             error = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
         self._found(stream_id, error)
 
     def _found(self, stream_id: int, error: SbpError | None) -> None:
         for ready in self._waiting.pop(stream_id):
-            guarded("an append that waited for its range", ready, error)
+            self.barrier.call("append that waited for its range", ready, error)
 
     async def _acquire(self, stream_id: int) -> None:
         if self.position(stream_id)[0] >= 0:

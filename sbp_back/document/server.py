@@ -7,12 +7,12 @@ the placement driver's meaning (seal and open the next range); :class:`RangeServ
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sbp_back.deadlines import Deadlines
 from sbp_back.document import messages as m
 from sbp_back.document.appends import Appends
 from sbp_back.document.controls import Controls
@@ -21,7 +21,6 @@ from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, FetchBatchRequest, SealRangesRequest
 from sbp_back.document.timeouts import TimedReply
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.transport.handler import Reply
 from sbp_back.wire.model import (
     AllocateIdRequest,
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from sbp_back.range_server.server import RangeServer
     from sbp_back.transport.carrier import Carrier
 
-logger = logging.getLogger(__name__)
-
 _STOPPED = SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down"))
 
 
@@ -71,12 +68,13 @@ class DocumentServer:
         self.pd_addr = ""
         self.range_server_addr = ""
         self._pd = pd
+        self._barrier = client.barrier
         self._range_server = range_server
         self._appends = Appends(lanes, to_range_server)
         self._fetches = Fetches(client)
         self._controls = Controls(lanes, client, pd, range_server, to_range_server, lambda: self.range_server_addr)
         self._loop = asyncio.get_running_loop()
-        self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire)
+        self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire, client.barrier)
         self._tasks: set[asyncio.Task[Response]] = set()
 
     def handle(self, request: Request, reply: Reply) -> None:
@@ -178,8 +176,8 @@ class DocumentServer:
             return await work()
         except SbpError as error:
             return SystemErrorResponse(Status(error.code, error.message))
-        except Exception:
-            logger.exception("a request of sbp-v0.1 failed unexpectedly")
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._barrier.caught("request of sbp-v0.1", error)
             status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
             return SystemErrorResponse(status)
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
 
-from sbp_back.barrier import DEFECTS
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, repeatedly
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
+from sbp_back.document.document_writer import DocumentWriter
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.follower import Follower, FollowOptions
 from sbp_back.document.messages import DocumentRange, DocumentStream
-from sbp_back.document.writer import DocumentWriter
 from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Carrier
 from sbp_back.wire.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
@@ -59,8 +60,13 @@ class DocumentStreams:
     """
 
     def __init__(
-        self, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], options: StreamsOptions | None = None
+        self,
+        pd: Carrier,
+        connect: Callable[[RangeServerInfo], Carrier],
+        options: StreamsOptions | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
+        self.barrier = barrier or Barrier()
         self.overtaken: Callable[[int, list[Entry]], None] = _ignored
         self._options = options if options is not None else StreamsOptions()
         self._pd = DocumentClient(pd, self._options.control.timeout)
@@ -70,7 +76,9 @@ class DocumentStreams:
         self._listing: dict[int, asyncio.Task[None]] = {}
         self._writers: dict[int, DocumentWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._follower = Follower(lambda: list(self._writers.values()), self._channel_of, self._options.follow)
+        self._follower = Follower(
+            lambda: list(self._writers.values()), self._channel_of, self._options.follow, self.barrier
+        )
 
     @property
     def pd(self) -> DocumentClient:
@@ -242,17 +250,7 @@ class DocumentStreams:
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
         """The same, awaited. Raises ``SbpError``."""
-        future: asyncio.Future[list[Entry] | SbpError] = asyncio.get_running_loop().create_future()
-
-        def fetched(answer: list[Entry] | SbpError) -> None:
-            if not future.done():
-                future.set_result(answer)
-
-        self.fetch(stream_id, offset, max_bytes, fetched, limit=limit)
-        answer = await future
-        if isinstance(answer, SbpError):
-            raise answer
-        return answer
+        return await awaited(lambda settle: self.fetch(stream_id, offset, max_bytes, settle, limit=limit))
 
     async def _fetch_anew(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, limit: int) -> None:
         try:
@@ -261,7 +259,7 @@ class DocumentStreams:
             done(error)
             return
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            DEFECTS.caught("a listing of ranges")
+            self.barrier.caught("listing of ranges", error)
             done(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}: {error}"))
             return
 
@@ -325,7 +323,8 @@ class DocumentStreams:
             except ValueError as error:
                 raise ConnectionLost(f"range server {servers[0].server_id}: {error}") from error
             options = self._options
-            channel = self._channels[address] = DocumentChannel(carrier, options.append_timeout, options.fetch_timeout)
+            channel = DocumentChannel(carrier, options.append_timeout, options.fetch_timeout, self.barrier)
+            self._channels[address] = channel
         return channel
 
     def _spawn(self, work: Awaitable[None]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sbp_back.deadlines import Deadlines
 from sbp_back.errors import ErrorCode
-from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.transport.handler import Reply
 from sbp_back.wire.model import Response, Status
 
@@ -34,12 +34,11 @@ class TimedReply:
     To be added to ``deadlines`` by whoever made it, with :meth:`expire` as what happens there.
     """
 
-    __slots__ = ("_deadlines", "_late", "_reply", "_timeout_ms", "slot")
+    __slots__ = ("_deadlines", "_late", "_reply", "_timeout_ms")
 
     def __init__(
         self, reply: Reply, timeout_ms: int, late: Callable[[Status], Response], deadlines: Deadlines[TimedReply]
     ) -> None:
-        self.slot = -1
         self._reply: Reply | None = reply
         self._timeout_ms = timeout_ms
         self._late = late

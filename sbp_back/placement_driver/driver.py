@@ -6,7 +6,6 @@ stay in memory. Behaviour: reference/sbp.md, sections 2.4 and 2.8.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -15,49 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from sbp_back.barrier import DEFECTS
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.servers import Servers
 from sbp_back.placement_driver.session import PdSession
 from sbp_back.placement_driver.state import PdState, StateError, Transaction
 from sbp_back.transport.handler import Reply
+from sbp_back.wire import model as m
 from sbp_back.wire.identity import pd_name
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AppendRequest,
-    ClientRole,
-    CreateRangeRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DescribePdRequest,
-    DescribePdResponse,
-    DescribeStreamRequest,
-    DocumentRequest,
-    FetchRequest,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListRangeRequest,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Request,
-    Response,
-    SealKind,
-    SealRangeRequest,
-    Status,
-    StreamResponse,
-    SystemErrorResponse,
-    TrimStreamRequest,
-    UpdateStreamRequest,
-)
 
 if TYPE_CHECKING:
     from sbp_back.transport.carrier import Carrier
@@ -77,7 +43,7 @@ _SETTLED = frozenset(
 )
 """Refusals of a server that is told something which it would repeat."""
 
-R = TypeVar("R", bound=Response)
+R = TypeVar("R", bound=m.Response)
 T = TypeVar("T")
 
 
@@ -107,10 +73,12 @@ class PlacementDriver:
         state: PdState,
         options: PlacementDriverOptions | None = None,
         *,
-        connect: Callable[[RangeServerInfo], Carrier] | None = None,
+        connect: Callable[[m.RangeServerInfo], Carrier] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
+        self._barrier = barrier or Barrier()
         self._state = state
         self._options = options or PlacementDriverOptions()
         self._connect = connect
@@ -152,41 +120,41 @@ class PlacementDriver:
         """A connection that a range server reported over has ended."""
         self._servers.left(server_id)
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: m.Request, reply: Reply) -> None:
         match request:
-            case HeartbeatRequest():
+            case m.HeartbeatRequest():
                 self._heartbeat(request, reply)
-            case ListRangeRequest():
+            case m.ListRangeRequest():
                 self._transact(lambda tx: rules.list_ranges(tx, request), reply)
-            case CreateRangeRequest():
+            case m.CreateRangeRequest():
                 chosen = self._candidates()
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply)
-            case SealRangeRequest():
+            case m.SealRangeRequest():
                 self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, request, reply))
-            case CreateStreamRequest():
+            case m.CreateStreamRequest():
                 self._transact(lambda tx: rules.create_stream(tx, request.stream), reply)
-            case DescribeStreamRequest():
+            case m.DescribeStreamRequest():
                 self._transact(lambda tx: rules.describe_stream(tx, request.stream_id), reply)
-            case UpdateStreamRequest():
+            case m.UpdateStreamRequest():
                 self._transact(lambda tx: rules.update_stream(tx, request.stream), reply)
-            case DeleteStreamRequest():
+            case m.DeleteStreamRequest():
                 self._transact(lambda tx: rules.delete_stream(tx, request.stream_id), partial(self._deleted, reply))
-            case TrimStreamRequest():
+            case m.TrimStreamRequest():
                 self._trim(request, reply)
-            case AllocateIdRequest():
+            case m.AllocateIdRequest():
                 self._transact(rules.allocate_id, reply)
-            case ReportMetricsRequest():
+            case m.ReportMetricsRequest():
                 self._report_metrics(request, reply)
-            case DescribePdRequest():
-                reply(DescribePdResponse(nodes=[PdNode(self.name, self._options.advertise_addr, True)]))
-            case PingRequest():
-                reply(PingResponse(request.header, request.payload))
-            case GoAway():
+            case m.DescribePdRequest():
+                reply(m.DescribePdResponse(nodes=[m.PdNode(self.name, self._options.advertise_addr, True)]))
+            case m.PingRequest():
+                reply(m.PingResponse(request.header, request.payload))
+            case m.GoAway():
                 pass
-            case AppendRequest() | FetchRequest() | DocumentRequest():
+            case m.AppendRequest() | m.FetchRequest() | m.DocumentRequest():
                 reply(
-                    SystemErrorResponse(
-                        Status(
+                    m.SystemErrorResponse(
+                        m.Status(
                             ErrorCode.UNSUPPORTED_OPERATION,
                             f"{type(request).__name__} is not for a placement driver",
                         )
@@ -195,25 +163,18 @@ class PlacementDriver:
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """The result of a transaction, for rules that no request stands for. Raises ``SbpError`` 1500."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        def failed(error: StateError) -> None:
-            if not future.done():
-                future.set_exception(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
-
-        self._state.submit(work, done, failed)
-        return await future
+        return await awaited(
+            lambda settle: self._state.submit(
+                work, settle, lambda error: settle(SbpError(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
+            )
+        )
 
     async def close(self) -> None:
         """Answer what was received, then close the state. Idempotent."""
         self._closed = True
         await self._state.close()
 
-    def _transact(self, work: Callable[[Transaction], R], reply: Callable[[R | SystemErrorResponse], None]) -> None:
+    def _transact(self, work: Callable[[Transaction], R], reply: Callable[[R | m.SystemErrorResponse], None]) -> None:
         self._state.submit(work, reply, partial(_fail, reply))
 
     def _candidates(self) -> list[int]:
@@ -222,7 +183,7 @@ class PlacementDriver:
 
     # --- trims ------------------------------------------------------------------------------------------------------
 
-    def _trim(self, request: TrimStreamRequest, reply: Reply) -> None:
+    def _trim(self, request: m.TrimStreamRequest, reply: Reply) -> None:
         """An offset within an open range is first put to the range's servers, which trim as far as they have data."""
 
         def trimmed(result: rules.Trimmed) -> None:
@@ -236,16 +197,16 @@ class PlacementDriver:
             lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset), trimmed, partial(_fail, reply)
         )
 
-    def _ask_how_far(self, request: TrimStreamRequest, opened: RangeInfo, reply: Reply) -> None:
+    def _ask_how_far(self, request: m.TrimStreamRequest, opened: m.RangeInfo, reply: Reply) -> None:
         reached = request.min_offset
         silent: str | None = None
         waiting = len(opened.servers)
 
-        def answered(server: RangeServerInfo, answer: Response | ConnectionLost) -> None:
+        def answered(server: m.RangeServerInfo, answer: m.Response | ConnectionLost) -> None:
             nonlocal reached, silent, waiting
             waiting -= 1
             code = answer.code if isinstance(answer, ConnectionLost) else answer.status.code
-            if isinstance(answer, StreamResponse) and answer.status.ok:
+            if isinstance(answer, m.StreamResponse) and answer.status.ok:
                 told = answer.range
                 ours = told is not None and told.index == opened.index
                 reached = min(reached, told.start if told is not None and ours else opened.start)
@@ -257,7 +218,7 @@ class PlacementDriver:
                 return
             if silent is not None:
                 message = f"how far range {opened.index} of stream {opened.stream_id} goes is not known: {silent}"
-                reply(StreamResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
+                reply(m.StreamResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
                 return
             how_far = rules.Reached(opened.index, reached)
 
@@ -283,22 +244,22 @@ class PlacementDriver:
 
     # --- range servers ----------------------------------------------------------------------------------------------
 
-    def _heartbeat(self, request: HeartbeatRequest, reply: Reply) -> None:
-        response = HeartbeatResponse(request.client_id, request.role, request.range_server)
+    def _heartbeat(self, request: m.HeartbeatRequest, reply: Reply) -> None:
+        response = m.HeartbeatResponse(request.client_id, request.role, request.range_server)
         server = request.range_server
-        if request.role != ClientRole.RANGE_SERVER or server is None:
+        if request.role != m.ClientRole.RANGE_SERVER or server is None:
             reply(response)
         else:
             self._heard(server, None, response, reply)
 
-    def _report_metrics(self, request: ReportMetricsRequest, reply: Reply) -> None:
-        self._heard(request.range_server, request.metrics, ReportMetricsResponse(request.range_server), reply)
+    def _report_metrics(self, request: m.ReportMetricsRequest, reply: Reply) -> None:
+        self._heard(request.range_server, request.metrics, m.ReportMetricsResponse(request.range_server), reply)
 
     def _heard(
         self,
-        server: RangeServerInfo,
-        metrics: RangeServerMetrics | None,
-        response: HeartbeatResponse | ReportMetricsResponse,
+        server: m.RangeServerInfo,
+        metrics: m.RangeServerMetrics | None,
+        response: m.HeartbeatResponse | m.ReportMetricsResponse,
         reply: Reply,
     ) -> None:
         error = rules.server_id_error(server.server_id)
@@ -309,7 +270,7 @@ class PlacementDriver:
         # Answered only once the address is stored: a range placed on the server must find it.
         if self._servers.heard(server, metrics):
 
-            def remember(tx: Transaction) -> Response:
+            def remember(tx: Transaction) -> m.Response:
                 tx.claim_server_id(server.server_id)
                 tx.put_server(server)
                 return response
@@ -321,14 +282,16 @@ class PlacementDriver:
 
     # --- what range servers have to know ----------------------------------------------------------------------------
 
-    def _deleted(self, reply: Reply, response: StreamResponse | SystemErrorResponse) -> None:
+    def _deleted(self, reply: Reply, response: m.StreamResponse | m.SystemErrorResponse) -> None:
         reply(response)
         if response.status.ok:
             self.tell_servers()
 
-    def _sealed(self, request: SealRangeRequest, reply: Reply, response: RangeResponse | SystemErrorResponse) -> None:
+    def _sealed(
+        self, request: m.SealRangeRequest, reply: Reply, response: m.RangeResponse | m.SystemErrorResponse
+    ) -> None:
         reply(response)
-        if isinstance(response, RangeResponse) and response.status.ok and request.kind != SealKind.AT_LEAST:
+        if isinstance(response, m.RangeResponse) and response.status.ok and request.kind != m.SealKind.AT_LEAST:
             self.tell_servers(server.server_id for server in (response.range.servers if response.range else ()))
 
     def tell_servers(self, server_ids: Iterable[int] | None = None) -> None:
@@ -346,9 +309,9 @@ class PlacementDriver:
             return
         self._telling[server_id] = False
 
-        def queued(tx: Transaction) -> list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest]:
+        def queued(tx: Transaction) -> list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest]:
             first = tx.deletions_of_server(server_id, _MOST_NEWS)
-            deletions = [DeleteStreamRequest(stream_id) for stream_id in first]
+            deletions = [m.DeleteStreamRequest(stream_id) for stream_id in first]
             return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
 
         self._state.submit(
@@ -362,7 +325,7 @@ class PlacementDriver:
             self._tell_server(server_id)
 
     def _send_news(
-        self, server_id: int, requests: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest]
+        self, server_id: int, requests: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest]
     ) -> None:
         server = self._servers.info(server_id)
         if not requests or server is None or self._connect is None or self._closed:
@@ -374,17 +337,18 @@ class PlacementDriver:
             logger.warning("range server %d cannot be told what was decided: %s", server_id, error)
             self._told(server_id, complete=False)
             return
-        except Exception:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
-            DEFECTS.caught("connecting to a range server")
+        except Exception as error:  # noqa: BLE001 - logged and counted; the queue is tried again at the next sign of life
+            self._barrier.caught("connecting to a range server", error)
             self._told(server_id, complete=False)
             return
         waiting = len(requests)
-        known: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest] = []
+        known: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest] = []
         if waiting >= _MOST_NEWS:
             self._telling[server_id] = True
 
         def answered(
-            request: DeleteStreamRequest | SealRangeRequest | TrimStreamRequest, response: Response | ConnectionLost
+            request: m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest,
+            response: m.Response | ConnectionLost,
         ) -> None:
             nonlocal waiting
             waiting -= 1
@@ -397,24 +361,24 @@ class PlacementDriver:
             try:
                 carrier.submit(request, partial(answered, request), self._options.server_timeout)
             except Exception as error:  # noqa: BLE001 - logged and counted; what was not sent stays queued
-                DEFECTS.caught("telling a range server what was decided")
+                self._barrier.caught("telling a range server what was decided", error)
                 answered(request, ConnectionLost(f"not sent: {error}"))
 
     def _known(
         self,
         server_id: int,
-        requests: list[DeleteStreamRequest | SealRangeRequest | TrimStreamRequest],
+        requests: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest],
         *,
         complete: bool,
     ) -> None:
         def forget(tx: Transaction) -> None:
             for request in requests:
                 match request:
-                    case DeleteStreamRequest():
+                    case m.DeleteStreamRequest():
                         tx.drop_deletion(server_id, request.stream_id)
-                    case SealRangeRequest():
+                    case m.SealRangeRequest():
                         tx.drop_news(server_id, request.range.stream_id, request.range.index)
-                    case TrimStreamRequest():
+                    case m.TrimStreamRequest():
                         stream = tx.get_stream(request.stream_id)
                         if stream is None or stream.trim_offset <= request.min_offset:
                             tx.drop_news(server_id, request.stream_id, -1)
@@ -428,14 +392,14 @@ class PlacementDriver:
 
 def _is_known(
     server_id: int,
-    request: DeleteStreamRequest | SealRangeRequest | TrimStreamRequest,
-    response: Response | ConnectionLost,
+    request: m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest,
+    response: m.Response | ConnectionLost,
 ) -> bool:
     """Whether the server knows now what it was told, or telling it again would not help."""
     if isinstance(response, ConnectionLost):
         return False
     status = response.status
-    if isinstance(request, SealRangeRequest) and isinstance(response, RangeResponse) and response.range is not None:
+    if isinstance(request, m.SealRangeRequest) and isinstance(response, m.RangeResponse) and response.range is not None:
         told = request.range
         if status.ok and 0 <= response.range.end < told.end:
             logger.error(
@@ -453,8 +417,8 @@ def _is_known(
     return False
 
 
-def _fail(reply: Callable[[SystemErrorResponse], None], error: StateError) -> None:
-    reply(SystemErrorResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))))
+def _fail(reply: Callable[[m.SystemErrorResponse], None], error: StateError) -> None:
+    reply(m.SystemErrorResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))))
 
 
 def _log_state_error(error: StateError) -> None:

@@ -11,22 +11,7 @@ from dataclasses import dataclass
 from sbp_back.errors import ErrorCode
 from sbp_back.placement_driver.servers import addressed
 from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
-from sbp_back.wire.model import (
-    DELETED_DETAIL,
-    AllocateIdResponse,
-    CreateRangeRequest,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    SealKind,
-    SealRangeRequest,
-    Status,
-    StreamInfo,
-    StreamResponse,
-    TrimStreamRequest,
-)
+from sbp_back.wire import model as m
 
 SERVER_IDS = 1 << 30
 """Ids of range servers are below this: a server that reports a made-up one leaves enough that can be given."""
@@ -35,11 +20,11 @@ _MAX_INT8 = 127
 _MAX_INT64 = (1 << 63) - 1
 
 
-def bad_request(message: str) -> Status:
-    return Status(ErrorCode.BAD_REQUEST, message)
+def bad_request(message: str) -> m.Status:
+    return m.Status(ErrorCode.BAD_REQUEST, message)
 
 
-def _replication_error(stream: StreamInfo) -> Status | None:
+def _replication_error(stream: m.StreamInfo) -> m.Status | None:
     if not 1 <= stream.ack_count <= stream.replica <= _MAX_INT8:
         return bad_request(
             f"replica {stream.replica} and ack count {stream.ack_count}: need {_MAX_INT8} >= replica >= ack count >= 1"
@@ -49,22 +34,22 @@ def _replication_error(stream: StreamInfo) -> Status | None:
     return None
 
 
-def _stream_info(row: StreamRow) -> StreamInfo:
-    return StreamInfo(row.stream_id, row.replica, row.ack_count, row.retention_ms)
+def _stream_info(row: StreamRow) -> m.StreamInfo:
+    return m.StreamInfo(row.stream_id, row.replica, row.ack_count, row.retention_ms)
 
 
-def _not_found(stream_id: int, row: StreamRow | None) -> Status:
+def _not_found(stream_id: int, row: StreamRow | None) -> m.Status:
     if row is None:
-        return Status(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
-    return Status(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted", DELETED_DETAIL)
+        return m.Status(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
+    return m.Status(ErrorCode.NOT_FOUND, f"stream {stream_id} was deleted", m.DELETED_DETAIL)
 
 
-def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, RangeServerInfo]) -> RangeInfo:
+def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, m.RangeServerInfo]) -> m.RangeInfo:
     """The range as the world sees it: what was trimmed away is no part of it."""
     start = max(row.start, trim_offset)
     if not row.is_open:
         start = min(start, row.end)
-    return RangeInfo(
+    return m.RangeInfo(
         row.stream_id,
         row.epoch,
         row.index,
@@ -76,7 +61,7 @@ def _range_info(row: RangeRow, trim_offset: int, servers: dict[int, RangeServerI
     )
 
 
-def server_id_error(server_id: int) -> Status | None:
+def server_id_error(server_id: int) -> m.Status | None:
     """What is wrong with the id a range server reports."""
     if server_id < 0:
         return bad_request("a range server needs an id from ALLOCATE_ID before it reports")
@@ -85,56 +70,56 @@ def server_id_error(server_id: int) -> Status | None:
     return None
 
 
-def allocate_id(tx: Transaction) -> AllocateIdResponse:
+def allocate_id(tx: Transaction) -> m.AllocateIdResponse:
     """A range server's id, never given before."""
     server_id = tx.next_server_id()
     if server_id >= SERVER_IDS:
-        return AllocateIdResponse(Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, "no ids of range servers are left"))
-    return AllocateIdResponse(id=server_id)
+        return m.AllocateIdResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, "no ids of range servers are left"))
+    return m.AllocateIdResponse(id=server_id)
 
 
-def create_stream(tx: Transaction, wanted: StreamInfo) -> StreamResponse:
+def create_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
     """A new stream without ranges; the id in the request is ignored."""
     error = _replication_error(wanted)
     if error is not None:
-        return StreamResponse(error)
+        return m.StreamResponse(error)
     row = StreamRow(tx.next_stream_id(), wanted.replica, wanted.ack_count, wanted.retention_ms)
     tx.put_stream(row)
-    return StreamResponse(stream=_stream_info(row))
+    return m.StreamResponse(stream=_stream_info(row))
 
 
-def describe_stream(tx: Transaction, stream_id: int) -> StreamResponse:
+def describe_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
-        return StreamResponse(_not_found(stream_id, row))
-    return StreamResponse(stream=_stream_info(row))
+        return m.StreamResponse(_not_found(stream_id, row))
+    return m.StreamResponse(stream=_stream_info(row))
 
 
-def update_stream(tx: Transaction, wanted: StreamInfo) -> StreamResponse:
+def update_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
     """Changes apply to ranges created afterwards: a range keeps the counts it was created with."""
     row = tx.get_stream(wanted.stream_id)
     if row is None or row.deleted:
-        return StreamResponse(_not_found(wanted.stream_id, row))
+        return m.StreamResponse(_not_found(wanted.stream_id, row))
     error = _replication_error(wanted)
     if error is not None:
-        return StreamResponse(error)
+        return m.StreamResponse(error)
     row.replica, row.ack_count, row.retention_ms = wanted.replica, wanted.ack_count, wanted.retention_ms
     tx.put_stream(row)
-    return StreamResponse(stream=_stream_info(row))
+    return m.StreamResponse(stream=_stream_info(row))
 
 
-def delete_stream(tx: Transaction, stream_id: int) -> StreamResponse:
+def delete_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
     """Marks the stream, forgets its ranges and queues their deletion on every server that has one."""
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
-        return StreamResponse(_not_found(stream_id, row))
+        return m.StreamResponse(_not_found(stream_id, row))
     for kept in tx.ranges_of_stream(stream_id):
         for server_id in kept.server_ids:
             tx.add_deletion(server_id, stream_id)
     tx.drop_ranges(stream_id, None)
     row.deleted = True
     tx.put_stream(row)
-    return StreamResponse(stream=_stream_info(row))
+    return m.StreamResponse(stream=_stream_info(row))
 
 
 @dataclass(slots=True)
@@ -150,8 +135,8 @@ class Trimmed:
     """``ask``: the open range, with its servers, that contains the offset. Only they know how far it goes: what was
     trimmed so far ends where that range begins, and the trim is to be repeated with what they answer."""
 
-    response: StreamResponse
-    ask: RangeInfo | None = None
+    response: m.StreamResponse
+    ask: m.RangeInfo | None = None
 
 
 def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reached | None = None) -> Trimmed:
@@ -163,15 +148,15 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
     """
     row = tx.get_stream(stream_id)
     if row is None or row.deleted:
-        return Trimmed(StreamResponse(_not_found(stream_id, row)))
+        return Trimmed(m.StreamResponse(_not_found(stream_id, row)))
     if min_offset < 0:
-        return Trimmed(StreamResponse(bad_request(f"negative trim offset {min_offset}")))
+        return Trimmed(m.StreamResponse(bad_request(f"negative trim offset {min_offset}")))
     ranges = tx.ranges_of_stream(stream_id)
     if not ranges and min_offset > 0:
         message = f"stream {stream_id} has no range yet: nothing to trim to {min_offset}"
-        return Trimmed(StreamResponse(bad_request(message)))
+        return Trimmed(m.StreamResponse(bad_request(message)))
     if not ranges:
-        return Trimmed(StreamResponse(stream=_stream_info(row)))
+        return Trimmed(m.StreamResponse(stream=_stream_info(row)))
     servers = tx.get_servers()
     last = ranges[-1]
     ask = None
@@ -192,40 +177,44 @@ def trim_stream(tx: Transaction, stream_id: int, min_offset: int, reached: Reach
         concerned = {one for kept in ranges if kept.start < min_offset for one in kept.server_ids}
         for server_id in concerned.difference(last.server_ids if reached is not None else ()):  # those did it already
             tx.add_news(server_id, stream_id, -1)
-    return Trimmed(StreamResponse(stream=_stream_info(row), range=_range_info(first, row.trim_offset, servers)), ask)
+    return Trimmed(m.StreamResponse(stream=_stream_info(row), range=_range_info(first, row.trim_offset, servers)), ask)
 
 
-def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[int] | None) -> RangeResponse:
+def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: list[int] | None) -> m.RangeResponse:
     """``candidates``: living servers, best first. None of the request's servers is looked at."""
     wanted = request.range
     stream = tx.get_stream(wanted.stream_id)
     if stream is None or stream.deleted:
-        return RangeResponse(_not_found(wanted.stream_id, stream))
+        return m.RangeResponse(_not_found(wanted.stream_id, stream))
     last = tx.last_range(wanted.stream_id)
     if last is not None and last.is_open and last.document:
         # A writer may take a range that is open already for what its own lost request has made: not this one.
         message = f"range {last.index} of stream {last.stream_id} is open and written through sbp-v0.1: seal it first"
-        return RangeResponse(Status(ErrorCode.EXPIRED_RANGE_EPOCH, message))
+        return m.RangeResponse(m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, message))
     if last is not None and last.is_open:
-        return RangeResponse(
-            Status(ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {last.index} of stream {last.stream_id} is still open"),
+        return m.RangeResponse(
+            m.Status(
+                ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {last.index} of stream {last.stream_id} is still open"
+            ),
             _range_info(last, stream.trim_offset, tx.get_servers()),
         )
     index, start, epoch = (0, 0, -1) if last is None else (last.index + 1, last.end, last.epoch)
     if wanted.index != index:
-        return RangeResponse(bad_request(f"the next range of stream {wanted.stream_id} is {index}, not {wanted.index}"))
+        return m.RangeResponse(
+            bad_request(f"the next range of stream {wanted.stream_id} is {index}, not {wanted.index}")
+        )
     if wanted.start != start:
-        return RangeResponse(
+        return m.RangeResponse(
             bad_request(f"range {index} of stream {wanted.stream_id} starts at {start}, not at {wanted.start}")
         )
     if wanted.epoch < epoch:
-        return RangeResponse(
-            Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the stream's {epoch}")
+        return m.RangeResponse(
+            m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the stream's {epoch}")
         )
     if candidates is None or len(candidates) < stream.replica:
         living = 0 if candidates is None else len(candidates)
-        return RangeResponse(
-            Status(
+        return m.RangeResponse(
+            m.Status(
                 ErrorCode.PD_NO_AVAILABLE_RS,
                 f"{stream.replica} range servers are needed, {living} are alive and have room",
             )
@@ -241,30 +230,30 @@ def create_range(tx: Transaction, request: CreateRangeRequest, candidates: list[
         candidates[: stream.replica],
     )
     tx.put_range(row)
-    return RangeResponse(range=_range_info(row, stream.trim_offset, tx.get_servers()))
+    return m.RangeResponse(range=_range_info(row, stream.trim_offset, tx.get_servers()))
 
 
-def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
+def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
     """Gives the last range its end and raises its epoch to the sealer's: older writers are fenced from here on.
 
     A range that was promised to go further (``SealKind.AT_LEAST``) ends there. Its servers are to be told.
     """
     wanted = request.range
-    if request.kind == SealKind.AT_LEAST:
+    if request.kind == m.SealKind.AT_LEAST:
         return _keep(tx, wanted)
-    if request.kind != SealKind.PLACEMENT_DRIVER:
-        return RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
+    if request.kind != m.SealKind.PLACEMENT_DRIVER:
+        return m.RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
     last = tx.last_range(wanted.stream_id)
     if last is None or wanted.index > last.index:
-        return RangeResponse(
-            Status(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
+        return m.RangeResponse(
+            m.Status(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
         )
     stream = tx.get_stream(wanted.stream_id)
     trim_offset = 0 if stream is None else stream.trim_offset
     if wanted.index < last.index or not last.is_open:
         sealed = last if wanted.index == last.index else tx.get_range(wanted.stream_id, wanted.index)
-        return RangeResponse(
-            Status(
+        return m.RangeResponse(
+            m.Status(
                 ErrorCode.RANGE_ALREADY_SEALED, f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
             ),
             None if sealed is None else _range_info(sealed, trim_offset, tx.get_servers()),
@@ -272,10 +261,10 @@ def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
     # The end is compared with where the range began, not with a trim offset: a stream may have been trimmed past
     # what a lost writer really appended, and must not stay unsealable for that.
     if not last.start <= wanted.end <= _MAX_INT64:
-        return RangeResponse(bad_request(f"range {last.index} starts at {last.start}, it cannot end at {wanted.end}"))
+        return m.RangeResponse(bad_request(f"range {last.index} starts at {last.start}, it cannot end at {wanted.end}"))
     if wanted.epoch < last.epoch:
-        return RangeResponse(
-            Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the range's {last.epoch}")
+        return m.RangeResponse(
+            m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the range's {last.epoch}")
         )
     last.end = max(wanted.end, last.floor)
     last.epoch = wanted.epoch
@@ -285,49 +274,49 @@ def seal_range(tx: Transaction, request: SealRangeRequest) -> RangeResponse:
     if stream is not None and trim_offset > last.end:
         stream.trim_offset = trim_offset = last.end
         tx.put_stream(stream)
-    return RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
+    return m.RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
 
 
-def _keep(tx: Transaction, wanted: RangeInfo) -> RangeResponse:
+def _keep(tx: Transaction, wanted: m.RangeInfo) -> m.RangeResponse:
     """Promises that an open range will not end below ``wanted.end``, where its server has durable data."""
     last = tx.last_range(wanted.stream_id)
     row = last if last is None or last.index == wanted.index else tx.get_range(wanted.stream_id, wanted.index)
     if last is None or row is None:
         message = f"stream {wanted.stream_id} has no range {wanted.index}"
-        return RangeResponse(Status(ErrorCode.RANGE_NOT_FOUND, message))
+        return m.RangeResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message))
     stream = tx.get_stream(wanted.stream_id)
     trim_offset = 0 if stream is None else stream.trim_offset
     if not row.is_open:
         message = f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
-        status = Status(ErrorCode.RANGE_ALREADY_SEALED, message)
-        return RangeResponse(status, _range_info(row, trim_offset, tx.get_servers()))
+        status = m.Status(ErrorCode.RANGE_ALREADY_SEALED, message)
+        return m.RangeResponse(status, _range_info(row, trim_offset, tx.get_servers()))
     if not row.start <= wanted.end <= _MAX_INT64:
-        return RangeResponse(bad_request(f"range {row.index} starts at {row.start}, it cannot end at {wanted.end}"))
+        return m.RangeResponse(bad_request(f"range {row.index} starts at {row.start}, it cannot end at {wanted.end}"))
     if wanted.end > row.floor:
         row.floor = wanted.end
         tx.put_range(row)
-    return RangeResponse(range=_range_info(row, trim_offset, tx.get_servers()))
+    return m.RangeResponse(range=_range_info(row, trim_offset, tx.get_servers()))
 
 
-def news(tx: Transaction, server_id: int, limit: int) -> list[SealRangeRequest | TrimStreamRequest]:
+def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest | m.TrimStreamRequest]:
     """What a range server has not confirmed to know yet, as requests that tell it. What concerns it no more is
     forgotten: a deletion tells it all."""
-    requests: list[SealRangeRequest | TrimStreamRequest] = []
+    requests: list[m.SealRangeRequest | m.TrimStreamRequest] = []
     for stream_id, index in tx.news_of_server(server_id, limit):
         stream = tx.get_stream(stream_id)
         row = None if index < 0 else tx.get_range(stream_id, index)
         if stream is None or stream.deleted or (index >= 0 and (row is None or row.is_open)):
             tx.drop_news(server_id, stream_id, index)
         elif row is None:
-            requests.append(TrimStreamRequest(stream_id, stream.trim_offset))
+            requests.append(m.TrimStreamRequest(stream_id, stream.trim_offset))
         else:
             # From where the range began: a trim, which is told separately, may have gone beyond what a server has.
-            decided = RangeInfo(stream_id, row.epoch, row.index, row.start, row.end)
-            requests.append(SealRangeRequest(decided, SealKind.PLACEMENT_DRIVER))
+            decided = m.RangeInfo(stream_id, row.epoch, row.index, row.start, row.end)
+            requests.append(m.SealRangeRequest(decided, m.SealKind.PLACEMENT_DRIVER))
     return requests
 
 
-def list_ranges(tx: Transaction, request: ListRangeRequest) -> ListRangeResponse:
+def list_ranges(tx: Transaction, request: m.ListRangeRequest) -> m.ListRangeResponse:
     """By stream, by server or by both; by neither there are none."""
     if request.stream_id >= 0:
         rows = tx.ranges_of_stream(request.stream_id)
@@ -343,4 +332,4 @@ def list_ranges(tx: Transaction, request: ListRangeRequest) -> ListRangeResponse
         if row.stream_id not in trim_offsets:
             stream = tx.get_stream(row.stream_id)
             trim_offsets[row.stream_id] = 0 if stream is None else stream.trim_offset
-    return ListRangeResponse(ranges=[_range_info(row, trim_offsets[row.stream_id], servers) for row in rows])
+    return m.ListRangeResponse(ranges=[_range_info(row, trim_offsets[row.stream_id], servers) for row in rows])

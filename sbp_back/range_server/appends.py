@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT, OK, SUSPENDED
@@ -49,7 +49,7 @@ class Appends:
     The counters only grow.
     """
 
-    __slots__ = ("_ranges", "_store", "entries", "failed", "latency_seconds", "on_error", "requests", "wake")
+    __slots__ = ("_ranges", "_store", "barrier", "entries", "failed", "latency_seconds", "on_error", "requests", "wake")
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class Appends:
         store: Store,
         wake: Callable[[RangeState], None],
         on_error: Callable[[StoreError], None],
+        barrier: Barrier,
     ) -> None:
+        self.barrier = barrier
         self._ranges = ranges
         self._store = store
         self.wake = wake
@@ -117,7 +119,7 @@ class Appends:
                 state.told = offset
                 if state.waiters:
                     state.arrived += UNKNOWN_BYTES
-                    guarded("waking readers", self.wake, state)
+                    self.barrier.call("waking readers", self.wake, state)
 
     def _refuse(self, state: RangeState | None, entry: Entry) -> AppendResult:
         if entry.count <= 0 or entry.base_offset < 0:
@@ -209,7 +211,7 @@ class AppendCall:
             release(released)
         if waited is not None:
             for state in dict.fromkeys(waited):
-                guarded("waking readers", self._appends.wake, state)
+                self._appends.barrier.call("waking readers", self._appends.wake, state)
 
     def _fail(self, error: StoreError) -> None:
         if isinstance(error, StoreFailed):
@@ -252,7 +254,10 @@ class AppendCall:
                 results[position] = result
         self._appends.latency_seconds += time.monotonic() - self._started
         # In one go with this others are answered, whose entries became durable at the same moment.
-        guarded("a reply", self._reply, AppendResponse(results=results))
+        try:
+            self._reply(AppendResponse(results=results))
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._appends.barrier.caught("reply", error)
 
     def _position(self, index: int) -> int:
         return index if self._positions is None else self._positions[index]

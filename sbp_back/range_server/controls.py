@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, TypeVarTuple
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
 from sbp_back.errors import ErrorCode, StoreError, StoreFailed
 from sbp_back.range_server.appends import UNKNOWN_BYTES, release
 from sbp_back.range_server.fetches import Fetches
@@ -40,8 +40,9 @@ Ts = TypeVarTuple("Ts")
 class _Queues:
     """Runs operations of one stream one at a time, in order; those of different streams side by side."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self._loop = loop
+        self.barrier = barrier
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
 
     def enter(self, stream_id: int, operation: Callable[[], None]) -> None:
@@ -89,14 +90,14 @@ class _Turn(Generic[R]):
         return done
 
     def _run(self, step: Callable[[*Ts], None], *args: *Ts) -> None:
-        if not guarded("a change of ranges", step, *args):
+        if not self._queues.barrier.call("change of ranges", step, *args):
             self(self._refused(DEFECT))
 
     def __call__(self, response: R) -> None:
         reply, self._reply = self._reply, None
         if reply is not None:
             self._queues.leave(self._stream_id)
-            guarded("a reply", reply, response)
+            self._queues.barrier.call("reply", reply, response)
 
 
 class Controls:
@@ -109,12 +110,13 @@ class Controls:
         fetches: Fetches,
         loop: asyncio.AbstractEventLoop,
         on_error: Callable[[StoreError], None],
+        barrier: Barrier,
     ) -> None:
         self._table = table
         self._store = store
         self._fetches = fetches
         self._on_error = on_error
-        self._queues = _Queues(loop)
+        self._queues = _Queues(loop, barrier)
 
     def create_range(self, request: CreateRangeRequest, reply: Callable[[RangeResponse], None]) -> None:
         turn = _Turn(self._queues, request.range.stream_id, reply, RangeResponse)

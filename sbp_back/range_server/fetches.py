@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
+from sbp_back.deadlines import Deadlines
 from sbp_back.errors import ErrorCode, StoreCorrupt, StoreError
-from sbp_back.range_server.longpoll import Deadlines
 from sbp_back.range_server.ranges import NOT_LOOKED_UP, RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT
 from sbp_back.transport.handler import DEFECT, Reply
@@ -51,7 +51,18 @@ class Fetches:
     """Takes FETCH requests; owned by the range server, which shares its ranges with it. ``settle``: None as long as
     there is no placement driver to ask."""
 
-    __slots__ = ("_deadlines", "_limits", "_loop", "_ranges", "_stopping", "_store", "failed", "requests", "settle")
+    __slots__ = (
+        "_deadlines",
+        "_limits",
+        "_loop",
+        "_ranges",
+        "_stopping",
+        "_store",
+        "barrier",
+        "failed",
+        "requests",
+        "settle",
+    )
 
     def __init__(
         self,
@@ -59,12 +70,14 @@ class Fetches:
         store: Store,
         limits: FetchLimits,
         loop: asyncio.AbstractEventLoop,
+        barrier: Barrier,
     ) -> None:
+        self.barrier = barrier
         self._ranges = ranges
         self._store = store
         self._limits = limits
         self._loop = loop
-        self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire)
+        self._deadlines: Deadlines[Fetch] = Deadlines(loop, Fetch.expire, barrier)
         self._stopping = False
         self.settle: Settle | None = None
         self.requests = 0
@@ -147,7 +160,6 @@ class Fetch:
         "_wait_ms",
         "_watched",
         "missing",
-        "slot",
     )
 
     _reply: Reply | None
@@ -164,12 +176,14 @@ class Fetch:
         self._reserved = 0  # for what the store is reading
         self._watched = False
         self.missing = 0
-        self.slot = -1
 
     def answer(self, status: Status, entries: list[Entry] | None = None) -> None:
         reply, self._reply = self._reply, None
         if reply is not None:
-            guarded("a reply", reply, FetchResponse(status, entries or []))
+            try:
+                reply(FetchResponse(status, entries or []))
+            except Exception as error:  # noqa: BLE001 - logged and counted there
+                self._fetches.barrier.caught("reply", error)
 
     def _refuse(self, code: ErrorCode, message: str) -> None:
         self._fetches.failed += 1
@@ -177,10 +191,13 @@ class Fetch:
 
     def evaluate(self) -> None:
         """Answer, wait, or have the store read, as the range is now. Never raises: others are looked at next."""
-        if not guarded("a fetch", self._evaluate):
-            self._defect()
+        try:
+            self._evaluate()
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._defect(error)
 
-    def _defect(self) -> None:
+    def _defect(self, error: Exception) -> None:
+        self._fetches.barrier.caught("fetch", error)
         self._leave()
         self.answer(DEFECT)
 
@@ -277,8 +294,10 @@ class Fetch:
         offset = max(end - 1, stored.min_offset)
 
         def found(entries: list[Entry] | StoreError) -> None:
-            if not guarded("a fetch", learned, entries):
-                self._defect()
+            try:
+                learned(entries)
+            except Exception as error:  # noqa: BLE001 - logged and counted there
+                self._defect(error)
 
         def learned(entries: list[Entry] | StoreError) -> None:
             if isinstance(entries, StoreError):
@@ -304,8 +323,10 @@ class Fetch:
         return min(wanted, MAX_FETCH_BYTES) if wanted > 0 else self._fetches._limits.default_bytes
 
     def _read(self, result: list[Entry] | StoreError) -> None:
-        if not guarded("a fetch", self._received, result):
-            self._defect()
+        try:
+            self._received(result)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._defect(error)
 
     def _received(self, result: list[Entry] | StoreError) -> None:
         state = self._state

@@ -15,19 +15,7 @@ from typing import TYPE_CHECKING
 
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.range_server.ranges import RangeTable
-from sbp_back.wire.model import (
-    DELETED_DETAIL,
-    DeleteStreamRequest,
-    DescribeStreamRequest,
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    Request,
-    Response,
-    SealKind,
-    SealRangeRequest,
-    TrimStreamRequest,
-)
+from sbp_back.wire import model as m
 
 if TYPE_CHECKING:
     from sbp_back.transport.carrier import Carrier
@@ -47,7 +35,7 @@ class Reconciled:
     unknown: int = 0
 
 
-async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[Request], Awaitable[Response]]) -> Reconciled:
+async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[m.Request], Awaitable[m.Response]]) -> Reconciled:
     """``call`` serves a request on the server itself. Raises ``SbpError`` when the placement driver or the store
     cannot be asked; what was done until then stays done and the rest can be repeated."""
     done = Reconciled()
@@ -74,18 +62,18 @@ async def _reconcile_stream(
     table: RangeTable,
     stream_id: int,
     pd: Carrier,
-    call: Callable[[Request], Awaitable[Response]],
+    call: Callable[[m.Request], Awaitable[m.Response]],
     done: Reconciled,
 ) -> None:
-    listed = _checked(await pd.call(ListRangeRequest(stream_id=stream_id)))
-    if isinstance(listed, ListRangeResponse) and listed.ranges:
+    listed = _checked(await pd.call(m.ListRangeRequest(stream_id=stream_id)))
+    if isinstance(listed, m.ListRangeResponse) and listed.ranges:
         await _apply(table, stream_id, listed.ranges, call, done)
         return
-    described = await pd.call(DescribeStreamRequest(stream_id))
+    described = await pd.call(m.DescribeStreamRequest(stream_id))
     if described.status.code != ErrorCode.NOT_FOUND:
         _checked(described)
-    elif described.status.detail == DELETED_DETAIL:
-        _checked(await call(DeleteStreamRequest(stream_id)))
+    elif described.status.detail == m.DELETED_DETAIL:
+        _checked(await call(m.DeleteStreamRequest(stream_id)))
         done.deleted += 1
         return
     done.unknown += 1
@@ -95,8 +83,8 @@ async def _reconcile_stream(
 async def _apply(
     table: RangeTable,
     stream_id: int,
-    ranges: list[RangeInfo],
-    call: Callable[[Request], Awaitable[Response]],
+    ranges: list[m.RangeInfo],
+    call: Callable[[m.Request], Awaitable[m.Response]],
     done: Reconciled,
 ) -> None:
     for known in ranges:
@@ -105,18 +93,18 @@ async def _apply(
             continue
         if not state.sealed or state.stored.end > known.end or state.waiters:
             # The epoch does not matter: an end that the placement driver has given is never another.
-            _checked(await call(SealRangeRequest(known, SealKind.PLACEMENT_DRIVER)))
+            _checked(await call(m.SealRangeRequest(known, m.SealKind.PLACEMENT_DRIVER)))
             done.sealed += 1
         else:
             state.decided = True
     smallest = ranges[0].start
     states = table.of_stream(stream_id)
     if states and states[0].stored.min_offset < min(smallest, states[-1].confirm_offset):
-        _checked(await call(TrimStreamRequest(stream_id, smallest)))
+        _checked(await call(m.TrimStreamRequest(stream_id, smallest)))
         done.trimmed += 1
 
 
-def _checked(response: Response) -> Response:
+def _checked(response: m.Response) -> m.Response:
     status = response.status
     if not status.ok:
         raise SbpError(status.code, status.message)

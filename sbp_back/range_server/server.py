@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError, StoreError
 from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls
@@ -22,34 +23,8 @@ from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
 from sbp_back.transport.handler import Reply
+from sbp_back.wire import model as m
 from sbp_back.wire.identity import range_server_name
-from sbp_back.wire.model import (
-    AppendRequest,
-    CreateRangeRequest,
-    DeleteStreamRequest,
-    DescribePdRequest,
-    DescribePdResponse,
-    FetchRequest,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    RangeServerMetrics,
-    Request,
-    Response,
-    SealKind,
-    SealRangeRequest,
-    Status,
-    SystemErrorResponse,
-    TrimStreamRequest,
-)
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
@@ -85,12 +60,14 @@ class RangeServer:
         loop: asyncio.AbstractEventLoop,
         *,
         on_failed: Callable[[StoreError], None] | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         self._store = store
+        self._barrier = barrier = barrier or Barrier()
         self._options = options
         self._loop = loop
         self._on_failed = on_failed
-        self._refusal: Status | None = None
+        self._refusal: m.Status | None = None
         self._pd: Carrier | None = None
         self._reporter: Reporter | None = None
         self._reconciling: asyncio.Task[None] | None = None
@@ -98,17 +75,17 @@ class RangeServer:
         self._table = RangeTable()
         for stored in store.ranges.values():
             self._table.add(RangeState(stored))
-        self._fetches = Fetches(self._table.by_key, store, options.fetch, loop)
-        self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed)
-        self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed)
+        self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, barrier)
+        self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed, barrier)
+        self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
             # It failed while nobody was there to be told.
             loop.call_soon(self._store_failed, store.failed)
 
     @property
-    def info(self) -> RangeServerInfo:
-        return RangeServerInfo(self._options.server_id, self._options.advertise_addr)
+    def info(self) -> m.RangeServerInfo:
+        return m.RangeServerInfo(self._options.server_id, self._options.advertise_addr)
 
     @property
     def advertise_addr(self) -> str:
@@ -120,55 +97,55 @@ class RangeServer:
         self._options.advertise_addr = address
 
     @property
-    def failure(self) -> Status | None:
+    def failure(self) -> m.Status | None:
         """Why every request is refused; None while they are served."""
         return self._refusal
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: m.Request, reply: Reply) -> None:
         if self._refusal is not None:
-            if type(request) is not GoAway:
-                reply(SystemErrorResponse(self._refusal))
+            if type(request) is not m.GoAway:
+                reply(m.SystemErrorResponse(self._refusal))
             return
         kind = type(request)
-        if kind is AppendRequest:
+        if kind is m.AppendRequest:
             self._appends.handle(request, reply)  # type: ignore[arg-type]
-        elif kind is FetchRequest:
+        elif kind is m.FetchRequest:
             self._fetches.handle(request, reply)  # type: ignore[arg-type]
         else:
             self._handle_other(request, reply)
 
-    def _handle_other(self, request: Request, reply: Reply) -> None:
+    def _handle_other(self, request: m.Request, reply: Reply) -> None:
         match request:
-            case HeartbeatRequest():
-                reply(HeartbeatResponse(request.client_id, request.role, request.range_server))
-            case PingRequest():
-                reply(PingResponse(request.header, request.payload))
-            case CreateRangeRequest():
+            case m.HeartbeatRequest():
+                reply(m.HeartbeatResponse(request.client_id, request.role, request.range_server))
+            case m.PingRequest():
+                reply(m.PingResponse(request.header, request.payload))
+            case m.CreateRangeRequest():
                 self._controls.create_range(request, reply)
-            case SealRangeRequest():
+            case m.SealRangeRequest():
                 self._controls.seal_range(request, reply)
-            case TrimStreamRequest():
+            case m.TrimStreamRequest():
                 self._controls.trim_stream(request, reply)
-            case DeleteStreamRequest():
+            case m.DeleteStreamRequest():
                 self._controls.delete_stream(request, reply)
-            case ListRangeRequest():
+            case m.ListRangeRequest():
                 self._list(request, reply)
-            case DescribePdRequest():
+            case m.DescribePdRequest():
                 name = range_server_name(self._options.server_id, self._store.placement_driver)
-                reply(DescribePdResponse(nodes=[PdNode(name, self._options.advertise_addr, False)]))
-            case GoAway():
+                reply(m.DescribePdResponse(nodes=[m.PdNode(name, self._options.advertise_addr, False)]))
+            case m.GoAway():
                 pass
             case _:
                 reply(
-                    SystemErrorResponse(
-                        Status(
+                    m.SystemErrorResponse(
+                        m.Status(
                             ErrorCode.UNSUPPORTED_OPERATION,
                             f"{type(request).__name__} is served by the placement driver, this is a range server",
                         )
                     )
                 )
 
-    def _list(self, request: ListRangeRequest, reply: Reply) -> None:
+    def _list(self, request: m.ListRangeRequest, reply: Reply) -> None:
         stream_ids: list[int] = []
         if request.server_id in (-1, self._options.server_id):
             if request.stream_id >= 0:
@@ -177,7 +154,7 @@ class RangeServer:
                 stream_ids = self._table.stream_ids()
         self._list_on(stream_ids, 0, [], reply)
 
-    def _list_on(self, stream_ids: list[int], first: int, found: list[RangeInfo], reply: Reply) -> None:
+    def _list_on(self, stream_ids: list[int], first: int, found: list[m.RangeInfo], reply: Reply) -> None:
         """A server may have a hundred thousand ranges: so many streams in a turn of the loop."""
         after = first + _LISTED_IN_A_TURN
         for stream_id in stream_ids[first:after]:
@@ -185,7 +162,7 @@ class RangeServer:
         if after < len(stream_ids):
             self._loop.call_soon(self._list_on, stream_ids, after, found, reply)
         else:
-            reply(ListRangeResponse(ranges=found))
+            reply(m.ListRangeResponse(ranges=found))
 
     def next_offset(self, stream_id: int, index: int) -> int:
         """The base of the only entry an open range lets in now; -1 when the range takes none or is not here."""
@@ -201,7 +178,7 @@ class RangeServer:
         """Long polls that wait for data right now."""
         return self._fetches.waiting
 
-    def metrics(self, seconds: float) -> RangeServerMetrics:
+    def metrics(self, seconds: float) -> m.RangeServerMetrics:
         """The load of the ``seconds`` since this was last asked; for the placement driver."""
         self._table.remove_dropped()
         ranges = self._table.by_key.values()
@@ -234,13 +211,13 @@ class RangeServer:
         state.asking = [then]
         end = state.confirm_offset
 
-        def answered(answer: Response | ConnectionLost) -> None:
-            if isinstance(answer, RangeResponse):
+        def answered(answer: m.Response | ConnectionLost) -> None:
+            if isinstance(answer, m.RangeResponse):
                 if answer.status.ok:
                     state.told = max(state.told, end)
                     self._fetches.wake_all(state)
                 elif answer.status.code == ErrorCode.RANGE_ALREADY_SEALED and answer.range is not None:
-                    decided = SealRangeRequest(answer.range, SealKind.PLACEMENT_DRIVER)
+                    decided = m.SealRangeRequest(answer.range, m.SealKind.PLACEMENT_DRIVER)
                     self._controls.seal_range(decided, lambda _: settled())
                     return
             settled()
@@ -248,10 +225,10 @@ class RangeServer:
         def settled() -> None:
             asking, state.asking = state.asking, None
             for one in asking or ():
-                guarded("a fetch that waited for the placement driver", one)
+                self._barrier.call("fetch that waited for the placement driver", one)
 
-        at_least = RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
-        pd.submit(SealRangeRequest(at_least, SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
+        at_least = m.RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
+        pd.submit(m.SealRangeRequest(at_least, m.SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
 
     async def _reconcile(self, pd: Carrier) -> bool:
         try:
@@ -268,18 +245,11 @@ class RangeServer:
             try:
                 if await self._reconcile(pd):
                     return
-            except Exception:  # noqa: BLE001 - logged and counted; tried again as after any other failure
-                DEFECTS.caught("catching up with the placement driver")
+            except Exception as error:  # noqa: BLE001 - logged and counted; tried again as after any other failure
+                self._barrier.caught("catching up with the placement driver", error)
 
-    def _call(self, request: Request) -> Awaitable[Response]:
-        future: asyncio.Future[Response] = self._loop.create_future()
-
-        def reply(response: Response) -> None:
-            if not future.done():
-                future.set_result(response)
-
-        self.handle(request, reply)
-        return future
+    def _call(self, request: m.Request) -> Awaitable[m.Response]:
+        return awaited(lambda settle: self.handle(request, settle))
 
     def stop_waiting(self) -> None:
         """Answer long polls now and let none wait any more, so that connections can drain; all else is served."""
@@ -294,14 +264,14 @@ class RangeServer:
             await asyncio.wait([self._reconciling])
             self._reconciling = None
         if self._refusal is None:
-            self._refusal = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down")
-        self._fetches.abort(Status(ErrorCode.NO_NEW_RECORD))
+            self._refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down")
+        self._fetches.abort(m.Status(ErrorCode.NO_NEW_RECORD))
 
     def _store_failed(self, error: StoreError) -> None:
         if self._refusal is not None:
             return
         logger.critical("range server %d stops serving, its store failed: %s", self.info.server_id, error)
-        self._refusal = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"the store failed: {error}")
+        self._refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"the store failed: {error}")
         self._fetches.abort(self._refusal)
         if self._on_failed is not None:
             self._on_failed(error)

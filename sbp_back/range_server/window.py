@@ -30,7 +30,8 @@ class WindowState(IntEnum):
 
 
 class AppendWindow(Generic[W]):
-    """Offsets below ``committed`` are durable without a gap; ``next`` is the only base that is let in.
+    """Offsets below ``committed`` are durable without a gap; ``next`` is the only base that is let in (docs/design.md,
+    "Backend", has who else knows where a range ends, and why).
 
     For every entry ``admit`` said OK to, exactly one of ``commit`` and ``fail`` is to be called, in any order between
     entries. An entry that cannot be decided at once is parked with something of the caller's (``W``), which comes

@@ -1,44 +1,26 @@
 """Carriers: how a request reaches the one that serves it and its answer comes back.
 
-:class:`InProcessCarrier` calls a handler of the same process, :class:`TcpCarrier` speaks frames over a socket. What a
-caller can observe is the same for both. Everything here runs on the event loop; nothing costs a task per request.
+:class:`InProcessCarrier` calls a handler of the same process, the carrier of ``tcp_carrier.py`` speaks frames over a
+socket. What a caller can observe is the same for both. Everything runs on the event loop; nothing costs a task per
+request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sbp_back.barrier import DEFECTS, guarded
-from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, SbpError
-from sbp_back.transport.dialects import DIALECTS, Dialect
+from sbp_back.awaited import awaited
+from sbp_back.barrier import Barrier
+from sbp_back.deadlines import Alarm
+from sbp_back.errors import ConnectionLost
 from sbp_back.transport.handler import DEFECT, Handler
-from sbp_back.wire.frame import (
-    FLAG_END,
-    FLAG_RESPONSE,
-    FLAG_SYSTEM_ERROR,
-    FRAME_OVERHEAD,
-    MAX_FRAME_LENGTH,
-    RESPONSE_FLAGS,
-    FrameReader,
-    encode_frame,
-)
-from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import (
-    Buffer,
     DocumentResponse,
     GoAway,
-    HeartbeatRequest,
-    Opcode,
-    RangeServerInfo,
     Request,
     Response,
-    Status,
     SystemErrorResponse,
 )
 
@@ -67,74 +49,26 @@ class Carrier(Protocol):
         """Answers what is in flight with ``ConnectionLost``, as it does everything submitted later. Idempotent."""
 
 
-async def _call(carrier: Carrier, request: Request, timeout: float | None) -> Response:
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def reply(answer: Answer) -> None:
-        if not future.done():  # the caller may have been cancelled
-            future.set_result(answer)
-
-    carrier.submit(request, reply, timeout)
-    answer = await future
-    if isinstance(answer, ConnectionLost):
-        raise answer
-    return answer
-
-
-class _Timed:
+class TimedCall:
     """Something that waits for an answer, at most until ``deadline`` on the loop's clock."""
 
-    __slots__ = ("_reply", "deadline")
+    __slots__ = ("_barrier", "_reply", "deadline")
 
-    def __init__(self, reply: AnswerTo, deadline: float) -> None:
+    def __init__(self, reply: AnswerTo, deadline: float, barrier: Barrier) -> None:
         self._reply = reply
+        self._barrier = barrier
         self.deadline = deadline
 
     def reply(self, answer: Answer) -> None:
         """Never raises: a caller's defect is its own affair."""
-        guarded("a reply", self._reply, answer)
+        try:
+            self._reply(answer)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._barrier.caught("reply", error)
 
 
-_ALARM_SECONDS = 0.001
-"""An alarm goes off so long from now at the earliest."""
-
-
-class _Alarm:
-    """One timer for many deadlines: set to the earliest, it asks its owner to look at them all when it goes off.
-
-    Nearly all requests are answered long before their deadline, so nothing is done when one is.
-    """
-
-    __slots__ = ("_handle", "_loop", "_ring", "_when")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[float], None]) -> None:
-        self._loop = loop
-        self._ring = ring
-        self._handle: asyncio.TimerHandle | None = None
-        self._when = 0.0
-
-    def set(self, when: float) -> None:
-        """Goes off at ``when`` at the latest."""
-        if self._handle is not None:
-            if self._when <= when:
-                return
-            self._handle.cancel()
-        self._when = when
-        # Ahead of now, whatever is asked: the owner may set it again and again for what is due, and the loop must turn.
-        self._handle = self._loop.call_at(max(when, self._loop.time() + _ALARM_SECONDS), self._fire)
-
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _fire(self) -> None:
-        self._handle = None
-        # A loop may run a timer up to its clock's resolution early; what it was set for is due by definition.
-        self._ring(max(self._loop.time(), self._when))
-
-
-def _timed_out(calls: Iterable[_Timed]) -> None:
+def time_out(calls: Iterable[TimedCall]) -> None:
+    """Tell them that their time is up."""
     for call in calls:
         call.reply(ConnectionLost("no answer in time"))
 
@@ -145,29 +79,30 @@ class InProcessCarrier:
     Without a ``timeout`` a request waits for as long as its handler does.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, barrier: Barrier | None = None) -> None:
         self._handler = handler
-        self._calls: dict[int, _Timed] = {}
+        self._barrier = barrier or Barrier()
+        self._calls: dict[int, TimedCall] = {}
         self._last = 0
-        self._alarm: _Alarm | None = None
+        self._alarm: Alarm | None = None
         self._closed = False
 
     def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
         if self._closed:
-            guarded("a reply", reply, ConnectionLost("the carrier is closed"))
+            self._barrier.call("reply", reply, ConnectionLost("the carrier is closed"))
             return
         if timeout is None:
             deadline = float("inf")
         else:
             loop = asyncio.get_running_loop()
             if self._alarm is None:
-                self._alarm = _Alarm(loop, self._expire)
+                self._alarm = Alarm(loop, self._expire)
             deadline = loop.time() + timeout
             self._alarm.set(deadline)
         self._last = number = self._last + 1
         calls = self._calls
         if not isinstance(request, GoAway):
-            calls[number] = _Timed(reply, deadline)
+            calls[number] = TimedCall(reply, deadline, self._barrier)
 
         def answered(response: Response) -> None:
             partial = isinstance(response, DocumentResponse) and not response.last
@@ -175,11 +110,14 @@ class InProcessCarrier:
             if call is not None:
                 call.reply(response)
 
-        if not guarded(type(request).__name__, self._handler.handle, request, answered):
+        try:
+            self._handler.handle(request, answered)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._barrier.caught(type(request).__name__, error)
             answered(SystemErrorResponse(DEFECT))
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
-        return await _call(self, request, timeout)
+        return await awaited(lambda settle: self.submit(request, settle, timeout))
 
     async def close(self) -> None:
         self._closed = True
@@ -197,530 +135,4 @@ class InProcessCarrier:
             earliest = min(call.deadline for call in self._calls.values())
             if earliest < float("inf"):
                 self._alarm.set(earliest)
-        _timed_out(expired)
-
-
-@dataclass(slots=True)
-class TcpOptions:
-    """Times in seconds, sizes in bytes.
-
-    ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections (6
-    s upstream, reference/sbp.md, section 2.3), and also after that long without a sign of life while answers are due.
-    When nothing at all is heard within ``heartbeat_timeout`` of one the peer is gone. ``max_inflight_bytes``:
-    unanswered requests on one connection; more wait. ``max_queued_bytes``: what may wait; beyond that a request is
-    answered with 1429. ``backoff_first``, ``backoff_limit``: pause before connecting again after a failure, doubled
-    each time.
-    """
-
-    request_timeout: float = 30.0
-    connect_timeout: float = 5.0
-    heartbeat_idle: float = 3.0
-    heartbeat_timeout: float = 6.0
-    backoff_first: float = 0.05
-    backoff_limit: float = 2.0
-    max_inflight_bytes: int = 16 * 1024 * 1024
-    max_queued_bytes: int = 112 * 1024 * 1024
-    write_high_water: int = 1024 * 1024
-    client_id: str = "anabranch"
-
-
-class _Call(_Timed):
-    """An encoded request, queued or in flight."""
-
-    __slots__ = ("crc", "header", "opcode", "parts", "size")
-
-    def __init__(
-        self,
-        reply: AnswerTo,
-        deadline: float,
-        opcode: int,
-        header: bytes,
-        parts: Sequence[Buffer],
-        crc: int,
-    ) -> None:
-        super().__init__(reply, deadline)
-        self.opcode = opcode
-        self.header = header
-        self.parts = parts
-        self.crc = crc
-        size = FRAME_OVERHEAD + len(header)
-        for part in parts:
-            size += len(part)
-        self.size = size
-
-
-Introduce = Callable[[Callable[[Request], Awaitable[Response]]], Awaitable[str | None]]
-"""Gets to know the server at the other end of a connection just made, by what it answers to requests; returns why the
-connection is not to be used, None if it is. What it is given to ask with raises ``ConnectionLost``; an ``SbpError``
-that it raises is a reason, too."""
-
-_LAST_STREAM_ID = 0x7FFFFFFF
-
-
-class _Connection(asyncio.BufferedProtocol):
-    """One socket: requests out with increasing stream ids, responses in by stream id."""
-
-    def __init__(self, carrier: TcpCarrier, dialect: Dialect, options: TcpOptions) -> None:
-        self._carrier = carrier
-        self._dialect = dialect
-        self._options = options
-        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
-        self._transport: asyncio.Transport | None = None
-        self._out: list[Buffer] = []
-        self._last_id = 0
-        self._paused = False
-        self._lost = asyncio.get_running_loop().create_future()
-        self.calls: dict[int, _Call] = {}
-        self.inflight_bytes = 0
-        self.retired = False
-        self.heard = False
-        self.last_sent = 0.0
-        self.last_heard = asyncio.get_running_loop().time()
-        self.asked_at = float("-inf")
-        """When a sign of life was last asked for; earlier than ``last_heard`` if there was one."""
-
-    # --- asyncio ----------------------------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=self._options.write_high_water)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.last_heard = asyncio.get_running_loop().time()
-        try:
-            frames = self._reader.received(nbytes)
-        except DecodeError as error:
-            self.drop(f"malformed frame: {error}")
-            return
-        for frame in frames:
-            self.heard = True
-            if frame.opcode == Opcode.GOAWAY:
-                self.retire()
-                continue
-            if frame.opcode == Opcode.PING and not frame.flags & FLAG_RESPONSE:
-                # Either side may send one; its stream id is the server's and has nothing to do with ours.
-                self._write(encode_frame(Opcode.PING, RESPONSE_FLAGS, frame.stream_id, frame.header, [frame.payload]))
-                continue
-            call = self.calls.get(frame.stream_id)
-            if call is None:
-                continue  # its caller has stopped waiting
-            if frame.opcode != call.opcode and not frame.flags & FLAG_SYSTEM_ERROR:
-                # (A system error looks the same under any opcode.)
-                manners = self._dialect.manners
-                if manners.discards(frame.opcode):
-                    continue
-                if not manners.answers(call.opcode, frame.opcode):
-                    self.drop(f"malformed response: opcode {frame.opcode:#06x} answers {call.opcode:#06x}")
-                    return
-            if not self._dialect.manners.several_frames or frame.flags & (FLAG_END | FLAG_SYSTEM_ERROR):
-                del self.calls[frame.stream_id]
-                self.inflight_bytes -= call.size
-            try:
-                response = self._dialect.decode_response(
-                    call.opcode, frame.flags, frame.header, frame.payload, frame.crc
-                )
-            except Exception as error:  # noqa: BLE001 - logged and counted below
-                reason = f"malformed response: {error}"
-                if not isinstance(error, DecodeError):
-                    DEFECTS.caught("decoding a response")
-                unanswered = self.calls.get(frame.stream_id) is call
-                self.drop(reason)
-                if not unanswered:  # else dropping the connection has told it
-                    call.reply(ConnectionLost(reason))
-                return
-            call.reply(response)
-        if self.retired and not self.calls:
-            self.drop("the server asked to go away")
-        self._carrier.pump()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        # The peer takes what is sent. One that is gone does not for long: what is under way to it has a bound.
-        self.last_heard = asyncio.get_running_loop().time()
-        self._paused = False
-        self._carrier.pump()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if not self._lost.done():
-            self._lost.set_result(None)
-        self._carrier.lost(self, "the connection was closed" if exc is None else f"the connection broke: {exc}")
-
-    # --- for the carrier --------------------------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        return self._transport is None
-
-    def has_room(self, size: int) -> bool:
-        if self._paused:
-            return False
-        return not self.inflight_bytes or self.inflight_bytes + size <= self._options.max_inflight_bytes
-
-    def send(self, call: _Call, now: float) -> None:
-        self._last_id = stream_id = self._last_id + 1
-        if call.opcode != Opcode.GOAWAY:
-            self.calls[stream_id] = call
-            self.inflight_bytes += call.size
-        self._write(encode_frame(call.opcode, 0, stream_id, call.header, call.parts, call.crc))
-        self.last_sent = now
-        if stream_id == _LAST_STREAM_ID:
-            self.retire()
-
-    def retire(self) -> None:
-        """Takes no more requests; closes when those in flight are answered."""
-        self.retired = True
-        self._carrier.forget(self)
-        if not self.calls:
-            self.drop("the server asked to go away")
-
-    def drop(self, reason: str) -> None:
-        """Closes at once; everything in flight is answered now."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._carrier.lost(self, reason)
-
-    async def wait_closed(self) -> None:
-        if self._transport is not None:
-            await self._lost
-
-    def _write(self, parts: Sequence[Buffer]) -> None:
-        if not self._out:
-            # Everything sent in one turn of the loop goes into one write.
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out += parts
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(out)
-
-
-class TcpCarrier:
-    """Carries requests over one connection to ``host:port``, made when first needed and again after it was lost.
-
-    Requests are pipelined. One that arrives while the connection is being made waits for it; if it cannot be made, all
-    that wait are answered with ``ConnectionLost``. After a GOAWAY the requests in flight are still answered and new
-    ones go over a new connection. ``introduce`` is asked about every new connection before any other request is sent on
-    it, and may refuse it.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        dialect: Dialect | None = None,
-        options: TcpOptions | None = None,
-        introduce: Introduce | None = None,
-    ) -> None:
-        if not 0 < port < 65536:
-            raise ValueError(f"port {port} is outside 1..65535")
-        self._host = host
-        self._port = port
-        self._dialect: Dialect = dialect if dialect is not None else DIALECTS["sbp-0.2"]
-        self._options = options if options is not None else TcpOptions()
-        self._introduce = introduce
-        self._queue: deque[_Call] = deque()
-        self._queued_bytes = 0
-        self._connection: _Connection | None = None
-        self._all: set[_Connection] = set()
-        self._connecting: asyncio.Task[None] | None = None
-        self._failures = 0
-        self._not_before = 0.0
-        self._alarm: _Alarm | None = None
-        self._closed = False
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection that takes requests."""
-        return self._connection is not None
-
-    def submit(self, request: Request, reply: AnswerTo, timeout: float | None = None) -> None:
-        if self._closed:
-            guarded("a reply", reply, ConnectionLost(f"the carrier to {self._host}:{self._port} is closed"))
-            return
-        try:
-            opcode, header, parts = self._dialect.encode_request(request)
-            crc = self._dialect.payload_crc(request)
-        except SbpError as error:
-            guarded("a reply", reply, SystemErrorResponse(Status(error.code, error.message)))
-            return
-        except Exception:  # noqa: BLE001 - logged and counted there
-            DEFECTS.caught(f"writing {type(request).__name__}")
-            guarded("a reply", reply, SystemErrorResponse(DEFECT))
-            return
-        loop = asyncio.get_running_loop()
-        if self._alarm is None:
-            self._alarm = _Alarm(loop, self._ring)
-        now = loop.time()
-        deadline = now + (self._options.request_timeout if timeout is None else timeout)
-        call = _Call(reply, deadline, opcode, header, parts, crc)
-        if isinstance(request, GoAway):
-            if self._connection is not None:
-                self._connection.send(call, now)
-            return
-        if call.size - 4 > MAX_FRAME_LENGTH:
-            message = f"a frame of {call.size} bytes is too long"
-            call.reply(SystemErrorResponse(Status(ErrorCode.PAYLOAD_TOO_LARGE, message)))
-            return
-        connection = self._connection
-        if connection is not None and not self._queue and connection.has_room(call.size):
-            connection.send(call, now)
-        elif self._queue and self._queued_bytes + call.size > self._options.max_queued_bytes:
-            message = f"{self._queued_bytes} bytes of requests to {self._host}:{self._port} wait already"
-            call.reply(SystemErrorResponse(Status(ErrorCode.TOO_MANY_REQUESTS, message)))
-            return
-        else:
-            self._queue.append(call)
-            self._queued_bytes += call.size
-            self.pump()
-        self._alarm.set(deadline)
-
-    async def call(self, request: Request, timeout: float | None = None) -> Response:
-        return await _call(self, request, timeout)
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
-        connecting = self._connecting
-        if connecting is not None:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-        connections = list(self._all)
-        for connection in connections:
-            connection.drop("the carrier is closed")
-        self._fail_queue("the carrier is closed")
-        for connection in connections:
-            await connection.wait_closed()
-
-    # --- for connections --------------------------------------------------------------------------------------------
-
-    def pump(self) -> None:
-        """Sends what waits, as far as there is room; sees to a connection if there is none."""
-        queue = self._queue
-        if not queue or self._closed:
-            return
-        now = asyncio.get_running_loop().time()
-        while queue:
-            connection = self._connection
-            if connection is None:
-                if self._connecting is None:
-                    self._connecting = asyncio.get_running_loop().create_task(self._connect())
-                return
-            if not connection.has_room(queue[0].size):
-                return
-            call = queue.popleft()
-            self._queued_bytes -= call.size
-            connection.send(call, now)
-
-    def forget(self, connection: _Connection) -> None:
-        """Sends nothing more over ``connection``."""
-        if self._connection is connection:
-            self._connection = None
-
-    def lost(self, connection: _Connection, reason: str) -> None:
-        """``connection`` is no more."""
-        if connection not in self._all:
-            return
-        self._all.discard(connection)
-        if self._connection is connection:
-            self._connection = None
-            if connection.heard:
-                self._failures = 0
-            else:
-                self._back_off()
-        text = f"{self._host}:{self._port}: {reason}"
-        calls = list(connection.calls.values())
-        connection.calls.clear()
-        connection.inflight_bytes = 0
-        for call in calls:
-            call.reply(ConnectionLost(text))
-        self.pump()
-
-    # --- own --------------------------------------------------------------------------------------------------------
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        delay = self._not_before - loop.time()
-        if delay > 0:
-            await asyncio.sleep(delay)
-        connection = _Connection(self, self._dialect, self._options)
-        try:
-            async with asyncio.timeout(self._options.connect_timeout):
-                await loop.create_connection(lambda: connection, self._host, self._port)
-        except Exception as error:  # noqa: BLE001 - logged and counted below
-            # TimeoutError is an OSError; UnicodeError: no such host name can be
-            if not isinstance(error, OSError | UnicodeError):
-                DEFECTS.caught("connecting")
-            self._connecting = None
-            self._back_off()
-            self._fail_queue(f"cannot connect: {error or type(error).__name__}")
-            return
-        if connection.closed:  # the server hung up before this task got its turn
-            refusal: str | None = "the connection was closed at once"
-        else:
-            self._all.add(connection)
-            refusal = await self._introduced(connection)
-        if refusal is not None:
-            connection.drop(refusal)  # before a new one may be made for those that wait: they are told of this one
-            self._connecting = None
-            self._back_off()
-            self._fail_queue(refusal)
-            return
-        self._connecting = None
-        if connection.retired:
-            connection.retire()
-            self.pump()
-            return
-        self._connection = connection
-        connection.last_sent = loop.time()
-        if self._alarm is not None:
-            self._alarm.set(self._heartbeat_at(connection))
-        self.pump()
-
-    async def _introduced(self, connection: _Connection) -> str | None:
-        """Why ``connection``, which was just made, is not to be used; None if it is."""
-        if self._introduce is None:
-            return None
-
-        async def first(request: Request) -> Response:
-            answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-            def reply(answer: Answer) -> None:
-                if not answered.done():
-                    answered.set_result(answer)
-
-            opcode, header, parts = self._dialect.encode_request(request)
-            if connection.closed:
-                raise ConnectionLost("the connection was closed at once")
-            connection.send(_Call(reply, float("inf"), opcode, header, parts, -1), asyncio.get_running_loop().time())
-            answer = await answered
-            if isinstance(answer, ConnectionLost):
-                raise answer
-            return answer
-
-        try:
-            async with asyncio.timeout(self._options.connect_timeout):
-                refusal = await self._introduce(first)
-        except TimeoutError:
-            return "it did not say in time who it is"
-        except SbpError as error:
-            return error.message.removeprefix(f"{self._host}:{self._port}: ")
-        except Exception as error:  # noqa: BLE001 - logged and counted there
-            # Whatever waits for the connection must hear of it, and the next attempt may go better.
-            DEFECTS.caught("introduction")
-            return f"unexpected {type(error).__name__}: {error}"
-        if refusal is None and connection.closed:
-            return "the connection was closed at once"
-        return refusal
-
-    def _back_off(self) -> None:
-        options = self._options
-        pause = min(options.backoff_limit, options.backoff_first * 2 ** min(self._failures, 16))
-        self._failures += 1
-        # Spread, so that all clients of a server that comes back do not come at the same moment.
-        self._not_before = asyncio.get_running_loop().time() + pause * random.uniform(0.5, 1.0)
-
-    def _fail_queue(self, reason: str) -> None:
-        text = f"{self._host}:{self._port}: {reason}"
-        calls = list(self._queue)
-        self._queue.clear()
-        self._queued_bytes = 0
-        for call in calls:
-            call.reply(ConnectionLost(text))
-
-    def _ring(self, now: float) -> None:
-        """Some deadline may have come: of a request in flight, of one that waits, or for a heartbeat."""
-        expired: list[_Timed] = []
-        earliest = float("inf")
-        for connection in self._all:
-            late = [number for number, call in connection.calls.items() if call.deadline <= now]
-            for number in late:
-                call = connection.calls.pop(number)
-                connection.inflight_bytes -= call.size
-                expired.append(call)
-            for call in connection.calls.values():
-                earliest = min(earliest, call.deadline)
-        if any(call.deadline <= now for call in self._queue):
-            kept: deque[_Call] = deque()
-            for call in self._queue:
-                if call.deadline <= now:
-                    self._queued_bytes -= call.size
-                    expired.append(call)
-                else:
-                    kept.append(call)
-            self._queue = kept
-        for call in self._queue:
-            earliest = min(earliest, call.deadline)
-        current = self._connection
-        if current is not None:
-            if self._heartbeat_at(current) <= now:
-                earliest = min(earliest, self._heartbeat(current, now))
-            earliest = min(earliest, self._heartbeat_at(current))
-        if self._alarm is not None and earliest < float("inf"):
-            self._alarm.set(earliest)
-        for connection in [one for one in self._all if one.retired and not one.calls]:
-            connection.drop("the server asked to go away")
-        _timed_out(expired)
-        self.pump()
-
-    def _heartbeat_at(self, connection: _Connection) -> float:
-        """When a heartbeat is due: nothing was sent for so long that the server might take its leave, or answers are
-        due and nothing was heard for as long. Requests that are sent say nothing of the peer, so they do not put the
-        second off."""
-        since = connection.last_sent
-        if connection.calls and connection.asked_at < connection.last_heard:
-            since = min(since, connection.last_heard)
-        return since + self._options.heartbeat_idle
-
-    def _heartbeat(self, connection: _Connection, now: float) -> float:
-        """Sends a heartbeat; returns until when something must be heard."""
-
-        def answered(answer: Answer) -> None:
-            if isinstance(answer, ConnectionLost) and connection.last_heard <= now:
-                connection.drop("nothing was heard, a heartbeat was not answered")
-
-        deadline = now + self._options.heartbeat_timeout
-        opcode, header, parts = self._dialect.encode_request(HeartbeatRequest(self._options.client_id))
-        connection.asked_at = now
-        connection.send(_Call(answered, deadline, opcode, header, parts, -1), now)
-        return deadline
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``. Raises ``ValueError``."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is not host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return host, int(port)
-
-
-def tcp_connector(
-    dialect: Dialect | None = None, options: TcpOptions | None = None, check: RangeServerCheck | None = None
-) -> Callable[[RangeServerInfo], Carrier]:
-    """What a client needs to reach range servers at the addresses they advertise. Each new connection is asked which
-    server it leads to (``check``; None: one that takes strangers), in the dialects that have range servers."""
-    asked = check if check is not None else RangeServerCheck(strangers=True)
-
-    def connect(server: RangeServerInfo) -> Carrier:
-        host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options, partial(asked.meet, server.server_id))
-
-    def connect_to_anybody(server: RangeServerInfo) -> Carrier:
-        host, port = parse_address(server.advertise_addr)
-        return TcpCarrier(host, port, dialect, options)
-
-    # A server of the document is placement driver and range server in one.
-    return connect if dialect is None or not dialect.manners.several_frames else connect_to_anybody
+        time_out(expired)

@@ -15,18 +15,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
-from sbp_back.barrier import DEFECTS, guarded
+from sbp_back.barrier import Barrier
 from sbp_back.budget import Kind, MemoryBudget
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.transport.answer_room import AnswerRoom
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import DEFECT, Handler, HasSessions
 from sbp_back.transport.outbox import Outbox
+from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, Turn
 from sbp_back.wire.frame import (
     FLAG_RESPONSE,
@@ -57,8 +61,6 @@ logger = logging.getLogger(__name__)
 
 _FLUSH_BYTES = 256 * 1024
 """Answers of one loop tick are written together, but not more than this many bytes at a time."""
-_LONE_BYTES = 1024 * 1024
-"""What needs more than this at least is read even late in a turn, since its room may be gone in the next."""
 _CAUTIOUS_BYTES = 4096
 """Received at once while memory is scarce: it is not known before whether there is room for it."""
 _LIST_BYTES = 1024 * 1024
@@ -94,7 +96,7 @@ class ListenerOptions:
     ``max_unsent_bytes``: what is being read for a connection and what it has not taken, past which its fetches wait;
     one alone is never too long. ``memory_bytes``: of all connections of a listener that is given no budget.
     ``linger_seconds``: after GOAWAY, how long an idle client may take to close; ``drain_seconds``: the same for one
-    that still waits for answers."""
+    that still waits for answers. ``tls``: what a listener speaks TLS with; None: without."""
 
     goaway: GoAwayForm = GoAwayForm.RANGE_SERVER
     idle_seconds: float = 6.0
@@ -108,6 +110,7 @@ class ListenerOptions:
     memory_bytes: int = 256 * 1024 * 1024
     linger_seconds: float = 1.0
     drain_seconds: float = 12.0
+    tls: ssl.SSLContext | None = None
 
     @classmethod
     def placement_driver(cls) -> ListenerOptions:
@@ -147,13 +150,13 @@ class Asked:
         return self.done or self._connection.is_lost
 
     def reserve(self, most: int, least: int) -> int:
-        return self._connection.reserve(self, most, least)
+        return self._connection.room.reserve(self, most, least)
 
     def settle(self, reserved: int, used: int, pieces: int = 0) -> None:
-        self._connection.settle(self, reserved, used, pieces)
+        self._connection.room.settle(self, reserved, used, pieces)
 
     def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
-        self._connection.wait_for_room(most, least, again)
+        self._connection.room.wait(most, least, again)
 
     def watch(self, ended: Callable[[], None]) -> None:
         if self._watchers is None:
@@ -164,7 +167,7 @@ class Asked:
         """The connection has ended."""
         watchers, self._watchers = self._watchers, None
         for ended in watchers or ():
-            guarded("an abandoned request", ended)
+            self._connection.barrier.call("abandoned request", ended)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -180,8 +183,10 @@ class Connection(asyncio.BufferedProtocol):
         budget: MemoryBudget,
         buffer: bytearray,
         turn: Turn,
+        barrier: Barrier,
     ) -> None:
         self._listener = listener
+        self.barrier = barrier
         self._loop = loop
         self._session = handler.session() if isinstance(handler, HasSessions) else None
         self._handler = handler if self._session is None else self._session
@@ -199,7 +204,10 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = budget
         self._turn = turn
         self._received = budget.account(self._room_to_receive)
-        self._answers = budget.account(self._grant)
+        self.room = AnswerRoom(
+            loop, budget, turn, options.max_unsent_bytes, barrier, partial(turn.wait, self, self._go_on)
+        )
+        self._tls_bytes = 0
         self._stashed = 0  # counted of a small frame that is not complete
         self._admitted = 0  # counted for the long frame under way
         self._frame_since = 0.0  # when that began
@@ -211,13 +219,6 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._reading_request = False  # in a thread, and those behind it wait
         self._pumping = False
-        # Fetches that wait for room: most and least bytes they can do with, and what to call then.
-        self._hopeful: deque[tuple[int, int, Callable[[], None]]] = deque()
-        self._granting = False
-        self._grant_scheduled = False
-        self._reserved = 0  # for answers that are to come
-        self._reading = 0  # of that, for what is being read
-        self._unsent = 0  # counted of answers
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -234,12 +235,19 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)
+        # With TLS, a limit of zero would mean that nothing held is too much already.
+        transport.set_write_buffer_limits(high=0 if self._options.tls is None else 1, low=0)
+        if self._options.tls is not None:
+            self._tls_bytes = bound_tls_memory(transport)
+            self._budget.attach(self._tls_bytes)
         self._outbox = Outbox(transport)
         if self._options.stall_seconds > 0:
             _ask_for_life(transport, self._options.stall_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._tls_bytes:
+            self._budget.attach(-self._tls_bytes)
+            self._tls_bytes = 0
         self._transport = None
         self._outbox = None
         self._out.clear()
@@ -249,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
             self._leaving.cancel()
         self._listener.forget(self)
         if self._session is not None:
-            guarded("end of a session", self._session.ended)
+            self.barrier.call("end of a session", self._session.ended)
 
     def _end(self) -> None:
         """Nothing is received or sent any more. Requests under way hold their bytes until they are answered."""
@@ -259,14 +267,11 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_queue()
         self._received.give(Kind.REQUESTS, self._stashed + self._admitted)
         self._stashed = self._admitted = 0
-        self._count_unsent()
         self._turn.forget(self)
         self._received.close()
-        self._answers.close()
+        self.room.close()
         for asked in list(self._unanswered.values()):
             asked.lost()
-        while self._hopeful:
-            guarded("an abandoned request", self._hopeful.popleft()[2])
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.get_buffer(sizehint)
@@ -393,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """It is its turn again."""
-        self._grant()
+        self.room.grant()
         self._pump()
 
     def _drop_queue(self) -> None:
@@ -443,8 +448,8 @@ class Connection(asyncio.BufferedProtocol):
             if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
                 return None
             return SystemErrorResponse(Status(error.code, error.message))
-        except Exception:  # noqa: BLE001 - logged and counted there
-            DEFECTS.caught("reading a request")
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self.barrier.caught("reading a request", error)
             return SystemErrorResponse(DEFECT)
 
     def _was_read(self, asked: Asked, request: Request | SystemErrorResponse | None) -> None:
@@ -480,9 +485,9 @@ class Connection(asyncio.BufferedProtocol):
     def _hand_over(self, request: Request, asked: Asked) -> None:
         try:
             self._handler.handle(request, asked)
-        except Exception:  # noqa: BLE001 - logged and counted there
+        except Exception as error:  # noqa: BLE001 - logged and counted there
             # Handlers do not raise; should one have a defect, its request must still be answered.
-            DEFECTS.caught(type(request).__name__)
+            self.barrier.caught(type(request).__name__, error)
             if self._unanswered.get(asked.stream_id) is asked:
                 self.answer(asked, SystemErrorResponse(DEFECT))
 
@@ -510,9 +515,9 @@ class Connection(asyncio.BufferedProtocol):
             return self._encode(asked.stream_id, asked.opcode, response)
         except SbpError as error:
             status = Status(error.code, error.message)
-        except Exception:  # noqa: BLE001 - logged and counted there
+        except Exception as error:  # noqa: BLE001 - logged and counted there
             # As in _hand_over: an answer that cannot be written, a number too large for its field, is a defect of ours.
-            DEFECTS.caught(f"writing {type(response).__name__}")
+            self.barrier.caught(f"writing {type(response).__name__}", error)
             status = DEFECT
         return self._encode(asked.stream_id, asked.opcode, SystemErrorResponse(status))
 
@@ -523,8 +528,8 @@ class Connection(asyncio.BufferedProtocol):
         size = self._write(parts)
         if asked.held:
             # What was reserved for it is what the socket has yet to take from now on.
-            self._count_unsent()
-            self._give_back(asked, min(asked.held, size))
+            self.room.holds(self._unsent)
+            self.room.give_back(asked, min(asked.held, size))
         if last:
             self._done(asked)
         if self._read_paused:
@@ -539,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered_bytes -= asked.weight
         self._received.give(Kind.REQUESTS, asked.weight)
         if asked.held:
-            self._give_back(asked, asked.held)
+            self.room.give_back(asked, asked.held)
 
     def _encode(self, stream_id: int, opcode: int, response: Response) -> list[Buffer]:
         flags, header, payload = self._dialect.encode_response(opcode, response)
@@ -584,8 +589,7 @@ class Connection(asyncio.BufferedProtocol):
         if outbox is None:
             return
         unsent = outbox.unsent
-        if self._unsent or unsent:
-            self._count_unsent()
+        self.room.holds(self._unsent)
         if self._write_paused:
             if unsent <= self._options.write_high_bytes // 2:
                 self._write_paused = False
@@ -593,108 +597,12 @@ class Connection(asyncio.BufferedProtocol):
         elif unsent > self._options.write_high_bytes:
             self._write_paused = True
             self._hold()
-        if self._hopeful:
-            self._grant_soon()
+        self.room.more()
 
-    def _count_unsent(self) -> None:
-        unsent = self._out_bytes + (0 if self._outbox is None else self._outbox.unsent)
-        more, self._unsent = unsent - self._unsent, unsent
-        if more > 0:
-            self._answers.take(Kind.RESPONSES, more)
-        elif more:
-            self._answers.give(Kind.RESPONSES, -more)
-
-    # --- room for answers (see :class:`sbp_back.wire.room.Room`)
-    # ---------------------------------------------------------
-
-    def reserve(self, asked: Asked, most: int, least: int) -> int:
-        if self._hopeful and not self._granting:
-            return 0  # others have waited longer
-        if not self._has_room(most, least) or self._must_yield(least):
-            return 0
-        granted = self._answers.grant(Kind.READS, max(least, min(most, self._options.max_unsent_bytes)), least)
-        asked.held += granted
-        self._reserved += granted
-        self._reading += granted
-        self._turn.spend(granted)
-        return granted
-
-    def _must_yield(self, least: int) -> bool:
-        return self._turn.is_over and least <= _LONE_BYTES
-
-    def _has_room(self, most: int, least: int) -> bool:
-        """By what it holds itself: of several fetches each waits for its turn rather than be answered with little."""
-        limit = self._options.max_unsent_bytes
-        alone = not self._reading and not self._unsent
-        return alone or self._reserved + self._unsent + max(least, min(most, limit)) <= limit
-
-    def settle(self, asked: Asked, reserved: int, used: int, pieces: int) -> None:
-        self._reading -= reserved
-        if reserved:
-            self._turn.spend(max(used, pieces * ENTRY_WORK) - reserved)
-        more = used - reserved
-        if asked.done:
-            return  # nothing is held for it any more
-        if more > 0:
-            asked.held += more
-            self._reserved += more
-            self._answers.take(Kind.READS, more)
-        else:
-            self._give_back(asked, -more)
-        if self._hopeful:
-            self._grant_soon()
-
-    def _give_back(self, asked: Asked, size: int) -> None:
-        asked.held -= size
-        self._reserved -= size
-        self._answers.give(Kind.READS, size)
-        if self._hopeful:
-            self._grant_soon()
-
-    def wait_for_room(self, most: int, least: int, again: Callable[[], None]) -> None:
-        if self.is_lost:
-            self._loop.call_soon(again)
-        elif self._granting:
-            self._hopeful.appendleft((most, least, again))  # it was its turn, and there was no room yet
-        else:
-            self._hopeful.append((most, least, again))
-            if len(self._hopeful) == 1:
-                self._wait_for_grant()
-
-    def _wait_for_grant(self) -> None:
-        """Be called when there is room for whoever has waited longest. While it is the connection that has too much of
-        its own that will be when it has less; else the budget tells."""
-        most, least, _ = self._hopeful[0]
-        if not self._has_room(most, least):
-            return
-        if self._must_yield(least):
-            self._turn.wait(self, self._go_on)
-        else:
-            self._answers.wait(least)
-
-    def _grant_soon(self) -> None:
-        if not self._grant_scheduled and not self._granting:
-            self._grant_scheduled = True
-            self._loop.call_soon(self._grant_on)
-
-    def _grant_on(self) -> None:
-        self._grant_scheduled = False
-        self._grant()
-
-    def _grant(self) -> None:
-        """Have those that wait for room ask again, in order, as long as they get any."""
-        if self._granting or self.is_lost:
-            return
-        hopeful = self._hopeful
-        self._granting = True
-        while hopeful:
-            left = len(hopeful)
-            guarded("a request that waited for room", hopeful.popleft()[2])
-            if len(hopeful) == left:
-                break
-        self._granting = False
-        if hopeful:
-            self._wait_for_grant()
+    @property
+    def _unsent(self) -> int:
+        """Bytes of answers that the socket has not taken."""
+        return self._out_bytes + (0 if self._outbox is None else self._outbox.unsent)
 
     # --- leaving ----------------------------------------------------------------------------------------------------
 

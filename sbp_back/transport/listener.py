@@ -6,12 +6,17 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
 from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.turn import Turn
 from sbp_back.wire.frame import receive_buffer
+
+#: How long a peer may take to begin with TLS, and to end it, before its connection is cut.
+HANDSHAKE_SECONDS = 10.0
+SHUTDOWN_SECONDS = 2.0
 
 __all__ = ["GoAwayForm", "Listener", "ListenerOptions"]
 
@@ -33,6 +38,7 @@ class Listener:
         port: int,
         options: ListenerOptions | None = None,
         budget: MemoryBudget | None = None,
+        barrier: Barrier | None = None,
     ) -> None:
         self._handler = handler
         self._dialect = dialect
@@ -40,6 +46,7 @@ class Listener:
         self._port = port
         self._options = options or ListenerOptions()
         self._budget = budget
+        self._barrier = barrier or Barrier()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
@@ -64,12 +71,17 @@ class Listener:
         loop = self._loop = asyncio.get_running_loop()
         budget = self._budget or MemoryBudget(self._options.memory_bytes, loop.call_soon)
         buffer = receive_buffer()
-        turn = Turn(loop)
+        turn = Turn(loop, self._barrier)
         self._server = await loop.create_server(
-            lambda: Connection(self, loop, self._handler, self._dialect, self._options, budget, buffer, turn),
+            lambda: Connection(
+                self, loop, self._handler, self._dialect, self._options, budget, buffer, turn, self._barrier
+            ),
             self._host,
             self._port,
             backlog=1024,
+            ssl=self._options.tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._options.tls else None,
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS if self._options.tls else None,
         )
         self._address = self._server.sockets[0].getsockname()[:2]
         if self._sweep_seconds > 0:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Handler
@@ -31,9 +32,9 @@ class ListenAt:
     budget: MemoryBudget | None = None
 
 
-async def listen(handler: Handler, at: ListenAt) -> Listener:
+async def listen(handler: Handler, at: ListenAt, barrier: Barrier) -> Listener:
     """A started listener. Raises ``OSError`` when the address cannot be bound."""
-    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget)
+    listener = Listener(handler, DIALECTS[at.dialect], *at.address, at.options, at.budget, barrier)
     await listener.start()
     return listener
 

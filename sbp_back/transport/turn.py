@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sbp_back.barrier import guarded
+from sbp_back.barrier import Barrier
 
 FRAME_WORK = 4 * 1024
 ENTRY_WORK = 1024
@@ -21,10 +21,11 @@ _TURN_WORK = 2 * 1024 * 1024
 class Turn:
     """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
 
-    __slots__ = ("_loop", "_scheduled", "_spent", "_waiting")
+    __slots__ = ("_barrier", "_loop", "_scheduled", "_spent", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
         self._loop = loop
+        self._barrier = barrier
         self._spent = 0
         self._scheduled = False
         self._waiting: dict[object, Callable[[], None]] = {}
@@ -62,6 +63,6 @@ class Turn:
             if self.is_over or not waiting:
                 break
             who = next(iter(waiting))
-            guarded("a connection's turn", waiting.pop(who))
+            self._barrier.call("turn of a connection", waiting.pop(who))
         if waiting:
             self._schedule()

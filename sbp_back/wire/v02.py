@@ -15,52 +15,11 @@ from functools import lru_cache
 from struct import Struct
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
+from sbp_back.wire import model as m
 from sbp_back.wire.base import Manners
 from sbp_back.wire.entry import entry_crc, parse_entries
 from sbp_back.wire.flat import Blob, Inner, Sub, Table, Tables, Text, Unused, flag, i8, i16, i32, i64
 from sbp_back.wire.frame import FLAG_SYSTEM_ERROR, RESPONSE_FLAGS, SYSTEM_ERROR_FLAGS
-from sbp_back.wire.model import (
-    OK,
-    AllocateIdRequest,
-    AllocateIdResponse,
-    AppendRequest,
-    AppendResponse,
-    AppendResult,
-    Buffer,
-    CreateRangeRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DescribePdRequest,
-    DescribePdResponse,
-    DescribeStreamRequest,
-    Entry,
-    FetchRequest,
-    FetchResponse,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    Opcode,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Request,
-    Response,
-    SealRangeRequest,
-    Status,
-    StreamInfo,
-    StreamResponse,
-    SystemErrorResponse,
-    TrimStreamRequest,
-    UpdateStreamRequest,
-)
 
 MAX_REQUEST_HEADER = 64 * 1024
 """Longest request header that is decoded, in bytes: no request of this dialect has more than a range in its header,
@@ -71,11 +30,11 @@ MAX_APPEND_ENTRIES = 4096
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
-STATUS = Table(Status, i16("code"), Text("message"), Blob("detail"))
-RANGE_SERVER = Table(RangeServerInfo, i32("server_id", -1), Text("advertise_addr", required=True))
-STREAM = Table(StreamInfo, i64("stream_id", -1), i8("replica"), i8("ack_count"), i64("retention_ms"))
+STATUS = Table(m.Status, i16("code"), Text("message"), Blob("detail"))
+RANGE_SERVER = Table(m.RangeServerInfo, i32("server_id", -1), Text("advertise_addr", required=True))
+STREAM = Table(m.StreamInfo, i64("stream_id", -1), i8("replica"), i8("ack_count"), i64("retention_ms"))
 RANGE = Table(
-    RangeInfo,
+    m.RangeInfo,
     i64("stream_id", -1),
     i64("epoch", -1),
     i32("index", -1),
@@ -86,9 +45,9 @@ RANGE = Table(
     i8("ack_count", -1),
     Unused("offload_owner"),
 )
-PD_NODE = Table(PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader"))
+PD_NODE = Table(m.PdNode, Text("name", required=True), Text("advertise_addr", required=True), flag("is_leader"))
 METRICS = Table(
-    RangeServerMetrics,
+    m.RangeServerMetrics,
     i64("disk_in_rate"),
     i64("disk_out_rate"),
     i64("disk_free_space"),
@@ -107,7 +66,7 @@ METRICS = Table(
     i16("range_missing_replica_cnt"),
     i16("range_active_cnt"),
 )
-APPEND_RESULT = Table(AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
+APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
 
 @dataclass(slots=True)
@@ -125,11 +84,11 @@ _THROTTLE = i32("throttle_ms")
 _STATUS = Sub("status", STATUS, required=True)
 
 REQUESTS: dict[int, Table] = {
-    Opcode.HEARTBEAT: Table(HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
-    Opcode.ALLOCATE_ID: Table(AllocateIdRequest, _TIMEOUT, Text("host", required=True)),
-    Opcode.APPEND: Table(AppendHeader, _TIMEOUT, Blob("confirmed")),
-    Opcode.FETCH: Table(
-        FetchRequest,
+    m.Opcode.HEARTBEAT: Table(m.HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
+    m.Opcode.ALLOCATE_ID: Table(m.AllocateIdRequest, _TIMEOUT, Text("host", required=True)),
+    m.Opcode.APPEND: Table(AppendHeader, _TIMEOUT, Blob("confirmed")),
+    m.Opcode.FETCH: Table(
+        m.FetchRequest,
         i32("max_wait_ms"),
         Sub("range", RANGE, required=True),
         i64("offset"),
@@ -137,79 +96,79 @@ REQUESTS: dict[int, Table] = {
         i32("min_bytes", -1),
         i32("max_bytes", -1),
     ),
-    Opcode.LIST_RANGE: Table(
-        ListRangeRequest, _TIMEOUT, Inner("criteria", i32("server_id", -1), i64("stream_id", -1), required=True)
+    m.Opcode.LIST_RANGE: Table(
+        m.ListRangeRequest, _TIMEOUT, Inner("criteria", i32("server_id", -1), i64("stream_id", -1), required=True)
     ),
-    Opcode.SEAL_RANGE: Table(SealRangeRequest, _TIMEOUT, i8("kind"), Sub("range", RANGE, required=True)),
-    Opcode.CREATE_RANGE: Table(CreateRangeRequest, _TIMEOUT, Sub("range", RANGE, required=True)),
-    Opcode.CREATE_STREAM: Table(CreateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
-    Opcode.DELETE_STREAM: Table(DeleteStreamRequest, _TIMEOUT, i64("stream_id", -1)),
+    m.Opcode.SEAL_RANGE: Table(m.SealRangeRequest, _TIMEOUT, i8("kind"), Sub("range", RANGE, required=True)),
+    m.Opcode.CREATE_RANGE: Table(m.CreateRangeRequest, _TIMEOUT, Sub("range", RANGE, required=True)),
+    m.Opcode.CREATE_STREAM: Table(m.CreateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
+    m.Opcode.DELETE_STREAM: Table(m.DeleteStreamRequest, _TIMEOUT, i64("stream_id", -1)),
     # The schema does not require the stream of an update, but an update without one asks for nothing.
-    Opcode.UPDATE_STREAM: Table(UpdateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
-    Opcode.DESCRIBE_STREAM: Table(DescribeStreamRequest, _TIMEOUT, i64("stream_id")),
-    Opcode.TRIM_STREAM: Table(TrimStreamRequest, _TIMEOUT, i64("stream_id", -1), i64("min_offset")),
-    Opcode.REPORT_METRICS: Table(
-        ReportMetricsRequest,
-        Sub("range_server", RANGE_SERVER, always=True, default=RangeServerInfo),
-        Sub("metrics", METRICS, always=True, default=RangeServerMetrics),
+    m.Opcode.UPDATE_STREAM: Table(m.UpdateStreamRequest, _TIMEOUT, Sub("stream", STREAM, required=True)),
+    m.Opcode.DESCRIBE_STREAM: Table(m.DescribeStreamRequest, _TIMEOUT, i64("stream_id")),
+    m.Opcode.TRIM_STREAM: Table(m.TrimStreamRequest, _TIMEOUT, i64("stream_id", -1), i64("min_offset")),
+    m.Opcode.REPORT_METRICS: Table(
+        m.ReportMetricsRequest,
+        Sub("range_server", RANGE_SERVER, always=True, default=m.RangeServerInfo),
+        Sub("metrics", METRICS, always=True, default=m.RangeServerMetrics),
         closed=True,  # in sbp-v0.1 the figures are slots of this very table
     ),
-    Opcode.DESCRIBE_PD: Table(DescribePdRequest, Sub("range_server", RANGE_SERVER, required=True), _TIMEOUT),
+    m.Opcode.DESCRIBE_PD: Table(m.DescribePdRequest, Sub("range_server", RANGE_SERVER, required=True), _TIMEOUT),
 }
 
-_STREAM_THEN_THROTTLE = Table(StreamResponse, _STATUS, Sub("stream", STREAM), _THROTTLE)
-_THROTTLE_THEN_STREAM = Table(StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM))
-_RANGE_RESPONSE = Table(RangeResponse, _STATUS, Sub("range", RANGE), _THROTTLE)
+_STREAM_THEN_THROTTLE = Table(m.StreamResponse, _STATUS, Sub("stream", STREAM), _THROTTLE)
+_THROTTLE_THEN_STREAM = Table(m.StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM))
+_RANGE_RESPONSE = Table(m.RangeResponse, _STATUS, Sub("range", RANGE), _THROTTLE)
 
 RESPONSES: dict[int, Table] = {
     # A placement driver that is not the leader answers a heartbeat without the required status (section 2.9, 11).
-    Opcode.HEARTBEAT: Table(
-        HeartbeatResponse,
+    m.Opcode.HEARTBEAT: Table(
+        m.HeartbeatResponse,
         Text("client_id"),
         i8("role"),
         Sub("range_server", RANGE_SERVER),
-        Sub("status", STATUS, always=True, default=Status),
+        Sub("status", STATUS, always=True, default=m.Status),
     ),
-    Opcode.ALLOCATE_ID: Table(AllocateIdResponse, _STATUS, i32("id")),
-    Opcode.APPEND: Table(AppendResponse, _STATUS, Tables("results", APPEND_RESULT, always=True), _THROTTLE),
-    Opcode.FETCH: Table(FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", empty_vector=True)),
+    m.Opcode.ALLOCATE_ID: Table(m.AllocateIdResponse, _STATUS, i32("id")),
+    m.Opcode.APPEND: Table(m.AppendResponse, _STATUS, Tables("results", APPEND_RESULT, always=True), _THROTTLE),
+    m.Opcode.FETCH: Table(m.FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", empty_vector=True)),
     # Required by the schema, but an error answer of a Go server has neither ranges nor cluster: absent means empty.
-    Opcode.LIST_RANGE: Table(ListRangeResponse, _STATUS, _THROTTLE, Tables("ranges", RANGE, always=True)),
-    Opcode.SEAL_RANGE: _RANGE_RESPONSE,
-    Opcode.CREATE_RANGE: _RANGE_RESPONSE,
-    Opcode.CREATE_STREAM: _STREAM_THEN_THROTTLE,
-    Opcode.DELETE_STREAM: _STREAM_THEN_THROTTLE,
-    Opcode.UPDATE_STREAM: _THROTTLE_THEN_STREAM,
-    Opcode.DESCRIBE_STREAM: _THROTTLE_THEN_STREAM,
-    Opcode.TRIM_STREAM: Table(StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM), Sub("range", RANGE)),
-    Opcode.REPORT_METRICS: Table(ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
-    Opcode.DESCRIBE_PD: Table(
-        DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
+    m.Opcode.LIST_RANGE: Table(m.ListRangeResponse, _STATUS, _THROTTLE, Tables("ranges", RANGE, always=True)),
+    m.Opcode.SEAL_RANGE: _RANGE_RESPONSE,
+    m.Opcode.CREATE_RANGE: _RANGE_RESPONSE,
+    m.Opcode.CREATE_STREAM: _STREAM_THEN_THROTTLE,
+    m.Opcode.DELETE_STREAM: _STREAM_THEN_THROTTLE,
+    m.Opcode.UPDATE_STREAM: _THROTTLE_THEN_STREAM,
+    m.Opcode.DESCRIBE_STREAM: _THROTTLE_THEN_STREAM,
+    m.Opcode.TRIM_STREAM: Table(m.StreamResponse, _STATUS, _THROTTLE, Sub("stream", STREAM), Sub("range", RANGE)),
+    m.Opcode.REPORT_METRICS: Table(m.ReportMetricsResponse, Sub("range_server", RANGE_SERVER), _STATUS),
+    m.Opcode.DESCRIBE_PD: Table(
+        m.DescribePdResponse, _STATUS, Inner("cluster", Tables("nodes", PD_NODE, required=True), always=True)
     ),
 }
 
-SYSTEM_ERROR = Table(SystemErrorResponse, _STATUS)
+SYSTEM_ERROR = Table(m.SystemErrorResponse, _STATUS)
 
-UNSERVED = frozenset({Opcode.SYNC_RANGE, Opcode.COMMIT_OBJECT, Opcode.LIST_RESOURCE, Opcode.WATCH_RESOURCE})
+UNSERVED = frozenset({m.Opcode.SYNC_RANGE, m.Opcode.COMMIT_OBJECT, m.Opcode.LIST_RESOURCE, m.Opcode.WATCH_RESOURCE})
 """Opcodes of the dialect that nobody answers with anything but 1498."""
 
-OPCODES: dict[type[Request], Opcode] = {
-    PingRequest: Opcode.PING,
-    GoAway: Opcode.GOAWAY,
-    HeartbeatRequest: Opcode.HEARTBEAT,
-    AllocateIdRequest: Opcode.ALLOCATE_ID,
-    AppendRequest: Opcode.APPEND,
-    FetchRequest: Opcode.FETCH,
-    ListRangeRequest: Opcode.LIST_RANGE,
-    SealRangeRequest: Opcode.SEAL_RANGE,
-    CreateRangeRequest: Opcode.CREATE_RANGE,
-    CreateStreamRequest: Opcode.CREATE_STREAM,
-    DeleteStreamRequest: Opcode.DELETE_STREAM,
-    UpdateStreamRequest: Opcode.UPDATE_STREAM,
-    DescribeStreamRequest: Opcode.DESCRIBE_STREAM,
-    TrimStreamRequest: Opcode.TRIM_STREAM,
-    ReportMetricsRequest: Opcode.REPORT_METRICS,
-    DescribePdRequest: Opcode.DESCRIBE_PD,
+OPCODES: dict[type[m.Request], m.Opcode] = {
+    m.PingRequest: m.Opcode.PING,
+    m.GoAway: m.Opcode.GOAWAY,
+    m.HeartbeatRequest: m.Opcode.HEARTBEAT,
+    m.AllocateIdRequest: m.Opcode.ALLOCATE_ID,
+    m.AppendRequest: m.Opcode.APPEND,
+    m.FetchRequest: m.Opcode.FETCH,
+    m.ListRangeRequest: m.Opcode.LIST_RANGE,
+    m.SealRangeRequest: m.Opcode.SEAL_RANGE,
+    m.CreateRangeRequest: m.Opcode.CREATE_RANGE,
+    m.CreateStreamRequest: m.Opcode.CREATE_STREAM,
+    m.DeleteStreamRequest: m.Opcode.DELETE_STREAM,
+    m.UpdateStreamRequest: m.Opcode.UPDATE_STREAM,
+    m.DescribeStreamRequest: m.Opcode.DESCRIBE_STREAM,
+    m.TrimStreamRequest: m.Opcode.TRIM_STREAM,
+    m.ReportMetricsRequest: m.Opcode.REPORT_METRICS,
+    m.DescribePdRequest: m.Opcode.DESCRIBE_PD,
 }
 
 
@@ -219,92 +178,94 @@ class DialectV02:
     name = "sbp-0.2"
     manners = Manners()
 
-    def encode_request(self, request: Request) -> tuple[int, bytes, Sequence[Buffer]]:
-        if type(request) is AppendRequest:
+    def encode_request(self, request: m.Request) -> tuple[int, bytes, Sequence[m.Buffer]]:
+        if type(request) is m.AppendRequest:
             header = pack_append_request(request.timeout_ms, request.confirmed)
-            return Opcode.APPEND, header, _entry_parts(request.entries)
-        if type(request) is FetchRequest:
-            return Opcode.FETCH, pack_fetch_request(request), ()
+            return m.Opcode.APPEND, header, _entry_parts(request.entries)
+        if type(request) is m.FetchRequest:
+            return m.Opcode.FETCH, pack_fetch_request(request), ()
         opcode = OPCODES.get(type(request))
         if opcode is None:
             raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{type(request).__name__} is unknown to {self.name}")
-        if isinstance(request, PingRequest):
+        if isinstance(request, m.PingRequest):
             return opcode, request.header, (request.payload,) if request.payload else ()
-        if opcode == Opcode.GOAWAY:
+        if opcode == m.Opcode.GOAWAY:
             return opcode, b"", ()
         return opcode, REQUESTS[opcode].write(request), ()
 
-    def decode_request(self, opcode: int, header: Buffer, payload: Buffer, crc: int = -1) -> Request:
-        if opcode == Opcode.APPEND:
+    def decode_request(self, opcode: int, header: m.Buffer, payload: m.Buffer, crc: int = -1) -> m.Request:
+        if opcode == m.Opcode.APPEND:
             entries = _entries(payload, crc, MAX_APPEND_ENTRIES)
             timeout_ms, confirmed = unpack_append_request(header)
-            return AppendRequest(timeout_ms, entries, confirmed)
-        if opcode == Opcode.FETCH:
+            return m.AppendRequest(timeout_ms, entries, confirmed)
+        if opcode == m.Opcode.FETCH:
             return unpack_fetch_request(header)
-        if opcode == Opcode.PING:
-            return PingRequest(bytes(header), bytes(payload))
-        if opcode == Opcode.GOAWAY:
-            return GoAway()
+        if opcode == m.Opcode.PING:
+            return m.PingRequest(bytes(header), bytes(payload))
+        if opcode == m.Opcode.GOAWAY:
+            return m.GoAway()
         table = REQUESTS.get(opcode)
         if table is None:
             if opcode in UNSERVED:
-                raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{Opcode(opcode).name} is not served")
+                raise SbpError(ErrorCode.UNSUPPORTED_OPERATION, f"{m.Opcode(opcode).name} is not served")
             raise SbpError(ErrorCode.UNKNOWN_OPERATION, f"opcode {opcode:#06x} is unknown to {self.name}")
-        request: Request = table.read(_request_header(header))
+        request: m.Request = table.read(_request_header(header))
         return request
 
-    def encode_response(self, opcode: int, response: Response) -> tuple[int, bytes, Sequence[Buffer]]:
-        if isinstance(response, AppendResponse):
+    def encode_response(self, opcode: int, response: m.Response) -> tuple[int, bytes, Sequence[m.Buffer]]:
+        if isinstance(response, m.AppendResponse):
             return RESPONSE_FLAGS, pack_append_response(response), ()
-        if isinstance(response, FetchResponse):
+        if isinstance(response, m.FetchResponse):
             return RESPONSE_FLAGS, pack_fetch_response(response), _entry_parts(response.entries)
-        if isinstance(response, SystemErrorResponse):
+        if isinstance(response, m.SystemErrorResponse):
             return SYSTEM_ERROR_FLAGS, SYSTEM_ERROR.write(response), ()
-        if isinstance(response, PingResponse):
+        if isinstance(response, m.PingResponse):
             return RESPONSE_FLAGS, response.header, (response.payload,) if response.payload else ()
         return RESPONSE_FLAGS, RESPONSES[opcode].write(response), ()
 
-    def decode_response(self, opcode: int, flags: int, header: Buffer, payload: Buffer, crc: int = -1) -> Response:
+    def decode_response(
+        self, opcode: int, flags: int, header: m.Buffer, payload: m.Buffer, crc: int = -1
+    ) -> m.Response:
         if flags & FLAG_SYSTEM_ERROR:
-            failure: SystemErrorResponse = SYSTEM_ERROR.read(bytes(header))
+            failure: m.SystemErrorResponse = SYSTEM_ERROR.read(bytes(header))
             return failure
-        if opcode == Opcode.APPEND:
+        if opcode == m.Opcode.APPEND:
             return unpack_append_response(header)
-        if opcode == Opcode.FETCH:
+        if opcode == m.Opcode.FETCH:
             fetched = unpack_fetch_response(header)
             if len(payload):
                 fetched.entries = _entries(payload, crc)
             return fetched
-        if opcode == Opcode.PING:
-            return PingResponse(bytes(header), bytes(payload))
+        if opcode == m.Opcode.PING:
+            return m.PingResponse(bytes(header), bytes(payload))
         table = RESPONSES.get(opcode)
         if table is None:
             raise DecodeError(f"response of unknown opcode {opcode:#06x}")
-        response: Response = table.read(bytes(header))
+        response: m.Response = table.read(bytes(header))
         return response
 
-    def payload_crc(self, message: Request | Response) -> int:
+    def payload_crc(self, message: m.Request | m.Response) -> int:
         """The payload of one entry is the entry itself, so its CRC serves for frame, store and the way back."""
-        if isinstance(message, AppendRequest | FetchResponse) and len(message.entries) == 1:
+        if isinstance(message, m.AppendRequest | m.FetchResponse) and len(message.entries) == 1:
             return entry_crc(message.entries[0])
         return -1
 
 
-def _request_header(header: Buffer) -> bytes:
+def _request_header(header: m.Buffer) -> bytes:
     if len(header) > MAX_REQUEST_HEADER:
         raise DecodeError(f"request header of {len(header)} bytes exceeds {MAX_REQUEST_HEADER}")
     return bytes(header)
 
 
-def _entry_parts(entries: list[Entry]) -> list[Buffer]:
-    parts: list[Buffer] = []
+def _entry_parts(entries: list[m.Entry]) -> list[m.Buffer]:
+    parts: list[m.Buffer] = []
     for entry in entries:
         parts.append(entry.prefix)
         parts.append(entry.payload)
     return parts
 
 
-def _entries(payload: Buffer, crc: int, most: int = -1) -> list[Entry]:
+def _entries(payload: m.Buffer, crc: int, most: int = -1) -> list[m.Entry]:
     entries = parse_entries(payload, most)
     if crc >= 0 and len(entries) == 1:
         entries[0].crc = crc
@@ -328,23 +289,23 @@ def pack_append_request(timeout_ms: int, confirmed: Sequence[tuple[int, int, int
     """Header of an APPEND request."""
     if confirmed:
         told = b"".join([_CONFIRMED.pack(*one) for one in confirmed])
-        return REQUESTS[Opcode.APPEND].write(AppendHeader(timeout_ms, told))
+        return REQUESTS[m.Opcode.APPEND].write(AppendHeader(timeout_ms, told))
     return _APPEND_REQUEST.pack(_APPEND_REQUEST_FIXED, timeout_ms)
 
 
-def unpack_append_request(header: Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
+def unpack_append_request(header: m.Buffer) -> tuple[int, Sequence[tuple[int, int, int]]]:
     """``timeout_ms`` and ``confirmed`` of an APPEND request's header. Raises ``DecodeError``."""
     if len(header) == _APPEND_REQUEST.size:
         fixed, timeout_ms = _APPEND_REQUEST.unpack(header)
         if fixed == _APPEND_REQUEST_FIXED:
             return int(timeout_ms), ()
-    read: AppendHeader = REQUESTS[Opcode.APPEND].read(_request_header(header))
+    read: AppendHeader = REQUESTS[m.Opcode.APPEND].read(_request_header(header))
     if len(read.confirmed) % _CONFIRMED.size:
         raise DecodeError(f"{len(read.confirmed)} bytes of what is confirmed are no whole number of ranges")
     return read.timeout_ms, list(_CONFIRMED.iter_unpack(read.confirmed)) if read.confirmed else ()
 
 
-def pack_fetch_request(request: FetchRequest) -> bytes:
+def pack_fetch_request(request: m.FetchRequest) -> bytes:
     """Header of a FETCH request; without the range's servers, which the one being asked has no use for."""
     wanted = request.range
     return _FETCH_REQUEST.pack(
@@ -366,7 +327,7 @@ def pack_fetch_request(request: FetchRequest) -> bytes:
     )
 
 
-def unpack_fetch_request(header: Buffer) -> FetchRequest:
+def unpack_fetch_request(header: m.Buffer) -> m.FetchRequest:
     """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
     if len(header) == _FETCH_REQUEST.size:
         (
@@ -387,36 +348,36 @@ def unpack_fetch_request(header: Buffer) -> FetchRequest:
             ack_count,
         ) = _FETCH_REQUEST.unpack(header)
         if fixed == _FETCH_FIXED and range_offset == _FETCH_RANGE_OFFSET and range_fixed == _FETCH_RANGE_FIXED:
-            wanted = RangeInfo(stream_id, epoch, index, start, end, [], replica_count, ack_count)
-            return FetchRequest(wanted, offset, limit, max_wait_ms, min_bytes, max_bytes)
-    request: FetchRequest = REQUESTS[Opcode.FETCH].read(_request_header(header))
+            wanted = m.RangeInfo(stream_id, epoch, index, start, end, [], replica_count, ack_count)
+            return m.FetchRequest(wanted, offset, limit, max_wait_ms, min_bytes, max_bytes)
+    request: m.FetchRequest = REQUESTS[m.Opcode.FETCH].read(_request_header(header))
     return request
 
 
 def _pack_fetch_status(code: int) -> bytes:
-    return RESPONSES[Opcode.FETCH].write(FetchResponse(Status(code)))
+    return RESPONSES[m.Opcode.FETCH].write(m.FetchResponse(m.Status(code)))
 
 
-_FETCH_OK = _pack_fetch_status(OK)
+_FETCH_OK = _pack_fetch_status(m.OK)
 _FETCH_NOTHING_NEW = _pack_fetch_status(ErrorCode.NO_NEW_RECORD)
 
 
-def pack_fetch_response(response: FetchResponse) -> bytes:
+def pack_fetch_response(response: m.FetchResponse) -> bytes:
     """Header of a FETCH response; its entries are the payload."""
     status = response.status
     if not response.throttle_ms and not status.message and not status.detail:
-        if status.code == OK:
+        if status.code == m.OK:
             return _FETCH_OK
         if status.code == ErrorCode.NO_NEW_RECORD:
             return _FETCH_NOTHING_NEW
-    return RESPONSES[Opcode.FETCH].write(response)
+    return RESPONSES[m.Opcode.FETCH].write(response)
 
 
-def unpack_fetch_response(header: Buffer) -> FetchResponse:
+def unpack_fetch_response(header: m.Buffer) -> m.FetchResponse:
     """A FETCH response without its entries. Raises ``DecodeError``."""
     if header == _FETCH_OK:
-        return FetchResponse()
-    response: FetchResponse = RESPONSES[Opcode.FETCH].read(bytes(header))
+        return m.FetchResponse()
+    response: m.FetchResponse = RESPONSES[m.Opcode.FETCH].read(bytes(header))
     return response
 
 
@@ -448,20 +409,20 @@ def _append_template(count: int) -> tuple[bytes, int, int]:
         at = first + _RESULT_BYTES * k
         _COUNT.pack_into(out, slot, at - slot)
         Struct("<iI").pack_into(out, at, at - 24, status - at - 4)
-    Struct("<3HxxiHxx").pack_into(out, end, 6, 8, 4, 8, OK)  # vtable of the status, the status
+    Struct("<3HxxiHxx").pack_into(out, end, 6, 8, 4, 8, m.OK)  # vtable of the status, the status
     return bytes(out), first, end
 
 
-def pack_append_response(response: AppendResponse) -> bytes:
+def pack_append_response(response: m.AppendResponse) -> bytes:
     """Header of an APPEND response."""
     results = response.results
     count = len(results)
     if not 0 < count <= _MAX_TEMPLATE or response.throttle_ms or not _plain(response.status):
-        return RESPONSES[Opcode.APPEND].write(response)
+        return RESPONSES[m.Opcode.APPEND].write(response)
     times = array("q")
     for result in results:
         if not _plain(result.status):
-            return RESPONSES[Opcode.APPEND].write(response)
+            return RESPONSES[m.Opcode.APPEND].write(response)
         times.append(result.timestamp_ms)
     template, first, end = _append_template(count)
     out = bytearray(template)
@@ -469,7 +430,7 @@ def pack_append_response(response: AppendResponse) -> bytes:
     return bytes(out)
 
 
-def unpack_append_response(header: Buffer) -> AppendResponse:
+def unpack_append_response(header: m.Buffer) -> m.AppendResponse:
     """The reverse of :func:`pack_append_response`, for any layout. Raises ``DecodeError``."""
     if len(header) > _COUNT_AT + 4:
         (count,) = _COUNT.unpack_from(header, _COUNT_AT)
@@ -481,11 +442,11 @@ def unpack_append_response(header: Buffer) -> AppendResponse:
                 times: list[int] = words.tolist()
                 words[:] = array("q", bytes(8 * count))
                 if copy == template:
-                    status = Status()
-                    return AppendResponse(status, [AppendResult(status, time) for time in times])
-    response: AppendResponse = RESPONSES[Opcode.APPEND].read(bytes(header))
+                    status = m.Status()
+                    return m.AppendResponse(status, [m.AppendResult(status, time) for time in times])
+    response: m.AppendResponse = RESPONSES[m.Opcode.APPEND].read(bytes(header))
     return response
 
 
-def _plain(status: Status) -> bool:
-    return status.code == OK and not status.message and not status.detail
+def _plain(status: m.Status) -> bool:
+    return status.code == m.OK and not status.message and not status.detail

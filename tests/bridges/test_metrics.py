@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-import bridges.node.metrics
-from bridges.node.metrics import SLICE, Metrics, gauge, slices
+import bridges.metrics
+from bridges.metrics import SLICE, Metrics, gauge, slices
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -79,13 +79,13 @@ async def test_a_scrape_is_made_in_slices_and_says_the_same_as_one_at_once(monke
             yield family
 
     metrics.add_source(source)
-    text = bridges.node.metrics._text
+    text = bridges.metrics._text
 
     def watched(family: Metric) -> bytes:
         sizes.append(len(family.samples))
         return text(family)
 
-    monkeypatch.setattr(bridges.node.metrics, "_text", watched)
+    monkeypatch.setattr(bridges.metrics, "_text", watched)
     turns = 0
 
     async def count_turns() -> None:

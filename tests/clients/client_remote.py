@@ -1,64 +1,18 @@
-"""Clients in other languages: driver programs that take commands as JSON lines and answer with JSON lines."""
+"""Kafka clients in other languages, behind driver programs (tests/drivers.py)."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import shutil
-import subprocess
-import tempfile
-import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import drivers
 from tests.clients.api import ALL_ADMIN, Abilities, Client, ClientError, Got, GroupState, Rec, Shares
-from tests.clients.sharing import PATIENCE_SECONDS
+from tests.drivers import Driver, DriverError, Program
 
 HERE = Path(__file__).resolve().parent
-CACHE = HERE.parent.parent / ".tools" / "clients"
-
-
-class Driver:
-    """A running driver program; one command at a time."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self._errors: deque[str] = deque(maxlen=100)
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self) -> None:
-        assert self._process.stderr is not None
-        self._errors.extend(self._process.stderr)
-
-    def call(self, command: Mapping[str, Any]) -> Any:
-        """Run one command. Raises ClientError when the client failed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        watchdog = threading.Timer(2 * PATIENCE_SECONDS, self._process.kill)
-        watchdog.start()
-        try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        finally:
-            watchdog.cancel()
-        if not line:
-            raise AssertionError(f"the driver ended during {command['op']}:\n{''.join(self._errors)}")
-        answer = json.loads(line)
-        if answer.get("error") is not None:
-            raise ClientError(answer["error"], answer.get("message", ""))
-        return answer.get("result")
-
-    def close(self) -> None:
-        """End the program."""
-        self._process.kill()
-        self._process.communicate()
 
 
 def _b64(data: bytes | None) -> str | None:
@@ -98,14 +52,26 @@ def _decode(records: Sequence[Mapping[str, Any]]) -> list[Got]:
 class RemoteClient(Client):
     """A client library behind a driver program."""
 
-    def __init__(self, bootstrap: str, name: str, abilities: Abilities, driver: Driver) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        name: str,
+        abilities: Abilities,
+        driver: Driver,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """``settings`` are the library's own, for every client made (Java's only)."""
         super().__init__(bootstrap)
+        self._settings = dict(settings or {})
         self.name = name
         self.abilities = abilities
         self._driver = driver
 
     def _call(self, op: str, **arguments: Any) -> Any:
-        return self._driver.call({"op": op, "bootstrap": self.bootstrap, **arguments})
+        try:
+            return self._driver.call({"op": op, "bootstrap": self.bootstrap, "settings": self._settings, **arguments})
+        except DriverError as error:
+            raise ClientError(error.error, error.message) from None
 
     def produce(
         self, topic: str, partition: int, records: Sequence[Rec], *, codec: str = "none", idempotent: bool = False
@@ -177,105 +143,35 @@ class RemoteClient(Client):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """How to build and run one driver. ``build`` gets an empty directory and returns the command to run from it."""
+    """A driver program and what the client library behind it can do."""
 
-    name: str
-    marker: str
-    sources: Sequence[Path]
-    build: Callable[[Path], Sequence[str]]
-    run: Callable[[Path], Sequence[str]]
+    program: Program
     abilities: Abilities
-    variant: str = ""
 
-    def start(self) -> Driver:
-        """Build the driver unless that was done from the same sources, and start it."""
-        digest = hashlib.sha256(self.variant.encode())
-        for source in self.sources:
-            digest.update(source.read_bytes())
-        built = CACHE / f"{self.name}-{digest.hexdigest()[:12]}"
-        if not built.is_dir():
-            CACHE.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(dir=CACHE))
-            try:
-                command = self.build(scratch)
-                done = subprocess.run(
-                    command, cwd=scratch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-                )
-                if done.returncode != 0:
-                    raise AssertionError(f"building {self.name} failed:\n{done.stdout[-4000:]}")
-                scratch.rename(built)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-        return Driver(self.run(built))
+    @property
+    def name(self) -> str:
+        """Name of the client under test."""
+        return self.program.name
 
 
 def _java(name: str, version: str, *, new_group_protocol: bool) -> Remote:
-    pom = HERE / "java" / "pom.xml"
-
-    def build(directory: Path) -> Sequence[str]:
-        goals = ["compile", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-        places = [f"-Dbuild.to={directory}", f"-DoutputDirectory={directory}/jars", f"-Dkafka.version={version}"]
-        return ["mvn", "-B", "-q", "-f", str(pom), *goals, *places]
-
-    def run(directory: Path) -> Sequence[str]:
-        options = ["-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        return ["java", *options, "-cp", f"{directory}/classes:{directory}/jars/*", "anabranch.tests.Driver"]
-
-    return Remote(
-        name=name,
-        marker="java",
-        sources=[pom, *sorted((HERE / "java" / "src").rglob("*.java"))],
-        build=build,
-        run=run,
-        abilities=Abilities(admin=ALL_ADMIN, transactions=True, new_group_protocol=new_group_protocol),
-        variant=version,
+    program = drivers.java(
+        name, HERE / "java" / "pom.xml", "anabranch.tests.Driver", properties={"kafka.version": version}
     )
+    abilities = Abilities(admin=ALL_ADMIN, transactions=True, new_group_protocol=new_group_protocol)
+    return Remote(program, abilities)
 
 
-def _go() -> Remote:
-    source = HERE / "go"
-
-    def build(directory: Path) -> Sequence[str]:
-        return ["go", "build", "-C", str(source), "-o", f"{directory}/driver", "."]
-
-    return Remote(
-        name="franz-go",
-        marker="go",
-        sources=[source / "go.mod", source / "go.sum", source / "main.go"],
-        build=build,
-        run=lambda directory: [str(directory / "driver")],
-        abilities=Abilities(admin=ALL_ADMIN, transactions=True),
-    )
-
-
-def _kafkajs() -> Remote:
-    source = HERE / "node"
-    names = ["package.json", "package-lock.json", "driver.js"]
-
-    def build(directory: Path) -> Sequence[str]:
-        for name in names:
-            shutil.copy(source / name, directory)
-        return ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-
-    return Remote(
-        name="kafkajs",
-        marker="node",
-        sources=[source / name for name in names],
-        build=build,
-        run=lambda directory: ["node", str(directory / "driver.js")],
-        abilities=Abilities(
-            null_headers=False,
-            ordered_headers=False,
-            admin=ALL_ADMIN,
-            transactions=True,
-        ),
-    )
-
+_FRANZ_GO = Remote(drivers.go("franz-go", HERE / "go"), Abilities(admin=ALL_ADMIN, transactions=True))
+_KAFKAJS = Remote(
+    drivers.node("kafkajs", HERE / "node", "driver.js"),
+    Abilities(null_headers=False, ordered_headers=False, admin=ALL_ADMIN, transactions=True),
+)
 
 REMOTES = (
     _java("java-new", "4.4.0", new_group_protocol=True),
     _java("java-old", "3.4.1", new_group_protocol=False),
-    _go(),
-    _kafkajs(),
+    _FRANZ_GO,
+    _KAFKAJS,
 )
 """The newest Java client, the one inside Spark 3.5, franz-go and kafkajs."""

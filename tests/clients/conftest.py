@@ -1,5 +1,5 @@
-"""The broker under test: a node of ours, once for each backend it may have; or another broker, at
-ANABRANCH_TEST_BOOTSTRAP (host:port).
+"""The broker under test: a node of ours, once for each backend it may have, unless a test is marked `one_backend`; or
+another broker, at ANABRANCH_TEST_BOOTSTRAP (host:port).
 
 Running these tests against Apache Kafka (benchmarks/kafka_broker.py) shows that what they demand is what Kafka does.
 """
@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients.api import Client
 from tests.clients.raw import offered_apis
-from tests.clients.registry import Opener
+from tests.clients.registry import REFERENCE, Opener
 from tests.clients.sharing import await_topic
 from tests.conftest import BACKENDS
 from tests.node_process import NodeProcess
@@ -23,6 +23,18 @@ MakeTopic = Callable[..., str]
 
 
 GIVEN = os.environ.get("ANABRANCH_TEST_BOOTSTRAP")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, on further backends, what is the same whatever keeps the data."""
+    again = {item for item in items if item.get_closest_marker("one_backend") and _backend(item) in BACKENDS[1:]}
+    if again:
+        config.hook.pytest_deselected(items=list(again))
+        items[:] = [item for item in items if item not in again]
+
+
+def _backend(item: pytest.Item) -> object:
+    return item.callspec.params.get("bootstrap") if isinstance(item, pytest.Function) else None
 
 
 @pytest.fixture(scope="session", params=["given"] if GIVEN else BACKENDS)
@@ -44,7 +56,7 @@ def open_client(bootstrap: str) -> Iterator[Opener]:
 @pytest.fixture(scope="session")
 def reference(open_client: Opener) -> Client:
     """The client that prepares what another one is tested with."""
-    return open_client("confluent-kafka")
+    return open_client(REFERENCE)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from tests.clients.client_aiokafka import AiokafkaClient
 from tests.clients.client_confluent import ConfluentClient
 from tests.clients.client_kafka_python import KafkaPythonClient
 from tests.clients.client_kcat import KcatClient
-from tests.clients.client_remote import REMOTES, Driver, RemoteClient
+from tests.clients.client_remote import REMOTES, RemoteClient
+from tests.drivers import Driver
 
 LOCAL: dict[str, type[Client]] = {
     kind.name: kind for kind in (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
@@ -25,7 +26,7 @@ ABILITIES: dict[str, Abilities] = {
 
 NAMES = tuple(ABILITIES)
 
-_MARKERS = {"kcat": "kcat", **{remote.name: remote.marker for remote in REMOTES}}
+_MARKERS = {"kcat": "kcat", **{remote.name: remote.program.marker for remote in REMOTES}}
 
 
 def marks(*names: str) -> list[pytest.MarkDecorator]:
@@ -36,6 +37,23 @@ def marks(*names: str) -> list[pytest.MarkDecorator]:
 def clients(can: Callable[[Abilities], bool] = lambda _: True) -> list[ParameterSet]:
     """Parameters for a test of every client that has the ability."""
     return [pytest.param(name, marks=marks(name)) for name in NAMES if can(ABILITIES[name])]
+
+
+REFERENCE = "confluent-kafka"
+"""The client that prepares what another one is tested with."""
+
+
+def pairs(*names: str) -> list[ParameterSet]:
+    """Parameters for a test of every writer with every reader; a further backend gets those with the reference."""
+    return [
+        pytest.param(
+            writer,
+            reader,
+            marks=[*marks(writer, reader), *([] if REFERENCE in (writer, reader) else [pytest.mark.one_backend])],
+        )
+        for writer in names
+        for reader in names
+    ]
 
 
 class Opener:
@@ -58,7 +76,7 @@ class Opener:
             return LOCAL[name](bootstrap)
         remote = next(remote for remote in REMOTES if remote.name == name)
         if name not in self._drivers:
-            self._drivers[name] = remote.start()
+            self._drivers[name] = remote.program.start()
         return RemoteClient(bootstrap, name, remote.abilities, self._drivers[name])
 
     def close(self) -> None:

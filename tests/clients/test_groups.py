@@ -11,7 +11,8 @@ from tests.clients.api import Client, Got, Rec
 from tests.clients.registry import ABILITIES, Opener, clients, marks
 from tests.clients.sharing import group_members_left
 
-pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
+# The first use of a driver builds it. Positions are the node's own wherever its data is.
+pytestmark = [pytest.mark.one_backend, pytest.mark.timeout(600)]
 
 PARTITIONS = 4
 PER_PARTITION = 10

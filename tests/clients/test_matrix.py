@@ -13,9 +13,9 @@ import pytest
 from tests.clients.api import Abilities, Got, Headers, Rec
 from tests.clients.client_kcat import render_headers
 from tests.clients.raw import CODECS, stored_batches
-from tests.clients.registry import ABILITIES, NAMES, Opener, clients, marks
+from tests.clients.registry import ABILITIES, NAMES, Opener, clients, pairs
 
-pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of a driver builds it
 
 HOUR_MS = 3_600_000
 
@@ -104,10 +104,7 @@ def assert_same(expected: Rec, got: Got, writer: str, reader: str, where: str) -
         assert by_name(got.headers) == by_name(expected.headers), where
 
 
-@pytest.mark.parametrize(
-    ("writer", "reader"),
-    [pytest.param(writer, reader, marks=marks(writer, reader)) for writer in NAMES for reader in NAMES],
-)
+@pytest.mark.parametrize(("writer", "reader"), pairs(*NAMES))
 def test_written_by_one_read_by_another(
     writer: str, reader: str, written: Callable[[str], Written], open_client: Opener
 ) -> None:

@@ -13,7 +13,7 @@ from tests.clients.sharing import await_topic
 from tests.conftest import BACKENDS, NodeFactory
 from tests.node_process import NodeProcess
 
-pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of a driver builds it
 
 
 @pytest.fixture(scope="module")
@@ -55,22 +55,32 @@ def test_topics_records_and_positions_survive(
     assert client.consume_group("reader", "kept", 1)[0].value == b"after"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeFactory]:
+    """One node that is killed again and again."""
+    factory = NodeFactory(tmp_path_factory.mktemp("killed"))
+    try:
+        factory()
+        yield factory
+    finally:
+        factory.dispose()
+
+
 @pytest.mark.parametrize("name", clients())
-def test_every_client_finds_what_it_wrote(name: str, node_factory: NodeFactory, opener: Opener, backend: str) -> None:
-    node = node_factory.on(backend)
+def test_every_client_finds_what_it_wrote(name: str, killed: NodeFactory, opener: Opener) -> None:
+    (node,) = killed.nodes
     admin: Client = opener.at("confluent-kafka", node.kafka)
-    admin.create_topic("t", 1)
-    await_topic(admin, "t", 1)
+    admin.create_topic(name, 1)
+    await_topic(admin, name, 1)
     records = [Rec(f"value {number}".encode() * 20, b"key") for number in range(30)]
-    opener.at(name, node.kafka).produce("t", 0, records, codec="gzip")
-    node_factory.restart(kill=True)
+    opener.at(name, node.kafka).produce(name, 0, records, codec="gzip")
+    killed.restart(kill=True)
     client = opener.at(name, node.kafka)
-    assert [(record.offset, record.value) for record in client.consume("t", {0: 30})] == [
+    assert [(record.offset, record.value) for record in client.consume(name, {0: 30})] == [
         (number, record.value) for number, record in enumerate(records)
     ]
-    client.produce("t", 0, records[:5])
-    assert opener.at("confluent-kafka", node.kafka).offset("t", 0, LATEST) == 35
+    client.produce(name, 0, records[:5])
+    assert opener.at("confluent-kafka", node.kafka).offset(name, 0, LATEST) == 35
 
 
 def test_the_same_node_under_two_names_is_refused(node: NodeProcess) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.api import Rec
 from tests.clients.raw import offered_apis, stored_batches
-from tests.clients.registry import ABILITIES, Opener, clients, marks
+from tests.clients.registry import ABILITIES, Opener, clients, pairs
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a driver builds it
 
@@ -24,10 +24,7 @@ TRANSACTIONAL = [name for name, abilities in ABILITIES.items() if abilities.tran
 
 
 @pytest.mark.usefixtures("transactions_offered")
-@pytest.mark.parametrize(
-    ("writer", "reader"),
-    [pytest.param(writer, reader, marks=marks(writer, reader)) for writer in TRANSACTIONAL for reader in TRANSACTIONAL],
-)
+@pytest.mark.parametrize(("writer", "reader"), pairs(*TRANSACTIONAL))
 def test_only_committed_transactions_are_read(
     writer: str, reader: str, open_client: Opener, make_topic: Callable[..., str], fresh_name: Callable[[str], str]
 ) -> None:
@@ -70,6 +67,7 @@ def test_every_end_is_marked_in_the_log(
     assert len({batch.producer_id for batch in batches}) == 1
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("writer", clients(lambda abilities: abilities.transactions))
 def test_where_transactions_are_not_offered_a_client_gives_up_at_once(
     writer: str, open_client: Opener, make_topic: Callable[..., str], fresh_name: Callable[[str], str], bootstrap: str

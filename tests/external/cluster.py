@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
-from sbp_back.transport.carrier import parse_address, tcp_connector
+from sbp_back.transport.tcp_carrier import parse_address, tcp_connector
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, NodeFailed, NodeProcess
 
@@ -46,8 +46,8 @@ class Server(NodeProcess):
 
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "bridges", self.kind, "--data", str(self.data), *self.arguments]
-        command += ["--listen", self.addresses.get(f"sbp-{self.kind}", ANY)]
-        command += ["--metrics", self.addresses.get("metrics", ANY), "--ready-file", str(self.ready_file)]
+        command += ["--listen", self._address(f"sbp-{self.kind}"), "--metrics", self._address("metrics")]
+        command += ["--ready-file", str(self.ready_file)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         return command
@@ -71,6 +71,9 @@ class Cluster:
         self.pd = Server("pd", directory / "pd", [], SERVER_SETTINGS)
         self.servers: list[Server] = []
         self.wanted = servers
+        self._streams: dict[str, int] = {}
+        """Topic -> its first stream; those of its partitions follow one another."""
+        self._next_stream = 0
         self.nodes: list[NodeProcess] = []
 
     def start(self) -> Cluster:
@@ -116,13 +119,14 @@ class Cluster:
         """A client of the backend that is no node. Belongs to the running event loop."""
         return Client(pd_carrier(self.pd.address), tcp_connector())
 
-    async def placement(self, streams: int) -> dict[int, list[int]]:
-        """For each of the first ``streams`` streams the servers of its ranges, in order."""
+    async def placement(self, topic: str, partitions: int) -> dict[int, list[int]]:
+        """For each partition of a topic that :meth:`create_topic` made the servers of its ranges, in order."""
         client = self.client()
+        first = self._streams[topic]
         try:
             return {
-                stream: [known.servers[0].server_id for known in await client.list_ranges(stream)]
-                for stream in range(streams)
+                partition: [known.servers[0].server_id for known in await client.list_ranges(first + partition)]
+                for partition in range(partitions)
             }
         finally:
             await client.close()
@@ -138,6 +142,17 @@ class Cluster:
         admin = AdminClient({"bootstrap.servers": self.node.kafka})
         for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             future.result(PATIENCE)
+        self._streams[topic] = self._next_stream
+        self._next_stream += partitions
+
+    def mend(self) -> Cluster:
+        """Start what does not run; returns when every range server reports."""
+        for process in (self.pd, *self.servers, *self.nodes):
+            if process.process is None or process.process.poll() is not None:
+                process.process = None
+                process.start()
+        until(lambda: self.alive() == self.wanted, "range servers report")
+        return self
 
     def dispose(self) -> None:
         for process in (*self.nodes, *self.servers, self.pd):

@@ -15,8 +15,9 @@ import pytest
 
 from tests.external.cluster import ANY, SERVER_SETTINGS, Server, until
 from tests.node_process import NodeFailed, NodeProcess
+from tests.ports import free_port
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 Make = Callable[..., Server]
 
@@ -207,9 +208,3 @@ def test_a_second_signal_cuts_what_does_not_end(server_of: Make) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     pd.process = None
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

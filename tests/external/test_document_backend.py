@@ -124,7 +124,8 @@ def test_a_node_starts_before_its_backend(factory: NodeFactory) -> None:
     produce(node, "t", b"before")
     node.kill()
     backend.kill()
-    node.start()
+    node.launch()
+    node.await_ready()
     backend.start()
     produce(node, "t", b"after")
     assert [content for _, content in values(node, "t", 2)] == [b"before", b"after"]

@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 
 from sbp_back.client.client import Client
 from sbp_back.client.leader import pd_carrier
-from sbp_back.transport.carrier import tcp_connector
+from sbp_back.transport.tcp_carrier import tcp_connector
 from tests.external.cluster import SERVER_SETTINGS, Cluster, Server, read_all, until, value
 from tests.node_process import NodeProcess
 
-pytestmark = [pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 Make = Callable[[int], Cluster]
 
@@ -151,8 +151,11 @@ def test_another_placement_driver_found_later_makes_partitions_unavailable(clust
 def test_a_range_server_led_to_another_placement_driver_keeps_its_data(cluster_of: Make, other: Server) -> None:
     cluster = cluster_of(1)
     server = cluster.servers[0]
+    cluster.create_topic("t", 1)
     written = fill(cluster.node, "t")
-    assert asyncio.run(cluster.placement(1)) == {0: [0]}, "the other one says of this very stream that it was deleted"
+    assert asyncio.run(cluster.placement("t", 1)) == {0: [0]}, (
+        "the other one says of this very stream that it was deleted"
+    )
     assert server.terminate() == 0
     server.arguments = ["--pd", other.address]
     code, said = ended(server)

@@ -8,13 +8,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.primitives import WireError
+from tests.fuzz.harness import run
 
 
 def one_input(data: bytes) -> None:
@@ -59,19 +57,5 @@ def _element(owner: type, name: str, root: type) -> type | None:
     return getattr(root, annotation.removeprefix(f"list[{root.__name__}.").split("]")[0])  # type: ignore[no-any-return]
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--seeds"]:
-        directory = Path(sys.argv[2])
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, frame in seeds().items():
-            (directory / name).write_bytes(frame)
-        return
-    import atheris
-
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    run(one_input, seeds)

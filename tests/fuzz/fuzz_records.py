@@ -9,15 +9,18 @@
 from __future__ import annotations
 
 import struct
-import sys
-from pathlib import Path
+
+import crc32c
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMATS, FormatId
+from bridges.formats import FORMATS, FormatId, pravega
 from bridges.formats.compression import Compression
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
+from bridges.formats.ydb import encode_batch as encode_ydb
+from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
 from sbp_back.document.batch import DocumentRecord, encode_batch
+from tests.fuzz.harness import run
 
 LIMIT = 1 << 20
 MOST_RECORDS = 1000
@@ -33,6 +36,10 @@ def one_input(data: bytes) -> None:
     payload = bytearray(data[1:])
     if form.id is FormatId.KAFKA and len(payload) >= HEADER_SIZE:
         struct.pack_into(">i", payload, 8, len(payload) - LOG_OVERHEAD)  # the log has no others
+    if form.id is FormatId.PRAVEGA:
+        make_whole(payload)
+    if form.id is FormatId.YDB and len(payload) >= 4:
+        struct.pack_into(">I", payload, 0, crc32c.crc32c(bytes(payload[4:])))
     batch = StoredBatch(7, 7 + 1 + data[0] // 8 * 5, int(form.id), bytes(payload))
     records = []
     try:
@@ -49,29 +56,40 @@ def one_input(data: bytes) -> None:
     assert behind == [offset for offset, _ in records if offset >= 9]
 
 
+def make_whole(payload: bytearray) -> None:
+    """Have a batch of Pravega's the length and the checksum it says, without which nothing else is looked at."""
+    if len(payload) >= pravega.HEADER_SIZE:
+        places = 4 * int.from_bytes(payload[36:40]) if payload[5] == pravega.Shape.SCATTERED else 0
+        struct.pack_into(">I", payload, 40, max(0, len(payload) - pravega.HEADER_SIZE - places))
+        struct.pack_into(">I", payload, 0, crc32c.crc32c(bytes(payload[4:])))
+
+
 def seeds() -> dict[str, bytes]:
     """A batch of every codec and format, by file name."""
     records = [Record(b"key", b"value" * 10, [("name", b"x"), ("none", None)], 1000 + n) for n in range(6)]
     document = encode_batch([DocumentRecord(b"body", [("name", "x")], timestamp=1000) for _ in range(6)])
-    found = {"raw": b"\x00anything", "document": bytes([8 + FormatId.SBP_V01]) + document}
+    events = b"".join(struct.pack(">ii", 0, 5) + b"event" for _ in range(6))
+    scattered = FORMATS[FormatId.PRAVEGA].builder(0, 20)
+    for number, record in enumerate(records):
+        record.offset = 3 * number
+        scattered.add(record)
+    found = {
+        "pravega": bytes([8 + FormatId.PRAVEGA]) + pravega.encode([events], len(events), pravega.Shape.EVENTS, 6),
+        "pravega-scattered": bytes([32 + FormatId.PRAVEGA]) + bytes(scattered.finish()),
+    }
+    found |= {"raw": b"\x00anything", "document": bytes([8 + FormatId.SBP_V01]) + document}
+    messages = b"".join(b"\x0a\x12\x08%c\x12\x02\x08\x05\x3a\x05\x0a\x01k\x12\x00\x1a\x03abc" % n for n in range(1, 7))
+    for codec in (*Codec, FIRST_CUSTOM):
+        batch = encode_ydb(b"producer", b"", codec, 6, 1, 6, 5000, messages)
+        found[f"ydb-{codec_name(codec)}"] = bytes([8 + FormatId.YDB]) + batch
+    sparse = FORMATS[FormatId.YDB].builder(0, 20)
+    for record in records:
+        sparse.add(record)
+    found["ydb-sparse"] = bytes([24 + FormatId.YDB]) + sparse.finish()
     for codec in Compression:
         found[f"kafka-{codec.name.lower()}"] = bytes([8 + FormatId.KAFKA]) + encode(records, codec=codec)
     return found
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--seeds"]:
-        directory = Path(sys.argv[2])
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, frame in seeds().items():
-            (directory / name).write_bytes(frame)
-        return
-    import atheris
-
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    run(one_input, seeds)

@@ -9,14 +9,12 @@ The first byte of an input chooses the dialect and the direction, the rest is wh
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from sbp_back.errors import DecodeError, SbpError
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import FrameReader, encode_frame
+from tests.fuzz.harness import run
 
 RESPONSES = 0x80
 SPEAKERS = tuple(DIALECTS.values())
@@ -82,19 +80,5 @@ def seeds() -> dict[str, bytes]:
     return found
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--seeds"]:
-        directory = Path(sys.argv[2])
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, data in seeds().items():
-            (directory / name).write_bytes(data)
-        return
-    import atheris
-
-    atheris.instrument_all()
-    atheris.Setup(sys.argv, one_input)
-    atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    run(one_input, seeds)

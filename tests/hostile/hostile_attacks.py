@@ -29,6 +29,8 @@ from sbp_back.wire.model import RangeInfo  # noqa: E402
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _PAUSE_S = 0.005
+_PIECE = 64 << 10
+"""Bytes given to a socket at a time."""
 _PLACES = 250
 """Loopback addresses that connections come from, so that many of them find ports."""
 
@@ -47,15 +49,16 @@ class Done:
 
 @dataclass(slots=True)
 class Attack:
-    """Targets, bounds and counts of one attack; times are the loop's clock in seconds."""
+    """Targets, bounds and counts of one attack, which lasts ``seconds``; ``until`` is the loop's clock."""
 
     targets: dict[str, tuple[str, int]]
     count: int
-    until: float
+    seconds: float
     rng: random.Random
     bulk: RangeInfo | None
     partitions: int
     done: Done = field(default_factory=Done)
+    until: float = 0.0
 
     @property
     def left(self) -> float:
@@ -84,11 +87,17 @@ class Attack:
         return streams
 
     async def send(self, link: Link, data: bytes) -> bool:
-        """Send with patience up to the attack's end; False when the node closed the connection."""
+        """Send with patience up to the attack's end; False when the node closed the connection.
+
+        Of what the node does not take, no more than a piece is held here for each connection; ``data`` may be shared.
+        """
         writer = link[1]
+        writer.transport.set_write_buffer_limits(0)
+        view = memoryview(data)
         try:
-            writer.write(data)
-            await asyncio.wait_for(writer.drain(), max(self.left, 0.01))
+            for start in range(0, len(view), _PIECE):
+                writer.write(view[start : start + _PIECE])
+                await asyncio.wait_for(writer.drain(), max(self.left, 0.01))
         except TimeoutError:
             return True  # the node does not read any more, which is its right
         except OSError:
@@ -120,10 +129,14 @@ class Attack:
             self.done.closed_by_node += 1
 
     async def each(self, work: Callable[[int], Awaitable[None]], per_second: float) -> None:
-        """``work`` for every number below ``count``, started at a steady rate, as tasks of their own."""
+        """``work`` for every number below ``count``, started at a steady rate, as tasks of their own.
+
+        The attack's time begins here, when all it sends is made; and one is tried however slow the machine is.
+        """
+        self.until = asyncio.get_running_loop().time() + self.seconds
         tasks: set[asyncio.Task[None]] = set()
         for number in range(self.count):
-            if self.left <= 0:
+            if number and self.left <= 0:
                 break
             task = asyncio.ensure_future(work(number))
             tasks.add(task)  # type: ignore[arg-type]
@@ -158,6 +171,8 @@ async def idle(attack: Attack) -> None:
 
 async def slow_readers(attack: Attack) -> None:
     """Ask for 50 MB, or pipelines of 16 MB, and read none of it."""
+    pings = frames.sbp_ping(1 << 20) * 8
+    pages = b"GET /api/topics/bulk/records?limit=1000 HTTP/1.1\r\nHost: x\r\n\r\n" * 20
 
     async def one(number: int) -> None:
         async with attack.link(number, receive_buffer=4096) as (listener, link):
@@ -167,13 +182,13 @@ async def slow_readers(attack: Attack) -> None:
             if listener == "kafka":
                 data = frames.fetch(frames.BULK, attack.partitions)
             elif listener == "console":
-                data = b"".join(
-                    b"GET /api/topics/bulk/records?limit=1000 HTTP/1.1\r\nHost: x\r\n\r\n" for _ in range(20)
-                )
+                data = pages
             elif listener == "sbp-range-server" and attack.bulk is not None:
                 data = frames.sbp_fetches(attack.bulk, 20, wait_ms=(0, 60_000)[number // 4 % 2])
+            elif listener == "ydb":
+                data = frames.one_request(listener) * 1000
             else:
-                data = frames.sbp_ping(1 << 20) * 8
+                data = pings
             await attack.send(link, data)
             await attack.linger(link)
 
@@ -253,17 +268,15 @@ async def oversized(attack: Attack) -> None:
 async def waits(attack: Attack) -> None:
     """A Fetch that waits for ever with megabytes of Produce queued behind it; Produce that nobody waits for."""
     large = frames.record_batch(bytes(900_000), 1)
+    unwanted = frames.produce(frames.BOMBS, large, timeout_ms=1) * 8
+    first = frames.fetch(frames.BOMBS, 1, wait_ms=frames.NEVER_MS, min_bytes=frames.NEVER_MS)
+    queued = first + frames.produce(frames.BOMBS, large) * 32
 
     async def one(number: int) -> None:
         link = await attack.connect("kafka")
         if link is None:
             return
-        if number % 2:
-            data = frames.produce(frames.BOMBS, large, timeout_ms=1) * 8
-        else:
-            first = frames.fetch(frames.BOMBS, 1, wait_ms=frames.NEVER_MS, min_bytes=frames.NEVER_MS)
-            data = first + frames.produce(frames.BOMBS, large) * 32
-        if await attack.send(link, data):
+        if await attack.send(link, unwanted if number % 2 else queued):
             await attack.linger(link)
         link[1].transport.abort()
 
@@ -285,10 +298,22 @@ async def churn(attack: Attack) -> None:
     await attack.each(one, 300)
 
 
-ATTACKS = {
+ATTACKS: dict[str, Callable[[Attack], Awaitable[None]]] = {
     attack.__name__: attack
     for attack in (idle, slow_readers, drip, half_frames, garbage, bombs, oversized, waits, churn)
 }
+
+
+def load_ydb() -> None:
+    """Add the attacks in YDB's words: only they need its messages and gRPC."""
+    import hostile_ydb
+
+    ATTACKS.update(hostile_ydb.ATTACKS)
+    PREPARE.update(hostile_ydb.PREPARE)
+
+
+PREPARE: dict[str, Callable[[], object]] = {"bombs": frames.bombs, "oversized": frames.oversized}
+"""What is made once, before an attack begins."""
 
 
 async def run(args: argparse.Namespace) -> Done:
@@ -300,18 +325,19 @@ async def run(args: argparse.Namespace) -> Done:
             raise SystemExit(f"{host} is not on loopback")
         targets[listener] = (host, int(port))
     bulk = RangeInfo(**json.loads(args.bulk)) if args.bulk else None
-    prepare = {"bombs": frames.bombs, "oversized": frames.oversized}.get(args.kind)
+    if args.kind.startswith("ydb"):
+        load_ydb()
+    prepare = PREPARE.get(args.kind)
     if prepare is not None:
         prepare()
-    until = asyncio.get_running_loop().time() + args.seconds
-    attack = Attack(targets, args.count, until, random.Random(args.seed), bulk, args.partitions)
+    attack = Attack(targets, args.count, args.seconds, random.Random(args.seed), bulk, args.partitions)
     await ATTACKS[args.kind](attack)
     return attack.done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=sorted(ATTACKS))
+    parser.add_argument("kind")
     parser.add_argument("--target", action="append", required=True, metavar="LISTENER=HOST:PORT")
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)

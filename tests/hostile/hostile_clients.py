@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import ydb
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from sbp_back import Client, TcpCarrier, tcp_connector
@@ -173,6 +174,29 @@ class SbpAppending(Worker):
             await asyncio.sleep(self._interval)
         await writer.close()
         await client.close()
+
+
+class YdbWriting(Worker):
+    """Writes one message at a time with YDB's SDK, and waits for its acknowledgement."""
+
+    def __init__(self, address: str, topic: str, per_second: float) -> None:
+        super().__init__("ydb writer", per_second)
+        self._address, self._topic = address, topic
+
+    def work(self) -> None:
+        with ydb.Driver(endpoint=f"grpc://{self._address}", database="/local") as driver:
+            driver.wait(timeout=PATIENCE_S)
+            with driver.topic_client.writer(self._topic, producer_id="good", codec=ydb.TopicCodec.RAW) as writer:
+                before = -1
+                for number in self.paced():
+                    began = time.monotonic()
+                    result = writer.write_with_ack(b"%d" % number, timeout=PATIENCE_S)
+                    self.record("ydb write", time.monotonic() - began)
+                    if not isinstance(result, ydb.TopicWriteResult.Written) or result.offset <= before:
+                        self.trouble.append(f"message {number}: {result} behind offset {before}")
+                    else:
+                        before = result.offset
+                    self.requests += 1
 
 
 class HealthAsking(Worker):

@@ -136,6 +136,7 @@ def sbp_ping(size: int) -> bytes:
     return sbp(PingRequest(b"", bytes(size)))
 
 
+@cache
 def half_frame(listener: str) -> bytes:
     """The beginning of a large request: the length of all of it, and about a megabyte."""
     if listener == "kafka":
@@ -143,6 +144,8 @@ def half_frame(listener: str) -> bytes:
         return struct.pack(">i", 90 << 20) + whole[4:]
     if listener == "console":
         return b"POST /api/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\n" + bytes(1 << 20)
+    if listener == "ydb":
+        return one_request(listener) + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(1 << 20)
     return struct.pack(">I", (16 << 20) - 64) + sbp_ping(1 << 20)[4:]
 
 
@@ -152,6 +155,8 @@ def one_request(listener: str) -> bytes:
         return kafka(8, m.MetadataRequest(topics=None))
     if listener == "console":
         return b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    if listener == "ydb":  # how HTTP/2 begins, empty settings, and a ping
+        return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0" + bytes(8)
     return sbp_ping(64)
 
 

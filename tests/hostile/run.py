@@ -30,6 +30,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import psutil  # noqa: E402
+import ydb  # noqa: E402
 from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from hostile_clients import (  # noqa: E402
@@ -39,16 +40,18 @@ from hostile_clients import (  # noqa: E402
     KafkaProducing,
     SbpAppending,
     Worker,
+    YdbWriting,
 )
 from hostile_frames import BOMBS, BULK  # noqa: E402
+from hostile_ydb import CONSUMER  # noqa: E402
 
-from benchmarks.anabranch_node import AnabranchNode, NodeFailed  # noqa: E402
-from benchmarks.kafka_broker import free_port  # noqa: E402
 from benchmarks.probe import Watch  # noqa: E402
+from tests.node_process import ANY, FRONTS, NodeFailed, NodeProcess  # noqa: E402
 
 GOOD = "well-behaved"
-KINDS = ("kafka produce", "kafka end to end", "sbp append", "sbp fetch", "http")
-LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console")
+KINDS = ("kafka produce", "kafka end to end", "ydb write", "sbp append", "sbp fetch", "http")
+LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console", "ydb")
+GOOD_YDB = "well-behaved-ydb"
 BULK_PARTITIONS = 50
 MEMORY_ALLOWED = 700 * 1024 * 1024
 """Bytes a node may grow by, whatever is done to it: its budget of 256 MiB, ten thousand connections, a heap's waste."""
@@ -74,6 +77,10 @@ PHASES = (
     Phase("oversized", (("oversized", 40),)),
     Phase("waits", (("waits", 200),)),
     Phase("churn", (("churn", 4_000),)),
+    Phase("ydb-idle", (("ydb_idle", 10_000),)),
+    Phase("ydb-slow-readers", (("ydb_slow_readers", 100),)),
+    Phase("ydb-bombs", (("ydb_bombs", 200),)),
+    Phase("ydb-nonsense", (("ydb_nonsense", 500),)),
     Phase(
         "all-at-once",
         (
@@ -87,6 +94,10 @@ PHASES = (
             ("waits", 50),
             ("churn", 500),
         ),
+    ),
+    Phase(
+        "ydb-all-at-once",
+        (("ydb_idle", 4_000), ("ydb_slow_readers", 20), ("ydb_bombs", 50), ("ydb_nonsense", 200), ("garbage", 200)),
     ),
     Phase("calm-again"),
 )
@@ -116,7 +127,8 @@ class Report:
 def fill(bootstrap: str, megabytes: int) -> None:
     """The topics of the run, and something to read slowly: records of 1 KB over the partitions of a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic(GOOD, 1, 1), NewTopic(BULK, BULK_PARTITIONS, 1), NewTopic(BOMBS, 1, 1)]
+    wanted = {GOOD: 1, GOOD_YDB: 1, BULK: BULK_PARTITIONS, BOMBS: 1}
+    topics = [NewTopic(name, partitions, 1) for name, partitions in wanted.items()]
     for made in admin.create_topics(topics).values():
         made.result(60)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.num.messages": 200, "log_level": 2})
@@ -162,14 +174,17 @@ def bulk_range(pd: tuple[str, int], megabytes: int) -> str:
 class Run:
     """One node, its well-behaved clients, and the phases."""
 
-    def __init__(self, node: AnabranchNode, report: Report, args: argparse.Namespace) -> None:
+    def __init__(self, node: NodeProcess, report: Report, args: argparse.Namespace) -> None:
         self.node = node
         self.report = report
         self.args = args
         self.base_rss = 0
-        self.targets = {name: f"127.0.0.1:{port}" for name, port in node.listen.items()}
-        address = {name: ("127.0.0.1", port) for name, port in node.listen.items()}
+        self.targets = node.addresses
+        address = {name: ("127.0.0.1", int(place.rpartition(":")[2])) for name, place in node.addresses.items()}
         fill(node.bootstrap, args.megabytes)
+        with ydb.Driver(endpoint=f"grpc://{self.targets['ydb']}", database="/local") as driver:
+            driver.wait(timeout=PATIENCE_S)
+            driver.topic_client.alter_topic(BULK, add_consumers=[CONSUMER])
         self.bulk = bulk_range(address["sbp-pd"], args.megabytes)
         self.producing = KafkaProducing(node.bootstrap, GOOD, 100)
         self.consuming = KafkaConsuming(node.bootstrap, GOOD)
@@ -177,6 +192,7 @@ class Run:
             self.producing,
             self.consuming,
             SbpAppending(address["sbp-pd"], 50),
+            YdbWriting(self.targets["ydb"], GOOD_YDB, 50),
             HealthAsking(address["console"], 5),
         ]
         for worker in self.workers:
@@ -310,8 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = args.directory or ROOT / "build" / f"hostile-{report.seed}"
     if directory.exists():
         shutil.rmtree(directory)
-    node = AnabranchNode(directory, settings=dict(item.split("=", 1) for item in args.set))
-    node.listen["sbp-v0.1"] = free_port()
+    settings = dict(item.split("=", 1) for item in args.set)
+    node = NodeProcess(directory / "data", settings=settings, listen=dict.fromkeys((*FRONTS, "sbp-v0.1", "ydb"), ANY))
     chosen = PHASES if args.only is None else [phase for phase in PHASES if phase.name in {"calm", *args.only}]
     try:
         node.start()

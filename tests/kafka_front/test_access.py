@@ -21,9 +21,15 @@ from confluent_kafka.admin import (
 )
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.scram import ScramKeys
+from bridges.auth.users import User, change
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from kafka_front.front import KafkaFront
+from kafka_front.wire import messages as m
+from kafka_front.wire.errors import ErrorCode
+from tests.kafka_front.groups.wire_client import WireClient
 
 OPEN, SHUT, SEEN = "open", "shut", "seen"
 TOPIC_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -35,10 +41,16 @@ class Doorman:
     """Denies what is called ``shut``, reading ``seen`` and, when told so, the node."""
 
     node_is_open: bool = True
+    denied: set[Operation] = field(default_factory=set)
+    reads: list[str] = field(default_factory=list)
     asked: set[tuple[str, Operation, Resource]] = field(default_factory=set)
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         self.asked.add((str(principal), operation, resource))
+        if operation is Operation.READ and resource.kind is ResourceKind.TOPIC:
+            self.reads.append(resource.name)
+        if operation in self.denied:
+            return False
         if resource == NODE:
             return self.node_is_open
         return resource.name != SHUT and (resource.name, operation) != (SEEN, Operation.READ)
@@ -53,6 +65,10 @@ class Lab:
     def client(self) -> dict[str, Any]:
         return {"bootstrap.servers": str(self.node.addresses["kafka"])}
 
+    def wire(self) -> WireClient:
+        address = self.node.addresses["kafka"]
+        return WireClient(address.host, address.port)
+
     def was_asked(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
         return ("User:ANONYMOUS", operation, Resource(kind, name)) in self.doorman.asked
 
@@ -61,6 +77,10 @@ class Lab:
 async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     flags = dict.fromkeys(("listen.kafka", "listen.sbp-pd", "listen.sbp-range-server"), "127.0.0.1:0")
     flags |= {"data_dir": str(tmp_path / "data"), "listen.console": "off"}
+    (tmp_path / "data").mkdir()
+    keys = {"SCRAM-SHA-512": ScramKeys.of("x", "SCRAM-SHA-512", 4096)}
+    alice = User("alice", PasswordHash.of("x", Cost(16, 1, 1)), keys)
+    change(tmp_path / "data" / "users.json", lambda users: users.update({"alice": alice}))
     node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[KafkaFront])
     node.authorizer = doorman = Doorman()
     await node.start()
@@ -147,3 +167,81 @@ async def test_groups(lab: Lab) -> None:
 
     await asyncio.to_thread(administer)
     assert not lab.node.progress.names()
+
+
+async def test_producer_ids_quotas_and_credentials(lab: Lab) -> None:
+    quotas = m.DescribeClientQuotasRequest(components=[], strict=False)
+    credentials = m.DescribeUserScramCredentialsRequest(users=None)
+    async with lab.wire() as client:
+        assert (await client.call(4, m.InitProducerIdRequest(transactional_id=None))).error_code == 0
+        assert (await client.call(1, quotas)).error_code == 0
+        (known,) = (await client.call(0, credentials)).results
+        assert (known.user, known.error_code) == ("alice", 0)
+        assert [(one.mechanism, one.iterations) for one in known.credential_infos] == [(2, 4096)]
+        for operation, version, request in (
+            (Operation.IDEMPOTENT_WRITE, 4, m.InitProducerIdRequest(transactional_id=None)),
+            (Operation.DESCRIBE_CONFIGS, 1, quotas),
+            (Operation.DESCRIBE, 0, credentials),
+        ):
+            assert ("User:ANONYMOUS", operation, NODE) in lab.doorman.asked
+            lab.doorman.denied = {operation}
+            refused = await client.call(version, request)
+            assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert not getattr(refused, "results", None)
+
+
+async def test_clients_are_told_what_they_may_do(lab: Lab) -> None:
+    cluster = m.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    metadata = m.MetadataRequest(
+        topics=[m.MetadataRequest.MetadataRequestTopic(name=OPEN)],
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )
+    group = m.DescribeGroupsRequest([OPEN], include_authorized_operations=True)
+    pages = m.DescribeTopicPartitionsRequest(
+        topics=[m.DescribeTopicPartitionsRequest.TopicRequest(name=OPEN)], response_partition_limit=10
+    )
+
+    async def told() -> list[int]:
+        described = await client.call(10, metadata)
+        return [
+            (await client.call(1, cluster)).cluster_authorized_operations,
+            described.cluster_authorized_operations,
+            described.topics[0].topic_authorized_operations,
+            (await client.call(0, pages)).topics[0].topic_authorized_operations,
+            (await client.call(5, group)).groups[0].authorized_operations,
+        ]
+
+    def bits(*numbers: int) -> int:
+        return sum(1 << number for number in numbers)
+
+    async with lab.wire() as client:
+        node, topic = bits(5, 7, 8, 9, 10, 11, 12), bits(3, 4, 5, 6, 7, 8, 10, 11)
+        assert await told() == [node, node, topic, topic, bits(3, 6, 8)]
+        lab.doorman.denied = {Operation.ALTER, Operation.DELETE}
+        node, topic = bits(5, 8, 9, 10, 11, 12), bits(3, 4, 5, 8, 10, 11)
+        assert await told() == [node, node, topic, topic, bits(3, 8)]
+        lab.doorman.node_is_open = False
+        assert (await told())[:2] == [0, 0]
+        assert (await client.call(1, cluster)).brokers, "which brokers there are is no secret"
+
+
+async def test_a_fetch_asks_once_for_each_topic(lab: Lab) -> None:
+    for name in ("many", "others"):
+        await lab.node.catalog.create_topic(name, 20)
+    topic, part = m.FetchRequest.FetchTopic, m.FetchRequest.FetchPartition
+    request = m.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1000,
+        session_epoch=-1,
+        topics=[
+            topic(topic=name, partitions=[part(partition=index, partition_max_bytes=100) for index in range(20)])
+            for name in ("many", "others", SHUT)
+        ],
+    )
+    async with lab.wire() as client:
+        answer = await client.call(11, request)
+    codes = {one.topic: {partition.error_code for partition in one.partitions} for one in answer.responses}
+    assert codes == {"many": {0}, "others": {0}, SHUT: {ErrorCode.TOPIC_AUTHORIZATION_FAILED}}
+    assert lab.doorman.reads == ["many", "others", SHUT]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from benchmarks.kafka_broker import KafkaBroker
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import messages as m
@@ -23,6 +22,8 @@ from tests.conftest import BACKENDS
 from tests.kafka_facts import TOPIC_KEYS
 from tests.kafka_front.groups.wire_client import WireClient
 from tests.node_process import NodeProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of Kafka's broker fetches it
 
 NO_ID = bytes(16)
 NO_OPERATIONS = -(2**31)
@@ -87,20 +88,13 @@ class Place:
         return {row.name: row for row in result.configs}
 
 
-@pytest.fixture(scope="session")
-def apache_kafka_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    settings = {"auto.create.topics.enable": "false"}
-    with KafkaBroker(tmp_path_factory.mktemp("kafka-admin"), heap="512m", settings=settings) as broker:
-        yield broker
-
-
 @pytest.fixture(params=[*BACKENDS, pytest.param("kafka", marks=pytest.mark.java)])
 async def place(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> AsyncIterator[Place]:
     ours = request.param in BACKENDS
     if ours:
         host, _, port = shared_nodes(request.param).kafka.rpartition(":")
     else:
-        host, port = "127.0.0.1", request.getfixturevalue("apache_kafka_admin").port
+        host, port = "127.0.0.1", request.getfixturevalue("apache_kafka").port
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(WireClient(host, int(port)))
         yield Place(client, ours, 0 if ours else 1, stack)

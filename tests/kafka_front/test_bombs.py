@@ -13,40 +13,21 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.time_search import TimeSearch
 from bridges.node.assembly import Node
-from bridges.node.config import load
 from bridges.sliced import SLICE_RECORDS
-from kafka_front.front import KafkaFront
 from kafka_front.service import produce as produce_service
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
-from tests.kafka_front.test_session import Client
+from tests.kafka_front.node_lab import connect, log_of, serving
 
 MOST = 60_000
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    flags = {
-        "data_dir": str(tmp_path / "data"),
-        "listen.console": "off",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
-        "listen.kafka": "127.0.0.1:0",
-        "sbp.segment_bytes": "4MiB",
-        "sbp.low_water_bytes": "1MiB",
-        "limits.batch_records": str(MOST),
-    }
-    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[KafkaFront])
-    await node.start()
-    await node.catalog.create_topic("plain", 1)
-    await node.catalog.create_topic("compacted", 2, {"cleanup.policy": "compact"})
-    yield node
-    await node.stop()
-
-
-async def connect(node: Node) -> Client:
-    address = node.addresses["kafka"]
-    return Client(*await asyncio.open_connection(address.host, address.port))
+    async with serving(tmp_path, {"limits.batch_records": str(MOST)}) as node:
+        await node.catalog.create_topic("plain", 1)
+        await node.catalog.create_topic("compacted", 2, {"cleanup.policy": "compact"})
+        yield node
 
 
 def bomb(count: int, key: bytes | None = b"") -> bytes:
@@ -77,9 +58,7 @@ async def test_more_records_than_the_limit_are_not_stored(node: Node, topic: str
     assert len(bomb(MOST + 1)) < 1000
     response = await client.call(9, produce(topic, (0, bomb(MOST + 1))))
     assert outcomes(response) == [(ErrorCode.MESSAGE_TOO_LARGE, -1)]
-    log = node.logs.get(topic, 0)
-    assert log is not None
-    assert log.high_watermark == 0
+    assert log_of(node, topic).high_watermark == 0
     assert node.works.steps == 0
     client.writer.close()
 

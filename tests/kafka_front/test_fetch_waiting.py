@@ -16,8 +16,8 @@ from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.partition_log import Batch, PartitionLog
+from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
-from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import DEFERRED
 from kafka_front.service import fetch
 from kafka_front.service.access import Access
@@ -27,7 +27,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.wire.entry import pack_entry
-from tests.bridges.log_lab import World, batch, settle
+from tests.bridges.log.log_lab import World, batch, settle
 
 
 class Loop:
@@ -75,7 +75,7 @@ class Lab:
             self.crashes += 1
 
         connection = SimpleNamespace(
-            principal=ANONYMOUS.name,
+            principal=ANONYMOUS,
             on_close=on_close,
             forget_on_close=lambda _: None,
             account=self.budget.account(lambda: None),

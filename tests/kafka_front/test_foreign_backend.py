@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from kafka_front.front import KafkaFront
 from tests.conftest import TEST_SETTINGS
-from tests.sbp_back.foreign import ForeignCluster
+from tests.sbp_back.client.foreign import ForeignCluster
 
 PATIENCE = 60.0
 
@@ -83,7 +84,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         "sbp.timeout_ms": "8s",
         "log.tail_cache_bytes": "0",
     }
-    node = Node(load(flags, environ={}, directory=tmp_path).settings)
+    node = Node(load(flags, environ={}, directory=tmp_path).settings, fronts=[KafkaFront])
     await node.start()
     yield World(cluster, node)
     await node.stop()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import install_jars
 from tests.node_process import NodeProcess
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(600)]
 
 CONFIGS = "kafka.admin.ConfigCommand"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
@@ -30,7 +31,7 @@ def run(jars: Path, shared_nodes: Callable[[str], NodeProcess]) -> Run:
     bootstrap = shared_nodes("embedded").kafka
 
     def run(tool: str, *arguments: str) -> list[str]:
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = ["java", "-Xmx256m", *SHORT_LIVED_JAVA]
         command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{jars}/*", tool]
         command += ["--bootstrap-server", bootstrap, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bridges.auth import ANONYMOUS
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
@@ -21,7 +22,7 @@ from kafka_front.service.groups import GroupSettings
 from kafka_front.serving import SERVICES
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
-from tests.bridges.test_node import settings_of
+from tests.bridges.node.test_node import settings_of
 
 MANY = 1_000
 NAMES = [f"n{number}" for number in range(MANY)]
@@ -39,7 +40,7 @@ class Lab:
     async def call(self, version: int, request: Any) -> Any:
         """The handler's answer to a request; counts the turns that others had meanwhile."""
         connection = SimpleNamespace(
-            advertised=("localhost", 1), peer=("localhost", 2), attributes={}, principal="ANONYMOUS"
+            advertised=("localhost", 1), peer=("localhost", 2), attributes={}, principal=ANONYMOUS
         )
         ctx = SimpleNamespace(version=version, client_id="c", connection=connection, respond=self.answers.append)
         ended = asyncio.Event()

@@ -11,47 +11,23 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
-from bridges.log.interfaces import Appended, note
+from bridges.log.interfaces import note
 from bridges.log.ledger_rules import Last
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from tests.kafka_front.node_lab import append, log_of, serving
 
 WRITER = bytes(range(16))
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    node = started(tmp_path)
-    await node.start()
-    yield node
-    await node.stop()
-
-
-def started(tmp_path: Path) -> Node:
-    flags = {
-        "data_dir": str(tmp_path / "data"),
-        "listen.kafka": "127.0.0.1:0",
-        "listen.console": "off",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
-        "sbp.segment_bytes": "4MiB",
-        "sbp.low_water_bytes": "1MiB",
-    }
-    return Node(load(flags, environ={}, directory=tmp_path).settings)
+    async with serving(tmp_path) as node:
+        yield node
 
 
 async def tell(node: Node, number: int) -> int:
-    log = node.logs.get("t", 0)
-    assert log is not None
-    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(appended: Appended, error: LogError | None) -> None:
-        stored.set_result(appended.base) if error is None else stored.set_exception(error)
-
-    log.append(note(EventStamp(WRITER, number)), done)
-    return await stored
+    return await append(log_of(node, "t"), note(EventStamp(WRITER, number)))
 
 
 async def test_consumers_read_past_notes_and_the_ledger_keeps_them(tmp_path: Path, node: Node) -> None:
@@ -89,12 +65,7 @@ async def test_consumers_read_past_notes_and_the_ledger_keeps_them(tmp_path: Pat
     expected = [(1, b"a"), (4, b"b"), (6, b"c")]
     assert await asyncio.to_thread(consume) == (expected, expected)
     await node.stop()
-    again = started(tmp_path)
-    await again.start()
-    try:
-        log = again.logs.get("t", 0)
-        assert log is not None
+    async with serving(tmp_path) as again:
+        log = log_of(again, "t")
         await log.ready()
         assert log.last(LedgerKind.EVENT_NUMBER, WRITER) == Last(11, 5)
-    finally:
-        await again.stop()

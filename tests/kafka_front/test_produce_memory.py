@@ -10,9 +10,9 @@ from typing import Any
 from bridges.auth import Everybody
 from bridges.barrier import Barrier
 from bridges.errors import LogUnavailable
+from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
 from bridges.net.server import Limits
-from bridges.node.metrics import FrontMetrics
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import produce
@@ -20,7 +20,7 @@ from kafka_front.service.access import Access
 from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
-from tests.bridges.log_lab import World, batch
+from tests.bridges.log.log_lab import World, batch
 from tests.kafka_front.test_session import Client
 
 RULES = TopicRules(1 << 20, False, 2**63 - 1, 2**63 - 1, False)

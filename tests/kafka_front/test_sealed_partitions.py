@@ -16,26 +16,15 @@ from kafka.errors import PolicyViolationError
 from bridges.catalog.lineage import KeyRange
 from bridges.catalog.topic_config import SPLIT
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from tests.kafka_front.node_lab import serving
 
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    flags = {
-        "data_dir": str(tmp_path / "data"),
-        "listen.kafka": "127.0.0.1:0",
-        "listen.console": "off",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
-        "sbp.segment_bytes": "4MiB",
-        "sbp.low_water_bytes": "1MiB",
-    }
-    node = Node(load(flags, environ={}, directory=tmp_path).settings)
-    await node.start()
-    yield node
-    await node.stop()
+    async with serving(tmp_path) as node:
+        yield node
 
 
 async def split(node: Node) -> str:

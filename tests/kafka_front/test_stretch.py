@@ -14,7 +14,7 @@ from bridges.log.partition_log import PartitionLog
 from kafka_front.service.stretch import Stretch
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
-from tests.bridges.log_lab import World, batch
+from tests.bridges.log.log_lab import World, batch
 
 
 class Lab(World):

@@ -13,54 +13,27 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaAdminClient
 
 from bridges.catalog.topics import TopicKind, TopicNotFound
-from bridges.errors import LogError
 from bridges.formats import FormatId
-from bridges.log.interfaces import Appended
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Batch
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from tests.kafka_front.node_lab import append, log_of, serving
 
+CONSOLE = {"listen.console": "127.0.0.1:0"}
 HIDDEN = (TopicKind.TRANSIENT, TopicKind.TABLE)
-
-
-def node_on(path: Path) -> Node:
-    flags = {
-        "data_dir": str(path / "data"),
-        "listen.kafka": "127.0.0.1:0",
-        "listen.console": "127.0.0.1:0",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
-        "sbp.segment_bytes": "4MiB",
-        "sbp.low_water_bytes": "1MiB",
-    }
-    return Node(load(flags, environ={}, directory=path).settings)
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """With a topic of each kind, which has the kind's name and one record."""
-    node = node_on(tmp_path)
-    await node.start()
-    for kind in TopicKind:
-        await node.catalog.create_topic(kind.value, 1, kind=kind)
-        log = (node.logs.get if kind.listed else node.logs.hidden)(kind.value, 0)
-        assert log is not None
-        await append(log, kind.value.encode())
-    yield node
-    await node.stop()
+    async with serving(tmp_path, CONSOLE) as node:
+        for kind in TopicKind:
+            await node.catalog.create_topic(kind.value, 1, kind=kind)
+            await append(log_of(node, kind.value), raw(kind.value.encode()))
+        yield node
 
 
-async def append(log: PartitionLog, value: bytes) -> int:
-    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def answered(appended: Appended, error: LogError | None) -> None:
-        if error is None:
-            done.set_result(appended.base)
-        else:
-            done.set_exception(error)
-
-    log.append(Batch(value, 1, int(FormatId.RAW)), answered)
-    return await done
+def raw(value: bytes) -> Batch:
+    return Batch(value, 1, int(FormatId.RAW))
 
 
 async def test_only_users_and_internal_topics_are_listed(node: Node) -> None:
@@ -151,42 +124,32 @@ async def test_kafka_reads_an_internal_topic_and_does_not_write_it(node: Node) -
 
 
 async def test_kinds_and_hidden_logs_last_and_retention_leaves_them_alone(tmp_path: Path) -> None:
-    first = node_on(tmp_path)
-    await first.start()
     made = {}
-    for kind in TopicKind:
-        made[kind] = await first.catalog.create_topic(kind.value, 1, {"retention.ms": "1"}, kind=kind)
-    for kind in HIDDEN:
-        log = first.logs.hidden(kind.value, 0)
-        assert log is not None
-        assert await append(log, b"kept") == 0
-    log = first.logs.get("user", 0)
-    assert log is not None
-    await append(log, b"trimmed")
-    await first.stop()
+    async with serving(tmp_path) as first:
+        for kind in TopicKind:
+            made[kind] = await first.catalog.create_topic(kind.value, 1, {"retention.ms": "1"}, kind=kind)
+        for kind in HIDDEN:
+            assert await append(log_of(first, kind.value), raw(b"kept")) == 0
+        await append(log_of(first, "user"), raw(b"trimmed"))
 
-    again = node_on(tmp_path)
-    await again.start()
-    assert set(again.catalog.topics) == {"user", "internal"}
-    assert set(again.catalog.hidden) == {"transient", "table"}
-    assert set(again.catalog.by_id) == {made[kind].topic_id for kind in TopicKind if kind.listed}
-    assert again.catalog.partition_count == 4
-    for kind in TopicKind:
-        assert (again.catalog.topics | again.catalog.hidden)[kind.value].kind is kind
-    assert again.catalog.topic("user").names == {"pravega": "default/user", "ydb": "user"}
-    assert again.catalog.hidden["table"].names == {}
-    await again._enforce_retention(2**42)
-    log = again.logs.get("user", 0)
-    assert log is not None
-    assert log.log_start_offset == 1
-    for kind in HIDDEN:
-        log = again.logs.hidden(kind.value, 0)
-        assert log is not None
-        assert (await log.read_batches(0, 100))[0].payload == b"kept"
-        with pytest.raises(TopicNotFound):
-            again.catalog.topic(kind.value)
-        await again.catalog.delete_topic(kind.value)
-        assert again.logs.hidden(kind.value, 0) is None
-        assert not log.is_open
-    assert not again.catalog.hidden
-    await again.stop()
+    async with serving(tmp_path) as again:
+        catalog = again.catalog
+        assert set(catalog.topics) == {"user", "internal"}
+        assert set(catalog.hidden) == {"transient", "table"}
+        assert set(catalog.by_id) == {made[kind].topic_id for kind in TopicKind if kind.listed}
+        assert catalog.partition_count == 4
+        for kind in TopicKind:
+            assert (catalog.topics | catalog.hidden)[kind.value].kind is kind
+        assert catalog.topic("user").names == {"pravega": "default/user", "ydb": "user"}
+        assert catalog.hidden["table"].names == {}
+        await again._enforce_retention(2**42)
+        assert log_of(again, "user").log_start_offset == 1
+        for kind in HIDDEN:
+            log = log_of(again, kind.value)
+            assert (await log.read_batches(0, 100))[0].payload == b"kept"
+            with pytest.raises(TopicNotFound):
+                catalog.topic(kind.value)
+            await catalog.delete_topic(kind.value)
+            assert again.logs.hidden(kind.value, 0) is None
+            assert not log.is_open
+        assert not catalog.hidden

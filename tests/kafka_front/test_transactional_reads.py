@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,77 +14,43 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import TRANSACTIONAL, encode
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
-from bridges.node.config import load
+from sbp_back.awaited import awaited
+from tests.kafka_front.node_lab import append, log_of, serving
 
 LEVELS = ["read_committed", "read_uncommitted"]
 T = TypeVar("T")
 
 
-async def start(directory: Path, **more: str) -> Node:
-    flags = {
-        "data_dir": str(directory / "data"),
-        "listen.kafka": "127.0.0.1:0",
-        "listen.console": "off",
-        "listen.sbp-pd": "off",
-        "listen.sbp-range-server": "off",
-        "sbp.segment_bytes": "4MiB",
-        "sbp.low_water_bytes": "1MiB",
-        **more,
-    }
-    node = Node(load(flags, environ={}, directory=directory).settings)
-    await node.start()
-    return node
-
-
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    node = await start(tmp_path)
-    yield node
-    await node.stop()
-
-
-async def stored(append: Callable[[Callable[[Appended, LogError | None], None]], None]) -> int:
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(appended: Appended, error: LogError | None) -> None:
-        if error is None:
-            future.set_result(appended.base)
-        else:
-            future.set_exception(error)
-
-    append(done)
-    return await future
+    async with serving(tmp_path) as node:
+        yield node
 
 
 async def write(log: PartitionLog, producer: int | None, *values: bytes) -> int:
     records = [Record(None, value, timestamp=1_000_000) for value in values]
     if producer is None:
-        return await stored(
-            lambda done: log.append(Batch(encode(records), len(values), int(FormatId.KAFKA), 1_000_000), done)
-        )
+        return await append(log, Batch(encode(records), len(values), int(FormatId.KAFKA), 1_000_000))
     payload = encode(records, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0)
     part = InTransaction(producer, 0)
-    return await stored(
-        lambda done: log.append(Batch(payload, len(values), int(FormatId.KAFKA), 1_000_000, transaction=part), done)
-    )
+    return await append(log, Batch(payload, len(values), int(FormatId.KAFKA), 1_000_000, transaction=part))
 
 
 async def end(log: PartitionLog, producer: int, *, commit: bool) -> int:
-    return await stored(lambda done: log.append_marker(producer, 0, commit, done))
+    appended: Appended = await awaited(lambda done: log.append_marker(producer, 0, commit, done))
+    return appended.base
 
 
 async def fill(node: Node) -> PartitionLog:
     """Interleaved transactions; the one of producer 3 is open, from offset 12 on."""
     await node.catalog.create_topic("t", 1, {})
-    log = node.logs.get("t", 0)
-    assert log is not None
+    log = log_of(node, "t")
     await write(log, 1, b"a0", b"a1")  # 0, 1: aborted
     await write(log, 2, b"c0")  # 2: committed
     await write(log, None, b"p0")  # 3
@@ -206,7 +172,7 @@ async def test_offsets_are_told_by_isolation_level(node: Node) -> None:
     assert await told(OffsetSpec.earliest()) == (0, 0)
     assert await told(OffsetSpec.for_timestamp(1_000_000)) == (0, 0)
     records = [Record(None, b"later", timestamp=2_000_000)]
-    await stored(lambda done: log.append(Batch(encode(records), 1, int(FormatId.KAFKA), 2_000_000), done))
+    await append(log, Batch(encode(records), 1, int(FormatId.KAFKA), 2_000_000))
     assert await told(OffsetSpec.for_timestamp(2_000_000)) == (14, -1)
     await end(log, 3, commit=True)
     assert await told(OffsetSpec.for_timestamp(2_000_000)) == (14, 14)
@@ -216,8 +182,7 @@ async def test_offsets_are_told_by_isolation_level(node: Node) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 async def test_large_answers_that_are_read_while_they_are_sent(node: Node, level: str) -> None:
     await node.catalog.create_topic("t", 1, {})
-    log = node.logs.get("t", 0)
-    assert log is not None
+    log = log_of(node, "t")
     expected: list[bytes] = []
     for number in range(60):
         value = b"%03d" % number + bytes(100_000)
@@ -236,13 +201,9 @@ async def test_large_answers_that_are_read_while_they_are_sent(node: Node, level
 
 
 async def test_a_restart_knows_the_transactions(tmp_path: Path) -> None:
-    node = await start(tmp_path)
-    await fill(node)
-    await node.stop()
-    node = await start(tmp_path)
-    try:
+    async with serving(tmp_path) as node:
+        await fill(node)
+    async with serving(tmp_path) as node:
         bootstrap = str(node.addresses["kafka"])
         assert await asyncio.to_thread(consume, bootstrap, "read_committed") == COMMITTED
         assert await asyncio.to_thread(consume, bootstrap, "read_uncommitted") == ALL
-    finally:
-        await node.stop()

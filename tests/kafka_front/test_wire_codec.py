@@ -13,6 +13,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kafka_front.wire import codec, make_messages
 from kafka_front.wire.apis import APIS, Api, ApiKey
 from kafka_front.wire.primitives import UnsupportedVersion, WireError, read_uvarint, uvarint
+from tests.depth import examples
 from tests.kafka_front.kio_oracle import OLD_PRODUCE, kio_class, kio_decode, kio_encode, to_kio, value_of
 
 ALL = [(api, request) for api in APIS.values() for request in (True, False)]
@@ -34,7 +35,7 @@ def test_bytes_equal_kios_and_read_back(api: Api, request_: bool) -> None:
     versions = range(api.first, api.last + 1)
     strategies = {v: value_of(codec.message_type(api.key, v, request_).body) for v in versions}
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(max(20, 2 * len(versions))), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(list(versions)).flatmap(lambda v: st.tuples(st.just(v), strategies[v])))
     def check(pair: tuple[int, Any]) -> None:
         version, value = pair
@@ -92,7 +93,7 @@ def test_kafka_python_reads_and_writes_the_same(api: Api, request_: bool) -> Non
     versions = range(max(api.first, theirs.valid_versions[0]), min(api.last, theirs.valid_versions[1]) + 1)
     strategies = {v: value_of(codec.message_type(api.key, v, request_).body) for v in versions}
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(max(10, 2 * len(versions))), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(list(versions)).flatmap(lambda v: st.tuples(st.just(v), strategies[v])))
     def check(pair: tuple[int, Any]) -> None:
         version, value = pair

@@ -19,6 +19,8 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, Api
 from kafka_front.wire.primitives import MAX_ELEMENTS, WireError, uvarint
+from tests.depth import examples
+from tests.fuzz.harness import run
 from tests.kafka_front.kio_oracle import value_of
 
 ALL = [(api.key, version) for api in APIS.values() for version in range(api.first, api.last + 1)]
@@ -54,13 +56,13 @@ def encoded(message: Any, version: int, request: bool) -> bytes:
     return b"".join(out)
 
 
-@settings(UNLIMITED, max_examples=300)
+@settings(UNLIMITED, max_examples=examples(100))
 @given(st.binary(max_size=300))
 def test_random_frames(data: bytes) -> None:
     FUZZ.one_input(data)
 
 
-@settings(UNLIMITED, max_examples=400)
+@settings(UNLIMITED, max_examples=examples(150))
 @given(st.sampled_from(ALL), st.booleans(), st.binary(max_size=200))
 def test_random_bodies(which: tuple[int, int], request: bool, data: bytes) -> None:
     decodes(*which, request, data)
@@ -75,11 +77,11 @@ def test_seeds_are_valid_and_stable() -> None:
 
 def test_seeds_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["fuzz", "--seeds", str(tmp_path / "corpus")])
-    FUZZ.main()
+    run(FUZZ.one_input, FUZZ.seeds)
     assert len(list((tmp_path / "corpus").iterdir())) == len(ALL)
 
 
-@settings(UNLIMITED, max_examples=600)
+@settings(UNLIMITED, max_examples=examples(250))
 @given(
     st.sampled_from(sorted(SEEDS)),
     st.lists(st.tuples(st.floats(0, 1), st.sampled_from(["flip", "insert", "delete", "huge"]), st.binary(max_size=6))),
@@ -104,7 +106,7 @@ def test_mutated_requests(name: str, changes: list[tuple[float, str, bytes]]) ->
 def test_every_truncation_is_an_error(api: Api, request_: bool) -> None:
     """No message is the beginning of another one, so a cut message can never pass for a whole one."""
 
-    @settings(UNLIMITED, max_examples=6)
+    @settings(UNLIMITED, max_examples=examples(3))
     @given(st.data())
     def check(data: st.DataObject) -> None:
         version = data.draw(st.integers(api.first, api.last))

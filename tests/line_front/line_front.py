@@ -60,6 +60,9 @@ class LineFormat:
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         return (None if one is None else (one.offset, one.timestamp) for one in self.records(batch, limit))
 
+    def event_bytes(self, payload: Buffer) -> int | None:
+        return None  # only its lines tell
+
     def builder(self, base_offset: int, end_offset: int) -> LineBuilder:
         return LineBuilder(base_offset, end_offset)
 

@@ -3,7 +3,7 @@ processes are lost.
 
 What must hold: an acknowledged batch is read back at its offset for ever, unless trimmed or deleted; below the
 confirmed end there is no gap, nothing twice, and nothing that was not appended there; what is deleted stays deleted.
-`pytest --hypothesis-profile=long` plays many more games.
+`make thorough` plays many more games.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sbp_back.client.client import Client, ClientOptions, StreamWriter
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions
-from sbp_back.client.writer import WriterOptions
+from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.range_server.range_server_service import (
+    RangeServerService,
+    RangeServerSetup,
+    open_store,
+    start_range_server,
+)
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Answer, AnswerTo
 from sbp_back.wire.model import HeartbeatRequest, RangeServerInfo, ReportMetricsRequest, Request, Response
+from tests.depth import examples, factor, timeout
 from tests.sbp_back.dying import Place, copy_log
 
 SERVERS = 2
@@ -521,13 +527,12 @@ def _copy_state(source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-_LONG = settings().max_examples > 100
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(36_000 if _LONG else 300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(timeout(300))]
 
 TestBackendModel = BackendMachine.TestCase
 TestBackendModel.settings = settings(
-    max_examples=settings().max_examples if _LONG else 40,
-    stateful_step_count=60 if _LONG else 30,
+    max_examples=examples(40),
+    stateful_step_count=30 if factor() == 1 else 60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

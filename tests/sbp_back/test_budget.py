@@ -202,7 +202,7 @@ def test_a_closed_account_counts_until_its_bytes_are_given(later: Later) -> None
     account.wait()
     assert budget.waiting == 0
     account.move(Kind.REQUESTS, Kind.RESPONSES, 500_000)
-    assert budget.by_kind == [0, 500_000, 0]
+    assert budget.by_kind == [0, 500_000, 0, 0]
     account.give(Kind.RESPONSES, 500_000)
     assert budget.held == 0
 
@@ -289,4 +289,39 @@ def test_whatever_happens_bytes_are_counted_once_and_whoever_waits_is_told(
             account.give(kind, held[number][kind])
     later.settle()
     assert not any(waits)
-    assert (budget.held, budget.waiting, budget.by_kind) == (0, 0, [0, 0, 0])
+    assert (budget.held, budget.waiting, budget.by_kind) == (0, 0, [0] * len(Kind))
+
+
+def test_what_tls_takes_makes_the_rest_smaller_and_leaves_a_part(later: Later) -> None:
+    budget = MemoryBudget(16 * MIB, later)
+    rest = budget.capacity
+    assert rest == 12 * MIB
+    told: list[int] = []
+    account, other = budget.account(lambda: told.append(1)), budget.account(nothing)
+
+    def granted() -> int:
+        size = account.grant(Kind.READS, 4 * MIB, 1)
+        account.give(Kind.READS, size)
+        return size
+
+    before = granted()
+    budget.attach(8 * MIB)
+    assert (budget.by_kind[Kind.TLS], budget.capacity) == (8 * MIB, 4 * MIB)
+    assert 0 < granted() <= before // 2
+    other.take(Kind.REQUESTS, 4 * MIB + budget.share)
+    assert not account.admit(Kind.READS, 200_000), "nothing is left"
+    account.wait(200_000)
+    later.settle()
+    assert not told
+    budget.attach(-8 * MIB)
+    later.settle()
+    assert told == [1]
+    assert account.admit(Kind.READS, 200_000)
+    account.give(Kind.READS, 200_000)
+    other.give(Kind.REQUESTS, other.held)
+    budget.attach(1000 * MIB)
+    assert budget.capacity == rest // 4
+    assert account.admit(Kind.REQUESTS, 10 * MIB), "one alone is never too large"
+    account.give(Kind.REQUESTS, 10 * MIB)
+    budget.attach(-1000 * MIB)
+    assert (budget.capacity, sum(budget.by_kind), granted()) == (rest, 0, before)

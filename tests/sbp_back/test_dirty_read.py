@@ -14,7 +14,7 @@ from sbp_back.errors import FencedError, SbpError
 from sbp_back.range_server.fetches import FetchLimits
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import AppendRequest, FetchRequest, RangeInfo, Request, SealRangeRequest
-from tests.sbp_back.document_lab import write
+from tests.sbp_back.document.document_lab import write
 from tests.sbp_back.truth_lab import PD, World, answer_lost, request_lost, world
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from sbp_back.client.client import Client
-from sbp_back.client.writer import StreamWriter
+from sbp_back.client.stream_writer import StreamWriter
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import FencedError, SbpError, StoreError, StoreLocked
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import TcpCarrier, tcp_connector
 from sbp_back.transport.listener import ListenerOptions
+from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire.model import DeleteStreamRequest, DescribePdRequest, Entry, Response, TrimStreamRequest
 
 

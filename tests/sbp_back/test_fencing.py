@@ -16,15 +16,21 @@ import pytest
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions
-from sbp_back.client.writer import WriterOptions
+from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import FencedError
 from sbp_back.placement_driver.driver import PlacementDriverOptions
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.range_server.range_server_service import (
+    RangeServerService,
+    RangeServerSetup,
+    open_store,
+    start_range_server,
+)
 from sbp_back.range_server.store import StoreOptions
-from sbp_back.transport.carrier import Carrier, InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.transport.carrier import Carrier, InProcessCarrier
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.serving import ListenAt
+from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
 from sbp_back.wire.model import AppendRequest, GoAway, RangeServerInfo, Request, Status, SystemErrorResponse
 from tests.sbp_back.tries import Tries
 

@@ -2,7 +2,7 @@
 
 What must hold: what any reader was shown at an offset is what every later reader finds there, for ever; every
 acknowledged append stays; nothing is shown that was not appended there. With everything whole again a reader that
-followed from the start sees all of it. `pytest --hypothesis-profile=long` plays many more games.
+followed from the start sees all of it. `make thorough` plays many more games.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sbp_back.wire.model import (
     Request,
     SealRangeRequest,
 )
+from tests.depth import examples, factor, timeout
 from tests.sbp_back.truth_lab import PD, Link, World
 
 SERVERS = 2
@@ -291,13 +292,12 @@ class ReadersMachine(RuleBasedStateMachine):
         assert self.shown == found
 
 
-_LONG = settings().max_examples > 100
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(36_000 if _LONG else 300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(timeout(300))]
 
 TestReadersModel = ReadersMachine.TestCase
 TestReadersModel.settings = settings(
-    max_examples=settings().max_examples if _LONG else 40,
-    stateful_step_count=60 if _LONG else 25,
+    max_examples=examples(40),
+    stateful_step_count=25 if factor() == 1 else 60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

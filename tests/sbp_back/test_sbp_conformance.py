@@ -14,62 +14,26 @@ import pytest
 
 from sbp_back.client.client import Client, ClientOptions, StreamWriter
 from sbp_back.client.control import ControlOptions
-from sbp_back.client.writer import WriterOptions
+from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.range_server.server import RangeServer, RangeServerOptions
 from sbp_back.range_server.store import Store, StoreOptions
-from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier, TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.transport.carrier import Answer, Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Handler
 from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, tcp_connector
+from sbp_back.wire import model as m
 from sbp_back.wire.entry import entry_crc, pack_entry
 from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    AppendRequest,
-    AppendResponse,
-    ClientRole,
-    CreateRangeRequest,
-    CreateStreamRequest,
-    DeleteStreamRequest,
-    DescribePdRequest,
-    DescribePdResponse,
-    DescribeStreamRequest,
-    Entry,
-    FetchRequest,
-    FetchResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    ListRangeRequest,
-    ListRangeResponse,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeInfo,
-    RangeResponse,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Request,
-    Response,
-    SealKind,
-    SealRangeRequest,
-    StreamInfo,
-    StreamResponse,
-    SystemErrorResponse,
-    TrimStreamRequest,
-    UpdateStreamRequest,
-)
-from tests.sbp_back.document_lab import write
+from tests.sbp_back.document.document_lab import write
 
 DIALECT = DIALECTS["sbp-0.2"]
 LOCAL = "127.0.0.1"
 SERVER_ID = 0
-T = TypeVar("T", bound=Response)
+T = TypeVar("T", bound=m.Response)
 
 
 class Backend:
@@ -123,10 +87,10 @@ class Backend:
 
     def client(self) -> Client:
         if self.kind == "tcp":
-            connect: Callable[[RangeServerInfo], Carrier] = tcp_connector(DIALECT, self.tcp)
+            connect: Callable[[m.RangeServerInfo], Carrier] = tcp_connector(DIALECT, self.tcp)
         else:
 
-            def connect(_: RangeServerInfo) -> Carrier:
+            def connect(_: m.RangeServerInfo) -> Carrier:
                 return self.carrier("rs")
 
         control = ControlOptions(delay_first=0.005)
@@ -162,7 +126,7 @@ async def network(tmp_path: Path) -> AsyncIterator[Backend]:
     await backend.stop()
 
 
-async def ask(carrier: Carrier, request: Request, kind: type[T], code: int = ErrorCode.OK) -> T:
+async def ask(carrier: Carrier, request: m.Request, kind: type[T], code: int = ErrorCode.OK) -> T:
     """The answer, which must be of the given kind and have the given code."""
     response = await carrier.call(request)
     assert isinstance(response, kind), response
@@ -194,45 +158,49 @@ async def read_all(client: Client, stream_id: int, offset: int = 0) -> list[tupl
 
 async def test_ping(backend: Backend) -> None:
     for carrier in (backend.to_pd(), backend.to_server()):
-        assert await carrier.call(PingRequest(b"head", b"body")) == PingResponse(b"head", b"body")
+        assert await carrier.call(m.PingRequest(b"head", b"body")) == m.PingResponse(b"head", b"body")
 
 
 async def test_heartbeat(backend: Backend) -> None:
     for carrier in (backend.to_pd(), backend.to_server()):
-        answer = await ask(carrier, HeartbeatRequest("somebody", ClientRole.FRONTEND), HeartbeatResponse)
-        assert (answer.client_id, answer.role) == ("somebody", ClientRole.FRONTEND)
+        answer = await ask(carrier, m.HeartbeatRequest("somebody", m.ClientRole.FRONTEND), m.HeartbeatResponse)
+        assert (answer.client_id, answer.role) == ("somebody", m.ClientRole.FRONTEND)
     assert 17 not in backend.pd.alive_servers()
-    server = RangeServerInfo(17, "somewhere:1")
-    answer = await ask(backend.to_pd(), HeartbeatRequest("rs", ClientRole.RANGE_SERVER, server), HeartbeatResponse)
-    assert (answer.role, answer.range_server) == (ClientRole.RANGE_SERVER, server)
+    server = m.RangeServerInfo(17, "somewhere:1")
+    answer = await ask(
+        backend.to_pd(), m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, server), m.HeartbeatResponse
+    )
+    assert (answer.role, answer.range_server) == (m.ClientRole.RANGE_SERVER, server)
     assert 17 in backend.pd.alive_servers()
 
 
 async def test_allocate_id(backend: Backend) -> None:
     pd = backend.to_pd()
-    first = await ask(pd, AllocateIdRequest(0, "host"), AllocateIdResponse)
-    second = await ask(pd, AllocateIdRequest(0, "host"), AllocateIdResponse)
+    first = await ask(pd, m.AllocateIdRequest(0, "host"), m.AllocateIdResponse)
+    second = await ask(pd, m.AllocateIdRequest(0, "host"), m.AllocateIdResponse)
     assert SERVER_ID < first.id < second.id
-    await ask(backend.to_server(), AllocateIdRequest(0, "host"), SystemErrorResponse, ErrorCode.UNSUPPORTED_OPERATION)
+    await ask(
+        backend.to_server(), m.AllocateIdRequest(0, "host"), m.SystemErrorResponse, ErrorCode.UNSUPPORTED_OPERATION
+    )
 
 
 async def test_report_metrics(backend: Backend) -> None:
-    server = RangeServerInfo(17, "somewhere:1")
-    request = ReportMetricsRequest(server, RangeServerMetrics(disk_free_space=1 << 40, range_active_cnt=3))
-    answer = await ask(backend.to_pd(), request, ReportMetricsResponse)
+    server = m.RangeServerInfo(17, "somewhere:1")
+    request = m.ReportMetricsRequest(server, m.RangeServerMetrics(disk_free_space=1 << 40, range_active_cnt=3))
+    answer = await ask(backend.to_pd(), request, m.ReportMetricsResponse)
     assert answer.range_server == server
     assert backend.pd.alive_servers() == [SERVER_ID, 17]
 
 
 async def test_describe_pd(backend: Backend) -> None:
-    answer = await ask(backend.to_pd(), DescribePdRequest(), DescribePdResponse)
-    assert answer.nodes == [PdNode("pd-0", backend.pd.advertise_addr, True)]
+    answer = await ask(backend.to_pd(), m.DescribePdRequest(), m.DescribePdResponse)
+    assert answer.nodes == [m.PdNode("pd-0", backend.pd.advertise_addr, True)]
 
 
 async def test_requests_for_the_other_server(backend: Backend) -> None:
     unsupported = ErrorCode.UNSUPPORTED_OPERATION
-    await ask(backend.to_pd(), FetchRequest(RangeInfo(0), 0), SystemErrorResponse, unsupported)
-    await ask(backend.to_server(), CreateStreamRequest(StreamInfo()), SystemErrorResponse, unsupported)
+    await ask(backend.to_pd(), m.FetchRequest(m.RangeInfo(0), 0), m.SystemErrorResponse, unsupported)
+    await ask(backend.to_server(), m.CreateStreamRequest(m.StreamInfo()), m.SystemErrorResponse, unsupported)
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -240,44 +208,44 @@ async def test_requests_for_the_other_server(backend: Backend) -> None:
 
 async def test_streams(backend: Backend) -> None:
     pd = backend.to_pd()
-    first = (await ask(pd, CreateStreamRequest(StreamInfo(-1, 1, 1, 60_000)), StreamResponse)).stream
-    second = (await ask(pd, CreateStreamRequest(StreamInfo()), StreamResponse)).stream
+    first = (await ask(pd, m.CreateStreamRequest(m.StreamInfo(-1, 1, 1, 60_000)), m.StreamResponse)).stream
+    second = (await ask(pd, m.CreateStreamRequest(m.StreamInfo()), m.StreamResponse)).stream
     assert first is not None
     assert second is not None
     assert first.stream_id != second.stream_id
-    assert first == StreamInfo(first.stream_id, 1, 1, 60_000)
-    assert (await ask(pd, DescribeStreamRequest(first.stream_id), StreamResponse)).stream == first
-    changed = StreamInfo(first.stream_id, 1, 1, 5)
-    await ask(pd, UpdateStreamRequest(changed), StreamResponse)
-    assert (await ask(pd, DescribeStreamRequest(first.stream_id), StreamResponse)).stream == changed
-    await ask(pd, DeleteStreamRequest(first.stream_id), StreamResponse)
+    assert first == m.StreamInfo(first.stream_id, 1, 1, 60_000)
+    assert (await ask(pd, m.DescribeStreamRequest(first.stream_id), m.StreamResponse)).stream == first
+    changed = m.StreamInfo(first.stream_id, 1, 1, 5)
+    await ask(pd, m.UpdateStreamRequest(changed), m.StreamResponse)
+    assert (await ask(pd, m.DescribeStreamRequest(first.stream_id), m.StreamResponse)).stream == changed
+    await ask(pd, m.DeleteStreamRequest(first.stream_id), m.StreamResponse)
     for request in (
-        DescribeStreamRequest(first.stream_id),
-        DeleteStreamRequest(first.stream_id),
-        UpdateStreamRequest(changed),
-        TrimStreamRequest(first.stream_id, 0),
-        DescribeStreamRequest(999),
+        m.DescribeStreamRequest(first.stream_id),
+        m.DeleteStreamRequest(first.stream_id),
+        m.UpdateStreamRequest(changed),
+        m.TrimStreamRequest(first.stream_id, 0),
+        m.DescribeStreamRequest(999),
     ):
-        await ask(pd, request, StreamResponse, ErrorCode.NOT_FOUND)
-    await ask(pd, CreateStreamRequest(StreamInfo(-1, 1, 2)), StreamResponse, ErrorCode.BAD_REQUEST)
+        await ask(pd, request, m.StreamResponse, ErrorCode.NOT_FOUND)
+    await ask(pd, m.CreateStreamRequest(m.StreamInfo(-1, 1, 2)), m.StreamResponse, ErrorCode.BAD_REQUEST)
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
-async def a_range(backend: Backend, start: int = 0) -> RangeInfo:
+async def a_range(backend: Backend, start: int = 0) -> m.RangeInfo:
     """An open range of a new stream, on the placement driver and the range server."""
     pd = backend.to_pd()
-    stream = (await ask(pd, CreateStreamRequest(StreamInfo()), StreamResponse)).stream
+    stream = (await ask(pd, m.CreateStreamRequest(m.StreamInfo()), m.StreamResponse)).stream
     assert stream is not None
-    wanted = RangeInfo(stream.stream_id, 1, 0, start)
-    created = (await ask(pd, CreateRangeRequest(wanted), RangeResponse)).range
+    wanted = m.RangeInfo(stream.stream_id, 1, 0, start)
+    created = (await ask(pd, m.CreateRangeRequest(wanted), m.RangeResponse)).range
     assert created is not None
-    await ask(backend.to_server(), CreateRangeRequest(created), RangeResponse)
+    await ask(backend.to_server(), m.CreateRangeRequest(created), m.RangeResponse)
     return created
 
 
-def entries_of(known: RangeInfo, base: int, counts: list[int]) -> list[Entry]:
+def entries_of(known: m.RangeInfo, base: int, counts: list[int]) -> list[m.Entry]:
     entries = []
     for count in counts:
         entries.append(pack_entry(known.stream_id, known.index, 3, base, count, 99, b"%d" % base * 20))
@@ -285,8 +253,8 @@ def entries_of(known: RangeInfo, base: int, counts: list[int]) -> list[Entry]:
     return entries
 
 
-async def codes(carrier: Carrier, entries: list[Entry]) -> list[int]:
-    answer = await ask(carrier, AppendRequest(1000, entries), AppendResponse)
+async def codes(carrier: Carrier, entries: list[m.Entry]) -> list[int]:
+    answer = await ask(carrier, m.AppendRequest(1000, entries), m.AppendResponse)
     return [result.status.code for result in answer.results]
 
 
@@ -296,24 +264,26 @@ async def test_ranges_on_the_placement_driver(backend: Backend) -> None:
     assert known.servers == [backend.server.info]
     assert (known.replica_count, known.ack_count, known.end) == (1, 1, -1)
     stream_id = known.stream_id
-    again = RangeInfo(stream_id, 1, 1, 0)
-    await ask(pd, CreateRangeRequest(again), RangeResponse, ErrorCode.CREATE_RANGE_BEFORE_SEAL)
-    seal = SealRangeRequest(RangeInfo(stream_id, 2, 0, 0, 10), SealKind.PLACEMENT_DRIVER)
-    wrong = SealRangeRequest(RangeInfo(stream_id, 2, 0, 0, 10), SealKind.RANGE_SERVER)
-    old = SealRangeRequest(RangeInfo(stream_id, 0, 0, 0, 10), SealKind.PLACEMENT_DRIVER)
-    await ask(pd, wrong, RangeResponse, ErrorCode.BAD_REQUEST)
-    await ask(pd, old, RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH)
-    sealed = (await ask(pd, seal, RangeResponse)).range
+    again = m.RangeInfo(stream_id, 1, 1, 0)
+    await ask(pd, m.CreateRangeRequest(again), m.RangeResponse, ErrorCode.CREATE_RANGE_BEFORE_SEAL)
+    seal = m.SealRangeRequest(m.RangeInfo(stream_id, 2, 0, 0, 10), m.SealKind.PLACEMENT_DRIVER)
+    wrong = m.SealRangeRequest(m.RangeInfo(stream_id, 2, 0, 0, 10), m.SealKind.RANGE_SERVER)
+    old = m.SealRangeRequest(m.RangeInfo(stream_id, 0, 0, 0, 10), m.SealKind.PLACEMENT_DRIVER)
+    await ask(pd, wrong, m.RangeResponse, ErrorCode.BAD_REQUEST)
+    await ask(pd, old, m.RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH)
+    sealed = (await ask(pd, seal, m.RangeResponse)).range
     assert sealed is not None
     assert (sealed.epoch, sealed.start, sealed.end) == (2, 0, 10)
-    await ask(pd, seal, RangeResponse, ErrorCode.RANGE_ALREADY_SEALED)
-    await ask(pd, CreateRangeRequest(RangeInfo(stream_id, 1, 1, 10)), RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH)
-    await ask(pd, CreateRangeRequest(RangeInfo(stream_id, 2, 1, 11)), RangeResponse, ErrorCode.BAD_REQUEST)
-    await ask(pd, CreateRangeRequest(RangeInfo(stream_id, 2, 1, 10)), RangeResponse)
-    for request in (ListRangeRequest(stream_id=stream_id), ListRangeRequest(server_id=SERVER_ID)):
-        listed = (await ask(pd, request, ListRangeResponse)).ranges
+    await ask(pd, seal, m.RangeResponse, ErrorCode.RANGE_ALREADY_SEALED)
+    await ask(
+        pd, m.CreateRangeRequest(m.RangeInfo(stream_id, 1, 1, 10)), m.RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH
+    )
+    await ask(pd, m.CreateRangeRequest(m.RangeInfo(stream_id, 2, 1, 11)), m.RangeResponse, ErrorCode.BAD_REQUEST)
+    await ask(pd, m.CreateRangeRequest(m.RangeInfo(stream_id, 2, 1, 10)), m.RangeResponse)
+    for request in (m.ListRangeRequest(stream_id=stream_id), m.ListRangeRequest(server_id=SERVER_ID)):
+        listed = (await ask(pd, request, m.ListRangeResponse)).ranges
         assert [(r.index, r.start, r.end) for r in listed] == [(0, 0, 10), (1, 10, -1)]
-    assert (await ask(pd, ListRangeRequest(), ListRangeResponse)).ranges == []
+    assert (await ask(pd, m.ListRangeRequest(), m.ListRangeResponse)).ranges == []
 
 
 async def test_listing_ranges(backend: Backend) -> None:
@@ -323,22 +293,22 @@ async def test_listing_ranges(backend: Backend) -> None:
     ids = [first.stream_id, second.stream_id]
     for carrier in (backend.to_pd(), backend.to_server()):
         for wanted, expected in (
-            (ListRangeRequest(stream_id=ids[0]), ids[:1]),
-            (ListRangeRequest(server_id=SERVER_ID), ids),
-            (ListRangeRequest(server_id=SERVER_ID, stream_id=ids[1]), ids[1:]),
-            (ListRangeRequest(server_id=5, stream_id=ids[1]), []),
-            (ListRangeRequest(server_id=5), []),
-            (ListRangeRequest(stream_id=4711), []),
-            (ListRangeRequest(), []),
+            (m.ListRangeRequest(stream_id=ids[0]), ids[:1]),
+            (m.ListRangeRequest(server_id=SERVER_ID), ids),
+            (m.ListRangeRequest(server_id=SERVER_ID, stream_id=ids[1]), ids[1:]),
+            (m.ListRangeRequest(server_id=5, stream_id=ids[1]), []),
+            (m.ListRangeRequest(server_id=5), []),
+            (m.ListRangeRequest(stream_id=4711), []),
+            (m.ListRangeRequest(), []),
         ):
-            listed = (await ask(carrier, wanted, ListRangeResponse)).ranges
+            listed = (await ask(carrier, wanted, m.ListRangeResponse)).ranges
             assert [(one.stream_id, one.index, one.start, one.end) for one in listed] == [
                 (stream_id, 0, 0, -1) for stream_id in expected
             ], wanted
     # Sealed on the server, the placement driver not told yet.
-    await ask(backend.to_server(), SealRangeRequest(RangeInfo(ids[0], 1, 0, 0)), RangeResponse)
+    await ask(backend.to_server(), m.SealRangeRequest(m.RangeInfo(ids[0], 1, 0, 0)), m.RangeResponse)
     ends = [
-        [one.end for one in (await ask(carrier, ListRangeRequest(stream_id=ids[0]), ListRangeResponse)).ranges]
+        [one.end for one in (await ask(carrier, m.ListRangeRequest(stream_id=ids[0]), m.ListRangeResponse)).ranges]
         for carrier in (backend.to_pd(), backend.to_server())
     ]
     assert ends == [[-1], [3]]
@@ -354,12 +324,12 @@ async def test_the_append_window(backend: Backend) -> None:
         ErrorCode.OK,
         ErrorCode.APPEND_TO_PENDING_OFFSET,
     ], "results are positional, and all entries pass the window before one is stored"
-    stranger = RangeInfo(known.stream_id, 1, 5)
+    stranger = m.RangeInfo(known.stream_id, 1, 5)
     mixed = [*entries_of(stranger, 0, [1]), *entries_of(known, 7, [1])]
     assert await codes(server, mixed) == [ErrorCode.RANGE_NOT_FOUND, ErrorCode.OK]
     # A base inside a batch is not a repetition of it.
     assert await codes(server, entries_of(known, 1, [1])) == [ErrorCode.BAD_REQUEST]
-    await ask(server, SealRangeRequest(RangeInfo(known.stream_id, 1, 0, 0)), RangeResponse)
+    await ask(server, m.SealRangeRequest(m.RangeInfo(known.stream_id, 1, 0, 0)), m.RangeResponse)
     assert await codes(server, entries_of(known, 8, [1])) == [ErrorCode.RANGE_ALREADY_SEALED]
 
 
@@ -368,39 +338,39 @@ async def test_fetching(backend: Backend) -> None:
     server = backend.to_server()
     sent = entries_of(known, 0, [3, 1, 2, 4])
     await codes(server, sent)
-    answer = await ask(server, FetchRequest(known, 4, max_bytes=100_000), FetchResponse)
+    answer = await ask(server, m.FetchRequest(known, 4, max_bytes=100_000), m.FetchResponse)
     assert [(e.base_offset, e.count, e.flags, e.timestamp) for e in answer.entries] == [(4, 2, 3, 99), (6, 4, 3, 99)]
     for expected, entry in zip(sent[2:], answer.entries, strict=True):
         assert bytes(entry.prefix) + bytes(entry.payload) == bytes(expected.prefix) + bytes(expected.payload)
         assert entry_crc(entry) == crc32(bytes(entry.prefix) + bytes(entry.payload))
-    answer = await ask(server, FetchRequest(known, 2, max_bytes=1), FetchResponse)
+    answer = await ask(server, m.FetchRequest(known, 2, max_bytes=1), m.FetchResponse)
     assert [e.base_offset for e in answer.entries] == [0], "at least one batch, the one that contains the offset"
-    answer = await ask(server, FetchRequest(known, 0, limit=4, max_bytes=100_000), FetchResponse)
+    answer = await ask(server, m.FetchRequest(known, 0, limit=4, max_bytes=100_000), m.FetchResponse)
     assert [e.base_offset for e in answer.entries] == [0, 3]
-    await ask(server, FetchRequest(known, 10), FetchResponse, ErrorCode.NO_NEW_RECORD)
-    await ask(server, FetchRequest(known, 11), FetchResponse, ErrorCode.OFFSET_OVERFLOW)
-    await ask(server, FetchRequest(RangeInfo(known.stream_id, 1, 9), 0), FetchResponse, ErrorCode.RANGE_NOT_FOUND)
-    await ask(server, SealRangeRequest(RangeInfo(known.stream_id, 1, 0, 0)), RangeResponse)
-    await ask(server, FetchRequest(known, 10), FetchResponse, ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS)
-    assert len((await ask(server, FetchRequest(known, 0, max_bytes=100_000), FetchResponse)).entries) == 4
+    await ask(server, m.FetchRequest(known, 10), m.FetchResponse, ErrorCode.NO_NEW_RECORD)
+    await ask(server, m.FetchRequest(known, 11), m.FetchResponse, ErrorCode.OFFSET_OVERFLOW)
+    await ask(server, m.FetchRequest(m.RangeInfo(known.stream_id, 1, 9), 0), m.FetchResponse, ErrorCode.RANGE_NOT_FOUND)
+    await ask(server, m.SealRangeRequest(m.RangeInfo(known.stream_id, 1, 0, 0)), m.RangeResponse)
+    await ask(server, m.FetchRequest(known, 10), m.FetchResponse, ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS)
+    assert len((await ask(server, m.FetchRequest(known, 0, max_bytes=100_000), m.FetchResponse)).entries) == 4
 
 
 async def test_long_poll(backend: Backend) -> None:
     known = await a_range(backend)
     server = backend.to_server()
     got: list[Answer] = []
-    server.submit(FetchRequest(known, 0, max_wait_ms=20_000, min_bytes=1, max_bytes=1000), got.append)
-    assert (await ask(server, PingRequest(), PingResponse)) == PingResponse()
+    server.submit(m.FetchRequest(known, 0, max_wait_ms=20_000, min_bytes=1, max_bytes=1000), got.append)
+    assert (await ask(server, m.PingRequest(), m.PingResponse)) == m.PingResponse()
     assert got == [], "it waits, and holds up nobody"
     await codes(server, entries_of(known, 0, [1]))
     await until(lambda: bool(got))
-    assert isinstance(got[0], FetchResponse)
+    assert isinstance(got[0], m.FetchResponse)
     assert [e.base_offset for e in got[0].entries] == [0]
-    await ask(server, FetchRequest(known, 1, max_wait_ms=5), FetchResponse, ErrorCode.NO_NEW_RECORD)
-    server.submit(FetchRequest(known, 1, max_wait_ms=20_000), got.append)
-    await ask(server, SealRangeRequest(RangeInfo(known.stream_id, 1, 0, 0)), RangeResponse)
+    await ask(server, m.FetchRequest(known, 1, max_wait_ms=5), m.FetchResponse, ErrorCode.NO_NEW_RECORD)
+    server.submit(m.FetchRequest(known, 1, max_wait_ms=20_000), got.append)
+    await ask(server, m.SealRangeRequest(m.RangeInfo(known.stream_id, 1, 0, 0)), m.RangeResponse)
     await until(lambda: len(got) == 2)
-    assert isinstance(got[1], FetchResponse)
+    assert isinstance(got[1], m.FetchResponse)
     assert got[1].status.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, "a seal ends the wait"
 
 
@@ -408,7 +378,7 @@ async def test_timeout_of_a_request(backend: Backend) -> None:
     known = await a_range(backend)
     server = backend.to_server()
     with pytest.raises(ConnectionLost):
-        await server.call(FetchRequest(known, 0, max_wait_ms=60_000), 0.02)
+        await server.call(m.FetchRequest(known, 0, max_wait_ms=60_000), 0.02)
     assert await codes(server, entries_of(known, 0, [1])) == [ErrorCode.OK]
 
 
@@ -417,20 +387,20 @@ async def test_sealing_on_the_range_server(backend: Backend) -> None:
     server = backend.to_server()
     await codes(server, entries_of(known, 0, [3, 2]))
 
-    def seal(epoch: int, end: int = -1, index: int = 0) -> SealRangeRequest:
-        return SealRangeRequest(RangeInfo(known.stream_id, epoch, index, 0, end))
+    def seal(epoch: int, end: int = -1, index: int = 0) -> m.SealRangeRequest:
+        return m.SealRangeRequest(m.RangeInfo(known.stream_id, epoch, index, 0, end))
 
-    await ask(server, seal(0), RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH)
+    await ask(server, seal(0), m.RangeResponse, ErrorCode.EXPIRED_RANGE_EPOCH)
     for _ in range(2):
-        sealed = (await ask(server, seal(4), RangeResponse)).range
+        sealed = (await ask(server, seal(4), m.RangeResponse)).range
         assert sealed is not None
         assert (sealed.end, sealed.epoch) == (5, 4)
-    cut = (await ask(server, seal(4, end=3), RangeResponse)).range
+    cut = (await ask(server, seal(4, end=3), m.RangeResponse)).range
     assert cut is not None
     assert cut.end == 3, "an end the placement driver decided on"
-    answer = await ask(server, FetchRequest(known, 0, max_bytes=1000), FetchResponse)
+    answer = await ask(server, m.FetchRequest(known, 0, max_bytes=1000), m.FetchResponse)
     assert [e.base_offset for e in answer.entries] == [0]
-    never_seen = (await ask(server, seal(4, index=7), RangeResponse)).range
+    never_seen = (await ask(server, seal(4, index=7), m.RangeResponse)).range
     assert never_seen is not None
     assert never_seen.end == 0
 
@@ -605,10 +575,10 @@ async def test_waiting_for_data_that_another_client_writes(backend: Backend) -> 
 async def test_reading_a_range_that_its_server_has_not_heard_of_yet(backend: Backend) -> None:
     """A writer makes a range at the placement driver first: a reader that comes in between finds nothing, or waits."""
     pd, reader = backend.to_pd(), backend.client()
-    stream = (await ask(pd, CreateStreamRequest(StreamInfo()), StreamResponse)).stream
+    stream = (await ask(pd, m.CreateStreamRequest(m.StreamInfo()), m.StreamResponse)).stream
     assert stream is not None
     stream_id = stream.stream_id
-    made = (await ask(pd, CreateRangeRequest(RangeInfo(stream_id, 1, 0, 0)), RangeResponse)).range
+    made = (await ask(pd, m.CreateRangeRequest(m.RangeInfo(stream_id, 1, 0, 0)), m.RangeResponse)).range
     assert made is not None
     assert await reader.fetch_entries(stream_id, 0, 1000) == []
     with pytest.raises(SbpError) as caught:
@@ -616,7 +586,7 @@ async def test_reading_a_range_that_its_server_has_not_heard_of_yet(backend: Bac
     assert caught.value.code == ErrorCode.RANGE_NOT_FOUND
     waiting = asyncio.ensure_future(reader.fetch_entries(stream_id, 0, 1000, min_bytes=1, max_wait_ms=20_000))
     await asyncio.sleep(0)
-    await ask(backend.to_server(), CreateRangeRequest(made), RangeResponse)
+    await ask(backend.to_server(), m.CreateRangeRequest(made), m.RangeResponse)
     assert await codes(backend.to_server(), entries_of(made, 0, [1])) == [ErrorCode.OK]
     assert [entry.base_offset for entry in await waiting] == [0]
 
@@ -647,8 +617,8 @@ async def test_a_trim_beyond_the_end_leaves_later_appends_readable(backend: Back
     writer = await client.open(stream_id, 1)
     await write(writer, b"early", 5)
     for beyond in (1000, 1 << 62):
-        answer = await client.pd.call(TrimStreamRequest(stream_id, beyond))
-        assert isinstance(answer, StreamResponse)
+        answer = await client.pd.call(m.TrimStreamRequest(stream_id, beyond))
+        assert isinstance(answer, m.StreamResponse)
         assert answer.range is not None
         assert answer.range.start == 5
     assert await client.trim(stream_id, 1000) == 5

@@ -12,7 +12,7 @@ import pytest
 
 from sbp_back.document.v01 import DialectV01
 from sbp_back.wire.model import Opcode
-from tests.sbp_back.document_lab import running
+from tests.sbp_back.document.document_lab import running
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "sbp.md").read_text("utf-8")

@@ -13,11 +13,16 @@ from pathlib import Path
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.control import ControlOptions
 from sbp_back.client.replica import RetryOptions, TellOptions
-from sbp_back.client.writer import WriterOptions
+from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import ConnectionLost
-from sbp_back.placement_driver.service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.fetches import FetchLimits
-from sbp_back.range_server.service import RangeServerService, RangeServerSetup, open_store, start_range_server
+from sbp_back.range_server.range_server_service import (
+    RangeServerService,
+    RangeServerSetup,
+    open_store,
+    start_range_server,
+)
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Answer, AnswerTo
 from sbp_back.transport.handler import Handler

@@ -7,8 +7,10 @@
 
 Checked at the end: every acknowledged record is at its offset with its content; none of an idempotent producer's is
 doubled; order per producer and partition; committed positions never went back; nothing that a consumer was given has
-changed; offsets have no holes. Between cycles the tail of the log behind the last durable group is torn in several
-ways. Last, one bit of acknowledged data is flipped in a copy: the node must refuse to start on it.
+changed; offsets have no holes; of Pravega's transactions all is stored of those committed, and nothing of others; a
+reader group of Pravega's was given each event once, in the order of its key. Between cycles the tail of the log behind
+the last durable group is torn in several ways. Last, one bit of acknowledged data is flipped in a copy: the node must
+refuse to start on it.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
+import ydb  # noqa: E402
 from confluent_kafka import Producer  # noqa: E402
 from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from torture_load import (  # noqa: E402
+    PATIENCE,
     AiokafkaLoad,
     ConfluentLoad,
     GroupMember,
@@ -43,6 +47,16 @@ from torture_load import (  # noqa: E402
     Worker,
     payload,
 )
+from torture_pravega import (  # noqa: E402
+    SEGMENTS,
+    TOPIC,
+    PravegaMember,
+    TransactionLoad,
+    WriterLoad,
+    check_member,
+    check_transactions,
+)
+from torture_pravega import prepare as prepare_pravega  # noqa: E402
 from torture_verdict import (  # noqa: E402
     Verdict,
     check_consumers,
@@ -51,13 +65,19 @@ from torture_verdict import (  # noqa: E402
     committed,
     read_log,
 )
+from torture_ydb import Alternating, PlainLoad, SdkLoad, YdbMember, prepare  # noqa: E402
 
-from benchmarks.anabranch_node import AnabranchNode, DocumentNode, NodeFailed  # noqa: E402
 from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
 from benchmarks.probe import first_metadata  # noqa: E402
+from tests.node_process import ANY, DocumentNode, NodeFailed, NodeProcess  # noqa: E402
 
 GROUP = "torture"
 TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
+YDB_TOPICS = {"ydb": 3}
+OF_OTHERS = ("ydb", "pravega", "pravega-segmentstore")
+"""Listeners that clients of other protocols than Kafka's need."""
+YDB_GROUP, BOTH = "torture-ydb", "torture-both"
+"""A consumer of YDB's, and one that is a group of Kafka's in turn."""
 PLANS = (
     Plan("rdkafka-idempotent-zstd", "idempotent", 4, 1500, "zstd", True),
     Plan("rdkafka-idempotent-none", "idempotent", 4, 1500, "none", True),
@@ -65,6 +85,9 @@ PLANS = (
     Plan("python-plain-gzip", "python", 2, 300, "gzip", False),
     Plan("aiokafka-idempotent-snappy", "asyncio", 2, 500, "snappy", True),
 )
+
+
+Load = ConfluentLoad | KafkaPythonLoad | AiokafkaLoad | SdkLoad | PlainLoad | WriterLoad | TransactionLoad
 
 
 @dataclass(slots=True)
@@ -78,6 +101,7 @@ class Report:
     torn: dict[str, int] = field(default_factory=dict)
     restart_seconds: list[float] = field(default_factory=list)
     producers: dict[str, dict[str, int]] = field(default_factory=dict)
+    readers: dict[str, dict[str, int]] = field(default_factory=dict)
     verdict: Verdict = field(default_factory=Verdict)
     flipped_bit: str = "not tried"
 
@@ -85,20 +109,25 @@ class Report:
 class Torture:
     """One run against one server that stays at its address over restarts."""
 
-    def __init__(self, server: AnabranchNode | KafkaBroker, seed: int, report: Report) -> None:
+    def __init__(self, server: NodeProcess | KafkaBroker, seed: int, report: Report) -> None:
         self.server = server
         self.seed = seed
         self.random = random.Random(seed)
         self.report = report
         self.finish = threading.Event()
-        self.producers: list[ConfluentLoad | KafkaPythonLoad | AiokafkaLoad] = []
+        self.producers: list[Load] = []
+        self.pravega_members: list[PravegaMember] = []
         self.members: list[GroupMember] = []
-        self.positions: dict[int, int] = {}
+        self.topics = dict(TOPICS)
+        self.positions: dict[tuple[str, str], dict[int, int]] = {}
 
     def begin(self) -> None:
         """Topics, then all clients."""
+        speaks_others = isinstance(self.server, NodeProcess)
+        if speaks_others:
+            self.topics.update(YDB_TOPICS)
         admin = AdminClient({"bootstrap.servers": self.server.bootstrap})
-        for future in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+        for future in admin.create_topics([NewTopic(name, count, 1) for name, count in self.topics.items()]).values():
             future.result(60)
         kinds = {"rdkafka": ConfluentLoad, "python": KafkaPythonLoad, "aiokafka": AiokafkaLoad}
         for plan in PLANS:
@@ -107,37 +136,75 @@ class Torture:
         for number in range(2):
             name = f"member-{number}"
             self.members.append(GroupMember(self.server.bootstrap, "idempotent", GROUP, name, self.finish))
+        if speaks_others:
+            self.begin_ydb()
+            self.begin_pravega()
         for worker in self.workers:
             worker.start()
+
+    def begin_ydb(self) -> None:
+        """Writers of YDB's with and without a name, two with one name, and readers that come and go."""
+        assert isinstance(self.server, NodeProcess)
+        address = self.server.ydb
+        prepare(address, {"ydb": YDB_GROUP, "plain": BOTH})
+        raw, gzip = ydb.TopicCodec.RAW, ydb.TopicCodec.GZIP
+        common = address, self.seed
+        self.producers += [
+            SdkLoad(*common, "ydb-placed-gzip", "ydb", 400, self.finish, producer="placed", codec=gzip, partition=0),
+            SdkLoad(*common, "ydb-pinned-raw", "ydb", 400, self.finish, producer="pinned", codec=raw),
+            SdkLoad(*common, "ydb-twin-a", "ydb", 50, self.finish, producer="twins", codec=raw, shared=True),
+            SdkLoad(*common, "ydb-twin-b", "ydb", 50, self.finish, producer="twins", codec=raw, shared=True),
+            PlainLoad(*common, "ydb-nameless", "ydb", 400, self.finish),
+        ]
+        self.members += [YdbMember(address, "ydb", YDB_GROUP, f"ydb-member-{n}", self.finish) for n in range(2)]
+        bootstrap, partitions = self.server.bootstrap, TOPICS["plain"]
+        self.members.append(Alternating(address, bootstrap, "plain", partitions, BOTH, "both", self.finish))
+
+    def begin_pravega(self) -> None:
+        """A writer of events, one of transactions, and readers of a group."""
+        assert isinstance(self.server, NodeProcess)
+        controller = self.server.addresses["pravega"]
+        prepare_pravega(controller)
+        self.topics[TOPIC] = SEGMENTS
+        common = controller, self.seed
+        writers = (
+            WriterLoad(*common, "pravega-writer", 400, self.finish),
+            TransactionLoad(*common, "pravega-transactions", 200, self.finish),
+        )
+        self.producers += writers
+        self.pravega_members.append(PravegaMember(controller, "pravega-reader", writers, self.finish))
 
     @property
     def workers(self) -> Sequence[Worker]:
         """All client threads."""
-        return [*self.producers, *self.members]
+        return [*self.producers, *self.members, *self.pravega_members]
 
-    def promised_positions(self) -> dict[int, int]:
-        """Partition -> highest offset whose commit was acknowledged to any member."""
-        best: dict[int, int] = {}
+    def promised_positions(self) -> dict[tuple[str, str], dict[int, int]]:
+        """By group and topic: partition -> highest offset whose commit was acknowledged to any member."""
+        best: dict[tuple[str, str], dict[int, int]] = {}
         for member in self.members:
+            positions = best.setdefault((member.group, member.topic), {})
             for partition, offset in member.promised().items():
-                best[partition] = max(best.get(partition, 0), offset)
+                positions[partition] = max(positions.get(partition, 0), offset)
         return best
 
-    def check_positions(self, promised: dict[int, int]) -> None:
+    def check_positions(self, promised: dict[tuple[str, str], dict[int, int]]) -> None:
         """Committed positions are not behind what was promised before the crash, nor behind what was seen before."""
-        found = committed(self.server.bootstrap, GROUP, "idempotent", TOPICS["idempotent"])
-        for partition in range(TOPICS["idempotent"]):
-            least = max(promised.get(partition, 0), self.positions.get(partition, 0))
-            have = found.get(partition, 0)
-            if have < least:
-                self.report.verdict.violations.append(
-                    f"position: cycle {self.report.cycles}, partition {partition}: {have} after {least}"
-                )
-        self.positions = found
+        for (group, topic), positions in promised.items():
+            found = committed(self.server.bootstrap, group, topic, self.topics[topic])
+            seen = self.positions.get((group, topic), {})
+            for partition in range(self.topics[topic]):
+                least = max(positions.get(partition, 0), seen.get(partition, 0))
+                have = found.get(partition, 0)
+                if have < least:
+                    self.report.verdict.violations.append(
+                        f"position: cycle {self.report.cycles}, {group} in {topic}[{partition}]: {have} after {least}"
+                    )
+            self.positions[group, topic] = found
 
     def kill(self) -> None:
         """SIGKILL."""
-        if isinstance(self.server, AnabranchNode):
+        if isinstance(self.server, NodeProcess):
             for process in self.victims():
                 process.kill()
         else:
@@ -147,17 +214,17 @@ class Torture:
             process.wait()
         self.report.kills += 1
 
-    def victims(self) -> list[AnabranchNode]:
+    def victims(self) -> list[NodeProcess]:
         """The processes that die together."""
         server = self.server
-        assert isinstance(server, AnabranchNode)
+        assert isinstance(server, NodeProcess)
         if isinstance(server, DocumentNode):
             return self.random.choice(([server], [server.backend], [server, server.backend]))
         return [server]
 
     def restart(self) -> None:
         """Start again, sometimes killed again while starting; measures the last start to its first metadata."""
-        node = self.server if isinstance(self.server, AnabranchNode) else None
+        node = self.server if isinstance(self.server, NodeProcess) else None
         while node is not None and node.process is None and self.random.random() < 0.2:
             node.launch()
             time.sleep(self.random.uniform(0.02, 0.8))
@@ -170,7 +237,7 @@ class Torture:
     def tear(self) -> None:
         """Damage the unused space behind the last durable group, as a write cut off by a crash would."""
         server = self.server.backend if isinstance(self.server, DocumentNode) else self.server
-        if not isinstance(server, AnabranchNode) or server.process is not None:
+        if not isinstance(server, NodeProcess) or server.process is not None:
             return
         from torture_damage import tear_tail
 
@@ -199,6 +266,7 @@ class Torture:
 
     def end(self) -> None:
         """Let every client finish, then compare everything."""
+        self.await_readers()
         self.finish.set()
         for worker in self.workers:
             worker.join(180)
@@ -209,9 +277,22 @@ class Torture:
         self.check_positions(self.promised_positions())
         self.compare([producer.promises for producer in self.producers])
 
+    def await_readers(self) -> None:
+        """With the server up, everybody who reads gets something, and may commit it; Pravega's clients, which come back
+        late, get an answer."""
+        deadline = time.monotonic() + PATIENCE
+        waiting = {member.group for member in self.members}
+        while waiting and time.monotonic() < deadline:
+            waiting -= {member.group for member in self.members if sum(member.promised().values())}
+            time.sleep(0.1)
+        slow = [load for load in self.producers if isinstance(load, WriterLoad | TransactionLoad)]
+        while not all(load.promises.count for load in slow) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.report.verdict.violations += [f"stuck: nobody of {group} could commit anything" for group in waiting]
+
     def compare(self, promises: Sequence[Promises]) -> None:
         """Read the whole log and check it against the promises."""
-        log = read_log(self.server.bootstrap, TOPICS)
+        log = read_log(self.server.bootstrap, self.topics)
         for given in promises:
             check_producer(self.seed, given, log, self.report.verdict)
             self.report.producers[given.name] = {
@@ -219,21 +300,34 @@ class Torture:
                 "acknowledged": given.count,
                 "refused": len(given.refused),
             }
+        for member in self.members:
+            read, positions = len(member.seen), sum(member.promised().values())
+            self.report.readers[member.name] = {"read": read, "committed": positions}
+        for load in self.producers:
+            if isinstance(load, TransactionLoad):
+                fates = load.transactions
+                self.report.producers[load.name].update(
+                    {fate: fates.count(fate) for fate in ("committed", "aborted", "asked", "open")}
+                )
+                check_transactions(load.name, fates, log, self.report.verdict)
+        for pravega in self.pravega_members:
+            self.report.readers[pravega.name] = {"read": len(pravega.events)}
+            check_member(pravega, log, self.report.verdict)
         check_offsets(log, self.report.verdict)
         check_consumers(self.members, log, self.report.verdict)
 
 
-def flip_bit(server: AnabranchNode, seed: int, report: Report) -> None:
+def flip_bit(server: NodeProcess, seed: int, report: Report) -> None:
     """The node must refuse a data directory in which one bit of acknowledged data is wrong, and say why."""
     from torture_damage import flip_acknowledged_bit
 
-    producer = Producer({"bootstrap.servers": server.start(), "acks": "all", "linger.ms": 0, "log_level": 0})
+    producer = Producer({"bootstrap.servers": server.start().bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
     for number in range(50):  # groups that no checkpoint covers, so that recovery has to read them
         producer.produce("plain", payload(seed, "last", number), partition=0)
         if producer.flush(30):
             raise TimeoutError("a record was not acknowledged in 30 s")
     server.kill()
-    copy = AnabranchNode(server.directory / "flipped", settings=server.settings, start_seconds=30.0)
+    copy = NodeProcess(server.data.with_name("flipped"), settings=server.settings, start_seconds=30.0)
     shutil.copytree(server.data, copy.data)
     place = flip_acknowledged_bit(copy.data, random.Random(seed))
     try:
@@ -245,7 +339,7 @@ def flip_bit(server: AnabranchNode, seed: int, report: Report) -> None:
         copy.stop()
         report.flipped_bit = f"{place}: STARTED"
         report.verdict.violations.append(f"corruption: the node started although a bit was flipped at {place}")
-    shutil.rmtree(copy.directory)
+    shutil.rmtree(copy.data)
     server.start()  # without the flipped bit the same data is good
     server.stop()
 
@@ -255,7 +349,7 @@ def show(report: Report) -> None:
     verdict, restarts = report.verdict, sorted(report.restart_seconds)
     print(f"\nseed {report.seed}: {report.cycles} cycles, {report.kills} kills under load, ", end="")
     print(f"{report.kills_while_starting} while starting; torn tails: {report.torn}")
-    for name, counts in report.producers.items():
+    for name, counts in (*report.producers.items(), *report.readers.items()):
         print(f"  {name:28} {', '.join(f'{value:,} {key}' for key, value in counts.items())}")
     if restarts:
         print(
@@ -286,7 +380,7 @@ def main() -> int:
     args = parser.parse_args()
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(2**31)
     print(f"seed {seed}", flush=True)
-    for library in ("aiokafka", "kafka"):
+    for library in ("aiokafka", "kafka", "ydb"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # a node that is down is what this is about
     report = Report(seed)
     settings = dict(item.split("=", 1) for item in args.set)
@@ -294,15 +388,17 @@ def main() -> int:
         directory = args.directory or ROOT / "build" / f"torture-{seed}"
         if directory.exists():
             shutil.rmtree(directory)
-        server: AnabranchNode | KafkaBroker
+        server: NodeProcess | KafkaBroker
         # Small segments, so that a run crosses many of them.
-        defaults = {"kafka.group.initial_rebalance_delay_ms": "0", "sbp.segment_bytes": "8MiB"}
+        given = {"kafka.group.initial_rebalance_delay_ms": "0", "sbp.segment_bytes": "8MiB", **settings}
         if args.broker == "node":
-            server = AnabranchNode(directory, settings={**defaults, **settings})
+            server = NodeProcess(directory / "data", settings=given)
         elif args.broker == "document":
-            server = DocumentNode(directory, settings={**defaults, **settings})
+            server = DocumentNode(directory / "data", settings=given, backend_settings=given)
         else:
             server = KafkaBroker(directory, settings=settings)
+        if isinstance(server, NodeProcess):
+            server.listen.update(dict.fromkeys(OF_OTHERS, ANY))
         stack.callback(server.stop)
         server.start()
         torture = Torture(server, seed, report)
@@ -311,7 +407,7 @@ def main() -> int:
             torture.cycle(tuple(args.life))
         torture.end()
         server.stop()
-        if type(server) is AnabranchNode:
+        if type(server) is NodeProcess:
             flip_bit(server, seed, report)
     show(report)
     if not report.verdict.violations:

@@ -30,5 +30,13 @@ def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None
     assert result["kills"] == 3
     assert result["verdict"]["violations"] == []
     assert result["verdict"]["acknowledged"] > 1000, "hardly anything was acknowledged: nothing was tested"
+    # Of two with one name, or of two members of a group, one may have been left out.
+    for name in ("ydb-placed-gzip", "ydb-pinned-raw", "ydb-nameless"):
+        assert result["producers"][name]["acknowledged"] > 0, name
+    assert result["readers"]["both"]["committed"] > 0
+    assert result["producers"]["pravega-writer"]["acknowledged"] > 0
+    assert result["producers"]["pravega-transactions"]["committed"] > 0
+    assert result["readers"]["pravega-reader"]["read"] > 0
+    assert sum(result["readers"][f"ydb-member-{number}"]["committed"] for number in range(2)) > 0
     if broker == "node":
         assert "refused" in result["flipped_bit"]

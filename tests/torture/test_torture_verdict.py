@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from torture_load import GroupMember, Promises, payload
+from torture_pravega import TOPIC, PravegaMember, TransactionLoad, check_member, check_transactions
 from torture_verdict import Verdict, check_consumers, check_offsets, check_producer
 
 SEED = 5
@@ -80,7 +83,6 @@ def test_a_record_that_an_idempotent_producer_gave_up_is_seen() -> None:
 @pytest.mark.parametrize("changed", [None, b"other"])
 def test_a_record_that_was_read_and_vanished_is_seen(changed: bytes | None) -> None:
     import hashlib
-    import threading
 
     _, log = honest()
     member = GroupMember("unused", "t", "g", "m", threading.Event())
@@ -94,3 +96,65 @@ def test_a_record_that_was_read_and_vanished_is_seen(changed: bytes | None) -> N
         log[PLACE][3] = changed
     check_consumers([member], log, verdict)
     assert [violation.partition(":")[0] for violation in verdict.violations] == ["vanished"]
+
+
+def of_pravega() -> tuple[TransactionLoad, PravegaMember, dict[tuple[str, int], dict[int, bytes]]]:
+    """Four transactions of ten events, one of each fate; what must be stored of them; and a reader who read it."""
+    finish = threading.Event()
+    load = TransactionLoad("unused", SEED, NAME, 1, finish)
+    log: dict[tuple[str, int], dict[int, bytes]] = {(TOPIC, 0): {}}
+    member = PravegaMember("unused", "reader", [load], finish)
+    for first, fate in ((0, "committed"), (10, "aborted"), (20, "open"), (30, "asked")):
+        load.told(["open", str(first), str(first + 10)])
+        load.told([fate, str(first), str(first + 10)])
+    for number in range(10):
+        log[TOPIC, 0][number] = payload(SEED, NAME, number)
+        member.told(["read", NAME, str(number)])
+    return load, member, log
+
+
+def judge_pravega(
+    load: TransactionLoad, member: PravegaMember, log: dict[tuple[str, int], dict[int, bytes]]
+) -> set[str]:
+    verdict = Verdict()
+    check_transactions(NAME, load.transactions, log, verdict)
+    check_member(member, log, verdict)
+    return {violation.partition(":")[0] for violation in verdict.violations}
+
+
+def test_transactions_that_ended_as_told_are_no_violation() -> None:
+    load, member, log = of_pravega()
+    assert judge_pravega(load, member, log) == set()
+    for number in range(30, 40):  # it was not said that this one was committed, nor that it was not
+        log[TOPIC, 0][number] = payload(SEED, NAME, number)
+    assert judge_pravega(load, member, log) == set()
+
+
+@pytest.mark.parametrize("number", [10, 20, 30])
+def test_a_part_of_a_transaction_that_was_not_committed_is_seen(number: int) -> None:
+    load, member, log = of_pravega()
+    log[TOPIC, 0][10] = payload(SEED, NAME, number)
+    assert judge_pravega(load, member, log) == {"transaction"}
+
+
+def test_a_committed_transaction_with_a_hole_is_seen() -> None:
+    load, member, log = of_pravega()
+    del log[TOPIC, 0][5]
+    assert judge_pravega(load, member, log) == {"transaction", "vanished"}
+
+
+@pytest.mark.parametrize(
+    ("events", "seen"),
+    [
+        (range(9), {"not read"}),
+        ([*range(10), 3], {"read twice"}),
+        ([5, 0, *range(1, 5), *range(6, 10)], {"read out of order"}),
+        (range(11), {"vanished"}),
+    ],
+)
+def test_a_reader_group_that_was_given_something_else_is_seen(events: Sequence[int], seen: set[str]) -> None:
+    load, _, log = of_pravega()
+    member = PravegaMember("unused", "reader", [load], threading.Event())
+    for number in events:
+        member.told(["read", NAME, str(number)])
+    assert judge_pravega(load, member, log) == seen

@@ -47,6 +47,8 @@ class Promises:
     exactly_once: bool
     sent: int = 0
     acknowledged: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    anywhere: list[int] = field(default_factory=list)
+    """Numbers that were acknowledged without a place."""
     refused: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,6 +56,11 @@ class Promises:
         """The broker has acknowledged record ``number``."""
         with self.lock:
             self.acknowledged.setdefault((self.topic, partition), []).append((offset, number))
+
+    def keep_anywhere(self, number: int) -> None:
+        """The server has acknowledged record ``number`` and not said, or not anew, where it is."""
+        with self.lock:
+            self.anywhere.append(number)
 
     def refuse(self, number: int, why: object) -> None:
         """The client has given record ``number`` up."""
@@ -64,7 +71,7 @@ class Promises:
     def count(self) -> int:
         """Acknowledged records."""
         with self.lock:
-            return sum(len(records) for records in self.acknowledged.values())
+            return sum(len(records) for records in self.acknowledged.values()) + len(self.anywhere)
 
 
 class Worker(threading.Thread):
@@ -275,6 +282,7 @@ class GroupMember(Worker):
         super().__init__(name, finish)
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self.seen: dict[tuple[int, int], bytes] = {}  # (partition, offset) -> digest of the value
+        self.first_seen: dict[int, int] = {}  # partition -> first offset since this was emptied
         self.conflicts: list[str] = []
         self.commits: dict[int, int] = {}  # partition -> highest offset whose commit was acknowledged
         self.lock = threading.Lock()
@@ -320,6 +328,11 @@ class GroupMember(Worker):
         assert isinstance(value, bytes)
         assert partition is not None
         assert offset is not None
+        self.keep_value(partition, offset, value)
+
+    def keep_value(self, partition: int, offset: int, value: bytes) -> None:
+        """A record was read: the one at its place must always be the same."""
+        self.first_seen.setdefault(partition, offset)
         digest = hashlib.blake2b(value, digest_size=16).digest()
         before = self.seen.setdefault((partition, offset), digest)
         if before != digest:

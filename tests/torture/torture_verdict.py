@@ -71,7 +71,7 @@ def read_log(bootstrap: str, topics: Mapping[str, int]) -> dict[Place, dict[int,
     return log
 
 
-def _few(kind: str, found: Sequence[str]) -> list[str]:
+def few(kind: str, found: Sequence[str]) -> list[str]:
     shown = [f"{kind}: {text}" for text in found[:SHOWN]]
     return shown + ([f"{kind}: and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])
 
@@ -89,6 +89,9 @@ def check_producer(seed: int, promises: Promises, log: Mapping[Place, Mapping[in
     doubled: list[str] = []
     disorder: list[str] = []
     known = {number for records in promises.acknowledged.values() for _, number in records}
+    known.update(promises.anywhere)
+    verdict.acknowledged += len(promises.anywhere)
+    stored_somewhere: set[int] = set()
     for place, stored_records in log.items():
         if place[0] != promises.topic:
             continue
@@ -109,10 +112,19 @@ def check_producer(seed: int, promises: Promises, log: Mapping[Place, Mapping[in
             if number < highest:
                 disorder.append(f"record {number} of {name} after {highest} at {place} offset {offset}")
             highest = max(highest, number)
+        if promises.exactly_once:
+            doubled += [
+                f"record {number} of {promises.name} in two partitions" for number in stored_somewhere & first_seen
+            ]
+        stored_somewhere |= first_seen
         verdict.unacknowledged_stored += len(first_seen - known)
-    verdict.violations += _few("lost", lost) + _few("doubled", doubled) + _few("out of order", disorder)
+    lost += [
+        f"{promises.name}'s record {number}, acknowledged, is nowhere"
+        for number in sorted(set(promises.anywhere) - stored_somewhere)
+    ]
+    verdict.violations += few("lost", lost) + few("doubled", doubled) + few("out of order", disorder)
     if promises.exactly_once and promises.refused:
-        verdict.violations += _few("refused", [f"{promises.name} {text}" for text in promises.refused])
+        verdict.violations += few("refused", [f"{promises.name} {text}" for text in promises.refused])
 
 
 def check_offsets(log: Mapping[Place, Mapping[int, bytes]], verdict: Verdict) -> None:
@@ -126,13 +138,13 @@ def check_offsets(log: Mapping[Place, Mapping[int, bytes]], verdict: Verdict) ->
 def check_consumers(members: Iterable[GroupMember], log: Mapping[Place, Mapping[int, bytes]], verdict: Verdict) -> None:
     """What a consumer has ever been given is still there, the same."""
     for member in members:
-        verdict.violations += _few("unstable read", member.conflicts)
+        verdict.violations += few("unstable read", member.conflicts)
         vanished = []
         for (partition, offset), digest in member.seen.items():
             stored = log[member.topic, partition].get(offset)
             if stored is None or hashlib.blake2b(stored, digest_size=16).digest() != digest:
                 vanished.append(f"{member.topic}[{partition}] offset {offset} was read and is now another or gone")
-        verdict.violations += _few("vanished", vanished)
+        verdict.violations += few("vanished", vanished)
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:

@@ -26,12 +26,23 @@ function size(bytes) {
   return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }
 
-function rate(name, value) {
+function rate(name, value, told = number) {
   const now = performance.now();
   const last = before.get(name);
   before.set(name, { value, now });
   if (!last || now <= last.now) return "";
-  return number(Math.max(0, Math.round((value - last.value) * 1000 / (now - last.now)))) + "/s";
+  return told(Math.max(0, Math.round((value - last.value) * 1000 / (now - last.now)))) + "/s";
+}
+
+// Some protocols are read by bytes, and how many records those are nobody has looked: their bytes tell how much.
+function flow(name, seen, way) {
+  return seen["records_" + way] > 0 ? rate(name, seen["records_" + way]) : rate(name + "/bytes", seen["bytes_" + way], size);
+}
+
+// A front's own listener, and those that its clients are told of.
+function addresses(name, listeners) {
+  const own = Object.keys(listeners).filter((one) => one === name || one.startsWith(name + "-")).sort();
+  return own.map((one) => listeners[one]).join(", ") || listeners.console;
 }
 
 function cell(tag, content, numeric) {
@@ -102,8 +113,8 @@ function ranges(numbers) {
 }
 
 function users(topic, way) {
-  return Object.entries(topic.traffic).filter(([, seen]) => seen["records_" + way] > 0)
-    .map(([front, seen]) => `${front} ${rate(`${topic.name}/${front}/${way}`, seen["records_" + way])}`.trim()).join(", ");
+  return Object.entries(topic.traffic).filter(([, seen]) => seen["bytes_" + way] > 0)
+    .map(([front, seen]) => `${front} ${flow(`${topic.name}/${front}/${way}`, seen, way)}`.trim()).join(", ");
 }
 
 async function refresh() {
@@ -114,7 +125,7 @@ async function refresh() {
     `node ${status.node_id} of ${status.cluster_id}, ${status.phase} for ${since} s, version ${status.version}, durability ${status.durability}`;
   draw("fronts", [
     ["Protocol", (front) => front.name],
-    ["Address", (front) => status.listeners[front.name] || status.listeners.console],
+    ["Address", (front) => addresses(front.name, status.listeners)],
     ["Connections", (front) => number(front.connections), true],
     ["Requests", (front) => rate(`${front.name}/requests`, front.requests), true],
     ["Records in", (front) => rate(`${front.name}/in`, front.records_in), true],
@@ -163,7 +174,7 @@ async function groupDetail(one) {
     ["Member", (member) => tagged("id", member.member_id)],
     ...(group.members.some((member) => member.instance_id !== null)
       ? [["Instance", (member) => member.instance_id ?? known(null)]] : []),
-    ["Client", (member) => member.client_id],
+    ["Client", (member) => member.client_id || known(null)],
     ["Host", (member) => member.host],
     ["Reads", (member) => assigned(member.partitions)],
   ], group.members);
@@ -200,7 +211,7 @@ async function detail(name) {
   const path = "/api/topics/" + encodeURIComponent(name);
   const topic = await get(path);
   $("detail-name").textContent = topic.name;
-  $("detail-names").textContent = Object.entries(topic.names).map(([protocol, other]) => `${protocol}: ${other}`).join("   ");
+  $("detail-names").textContent = Object.entries(topic.names).map(([protocol, other]) => `${protocol}: ${other}`).join(" · ");
   draw("partitions", [
     ["Partition", (one) => number(one.partition), true],
     ["First offset", (one) => number(one.start_offset), true],
@@ -210,6 +221,7 @@ async function detail(name) {
     ["Epoch", (one) => number(one.epoch), true],
   ], topic.partitions);
   draw("config", [["Key", ([key]) => key], ["Value", ([, value]) => value]], Object.entries(topic.config));
+  $("config-title").hidden = !Object.keys(topic.config).length;
   const busiest = topic.partitions.reduce((a, b) => (b.end_offset > a.end_offset ? b : a));
   const from = Math.max(busiest.start_offset, busiest.end_offset - NEWEST);
   const response = await fetch(`${path}/records?partition=${busiest.partition}&offset=${from}&limit=${NEWEST}`);

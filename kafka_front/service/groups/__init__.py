@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kafka_front.dispatch import Registry
 
 from . import admin, membership, offsets
-from .service import GroupService
+from .group_service import GroupService
 from .settings import GroupSettings
 
 if TYPE_CHECKING:

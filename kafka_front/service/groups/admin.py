@@ -9,6 +9,7 @@ import structlog
 from bridges.auth import Operation
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
@@ -24,7 +25,7 @@ from kafka_front.wire.messages import (
 
 from . import codes
 from .group import Group, GroupState
-from .service import GroupService
+from .group_service import GroupService
 
 if TYPE_CHECKING:
     from kafka_front.session import Context
@@ -40,9 +41,6 @@ librdkafka repeats FindCoordinator after any other, for longer than anybody wait
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
 _CLASSIC = "classic"
-# What a client may do to a group where nothing is forbidden: READ, DELETE, DESCRIBE as bits of Kafka's operations.
-_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-_OPERATIONS_NOT_ASKED = -(2**31)
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 _Described = DescribeGroupsResponse.DescribedGroup
@@ -82,12 +80,13 @@ class GroupAdmin:
 
     async def describe(self, ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """DescribeGroups: each group once, however often it is named."""
-        operations = _GROUP_OPERATIONS if request.include_authorized_operations else _OPERATIONS_NOT_ASKED
+        access, asked = self._service.access, request.include_authorized_operations
         response = DescribeGroupsResponse()
         async for group_id in in_turns(dict.fromkeys(request.groups)):
-            if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
+            if not access.group(ctx, Operation.DESCRIBE, group_id):
                 response.groups.append(_Described(error_code=codes.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
+            operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
             response.groups.append(self._described(ctx.version, group_id, self._service.find(group_id), operations))
         return response
 

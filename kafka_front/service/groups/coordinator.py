@@ -10,70 +10,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bridges.barrier import Barrier
+from bridges.deadlines import DeadlineQueue
 
 from . import codes
-from .deadlines import Deadlines
 from .group import Group, GroupState, JoinCallback, JoinReply, Member, SyncCallback, SyncReply, bytes_of
+from .requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
 from .settings import GroupSettings
 from .snapshot import GroupSnapshot, MemberSnapshot
-
-SavedCallback = Callable[[int, int], None]
-"""Called once with (now_ms, error code) when a snapshot is durable or could not be made so."""
-
-
-LeaveCallback = Callable[[int, list[int]], None]
-
-
-class Journal(Protocol):
-    """Where the coordinator puts what must survive a restart."""
-
-    def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """Replace what is stored for the group; a later save of the same group overtakes an earlier one."""
-
-
-@dataclass(slots=True, frozen=True)
-class JoinRequest:
-    """JoinGroup. ``require_known_id`` and ``can_skip_assignment`` are what the request's version implies (v4+, v9+)."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    require_known_id: bool = False
-    can_skip_assignment: bool = False
-
-
-@dataclass(slots=True, frozen=True)
-class SyncRequest:
-    """SyncGroup; protocol type and name are None below v5 and then not compared."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    generation: int
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignments: tuple[tuple[str, bytes], ...] = ()
-
-
-@dataclass(slots=True, frozen=True)
-class Leaver:
-    """One member to remove: by member id, or by instance id alone when an administrator asks (KIP-345)."""
-
-    member_id: str
-    instance_id: str | None = None
-
 
 Reply = TypeVar("Reply")
 
@@ -106,7 +55,8 @@ class Coordinator:
         self._settings = settings
         self._journal = journal
         self._new_member_id = new_member_id
-        self._timers: Deadlines[tuple[_Timer, str, str]] = Deadlines()
+        #: In milliseconds.
+        self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
         self._outbox: deque[Callable[[], None]] = deque()
         self._delivering = False
 
@@ -115,7 +65,7 @@ class Coordinator:
     @property
     def next_deadline_ms(self) -> int | None:
         """When :meth:`advance` has work next; it may turn out that the work is gone by then."""
-        return self._timers.next_ms
+        return self._timers.next
 
     def advance(self, now_ms: int) -> int:
         """Let everything happen that was due at ``now_ms`` or before; returns how many deadlines that were.
@@ -129,7 +79,7 @@ class Coordinator:
                 break
             steps += 1
             if not self._barrier.call("deadline of a group", self._step, now_ms, *key, group=key[1]):
-                self._timers.arm(key, now_ms, _AFTER_DEFECT_MS)
+                self._timers.set(key, now_ms, _AFTER_DEFECT_MS)
         self._deliver()
         return steps
 
@@ -254,7 +204,7 @@ class Coordinator:
         if group.state is not GroupState.EMPTY:
             return codes.NON_EMPTY_GROUP
         for member_id in group.pending:
-            self._timers.cancel((_Timer.SESSION, group_id, member_id))
+            self._timers.remove((_Timer.SESSION, group_id, member_id))
         group.become(GroupState.DEAD, now_ms)
         del self.groups[group_id]
         return codes.NONE
@@ -332,7 +282,7 @@ class Coordinator:
             # Who is a member stays one as it was, until its session ends.
             self._refuse(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
         elif not self._has_room(group, request):
-            self._timers.cancel((_Timer.SESSION, group.group_id, request.member_id))
+            self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
             self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)
             self._maybe_complete_join(now_ms, group)
@@ -398,7 +348,7 @@ class Coordinator:
             self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)  # for as long as nobody uses the ids that were given
             return
         group.pending.add(new_id)
-        self._timers.arm((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
+        self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
         self._refuse(reply, new_id, codes.MEMBER_ID_REQUIRED)
 
     def _join_known(
@@ -447,7 +397,7 @@ class Coordinator:
             join=reply,
         )
         group.add(member, request.protocol_type)
-        self._timers.arm((_Timer.SESSION, group.group_id, member_id), now_ms, self._settings.new_member_join_timeout_ms)
+        self._timers.set((_Timer.SESSION, group.group_id, member_id), now_ms, self._settings.new_member_join_timeout_ms)
         if group.initial_delay is not None:
             group.new_member_added = True
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -470,7 +420,7 @@ class Coordinator:
         old_leader = group.leader
         self._answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
         self._answer_sync(member, SyncReply(codes.FENCED_INSTANCE_ID))
-        self._timers.cancel((_Timer.SESSION, group.group_id, old_id))
+        self._timers.remove((_Timer.SESSION, group.group_id, old_id))
         group.rename_static(member, new_id)
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         member.client_id = request.client_id
@@ -518,20 +468,20 @@ class Coordinator:
             for member in group.members.values():
                 self._withdraw_sync(now_ms, group, member, codes.REBALANCE_IN_PROGRESS)
         group.pending_sync.clear()
-        self._timers.cancel((_Timer.SYNC, group.group_id, ""))
+        self._timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.EMPTY:
             # A first rebalance waits for more members to come up, and longer if some do (KIP-134).
             delay = self._settings.initial_rebalance_delay_ms
             group.initial_delay = (delay, max(group.rebalance_timeout_ms - delay, 0))
             group.new_member_added = False
             group.become(GroupState.PREPARING_REBALANCE, now_ms)
-            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, delay)
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, delay)
             return
         group.become(GroupState.PREPARING_REBALANCE, now_ms)
         if group.all_joined:
             self._complete_join(now_ms, group)
         else:
-            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _maybe_complete_join(self, now_ms: int, group: Group) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE or group.initial_delay is not None:
@@ -540,7 +490,7 @@ class Coordinator:
             self._complete_join(now_ms, group)
         elif group.waiting and self._timers.get((_Timer.JOIN, group.group_id, "")) is None:
             # Only static members were left and none had come (see _complete_join): now there is somebody who waits.
-            self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+            self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _join_phase_over(self, now_ms: int, group: Group) -> None:
         if group.initial_delay is not None and group.new_member_added:
@@ -549,13 +499,13 @@ class Coordinator:
             if next_delay > 0:
                 group.initial_delay = (next_delay, max(remaining - delay, 0))
                 group.new_member_added = False
-                self._timers.arm((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
+                self._timers.set((_Timer.JOIN, group.group_id, ""), now_ms, next_delay)
                 return
         self._complete_join(now_ms, group)
 
     def _complete_join(self, now_ms: int, group: Group) -> None:
         """Close the join phase: dynamic members that did not come are out, the others form the next generation."""
-        self._timers.cancel((_Timer.JOIN, group.group_id, ""))
+        self._timers.remove((_Timer.JOIN, group.group_id, ""))
         group.initial_delay = None
         for member in [m for m in group.members.values() if m.join is None and not m.is_static]:
             self._drop(group, member)
@@ -573,7 +523,7 @@ class Coordinator:
             self._answer_join(group, member, self._joined(group, member, with_members=group.leader == member.member_id))
             self._renew_session(now_ms, group, member)
             group.pending_sync.add(member.member_id)
-        self._timers.arm((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
+        self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
         # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
@@ -617,7 +567,7 @@ class Coordinator:
         self._renew_session(now_ms, group, member)
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync:
-            self._timers.cancel((_Timer.SYNC, group.group_id, ""))
+            self._timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.STABLE:
             self._post(reply, self._synced(group, member))
             return
@@ -677,7 +627,7 @@ class Coordinator:
             member_id = holder
         elif member_id in group.pending:
             group.remove(member_id)
-            self._timers.cancel((_Timer.SESSION, group.group_id, member_id))
+            self._timers.remove((_Timer.SESSION, group.group_id, member_id))
             return codes.NONE
         else:
             error = group.check_member(member_id, leaver.instance_id)
@@ -705,7 +655,7 @@ class Coordinator:
         """Take a member out. Its parked requests are told that it is unknown, so a living client joins afresh."""
         self._answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
         self._answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
-        self._timers.cancel((_Timer.SESSION, group.group_id, member.member_id))
+        self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))
         group.remove(member.member_id)
 
     # --- answers -------------------------------------------------------------------------------------------------
@@ -770,7 +720,7 @@ class Coordinator:
     # --- sessions and snapshots ----------------------------------------------------------------------------------
 
     def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
-        self._timers.arm((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
+        self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
 
     def _snapshot(self, group: Group, assignments: dict[str, bytes]) -> GroupSnapshot:
         """What to store: ``assignments`` override those in force, which are not yet the members' own."""

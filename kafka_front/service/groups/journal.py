@@ -9,11 +9,12 @@ from typing import Protocol
 
 import structlog
 
+from bridges.awaited import awaited
 from bridges.barrier import Barrier
 from bridges.errors import LogError
 
 from . import codes
-from .coordinator import SavedCallback
+from .requests import SavedCallback
 from .snapshot import GroupSnapshot, encode_snapshot
 
 _log = structlog.get_logger("anabranch.kafka.groups")
@@ -59,20 +60,13 @@ class GroupJournal:
         return self._now_ms() - self._unix_ms() + ms
 
     def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
-        """See :class:`.coordinator.Journal`."""
+        """See :class:`.requests.Journal`."""
         stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
         self._put(group_id, encode_snapshot(stored), done)
 
     async def erase(self, group_id: str) -> int:
         """Remove what is stored of a group, after whatever is being written of it; returns the error code."""
-        erased: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(_: int, error: int) -> None:
-            if not erased.done():
-                erased.set_result(error)
-
-        self._put(group_id, None, done)
-        return await erased
+        return await awaited(lambda settle: self._put(group_id, None, lambda _, error: settle(error)))
 
     async def close(self) -> None:
         """Return when everything that waits has been written."""

@@ -19,9 +19,9 @@ from kafka_front.wire.messages import (
 )
 
 from . import codes
-from .coordinator import JoinRequest, Leaver, SyncRequest
 from .group import JoinReply, SyncReply
-from .service import GroupService
+from .group_service import GroupService
+from .requests import JoinRequest, Leaver, SyncRequest
 
 if TYPE_CHECKING:
     from kafka_front.session import Context

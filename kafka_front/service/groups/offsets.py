@@ -25,8 +25,8 @@ from kafka_front.wire.messages import (
 )
 
 from . import codes
+from .group_service import GroupService
 from .runtime import unix_ms
-from .service import GroupService
 
 if TYPE_CHECKING:
     from kafka_front.session import Context

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import replace
 
 from bridges.barrier import Barrier
+from bridges.deadlines import Alarm
 from bridges.errors import DataCorrupt
 
 from .coordinator import Coordinator
@@ -27,7 +28,7 @@ class GroupRuntime:
     def __init__(self, store: GroupStore, settings: GroupSettings, barrier: Barrier | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self._loop, self._due)
         self._closed = False
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
         self.coordinator = Coordinator(settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}", barrier)
@@ -54,24 +55,16 @@ class GroupRuntime:
         if deadline is None or self._closed:
             return
         # Half a millisecond later, so that the clock in whole milliseconds has surely reached the deadline.
-        at = (deadline + 0.5) / 1000
-        if self._timer is not None:
-            if self._timer.when() <= at:
-                return  # it may fire for nothing, which is cheaper than moving it at every heartbeat
-            self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._due)
+        self._alarm.set((deadline + 0.5) / 1000)
 
     def resign(self) -> None:
         """Answer all parked requests and let no more time pass."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
         self.coordinator.resign()
 
-    def _due(self) -> None:
-        self._timer = None
+    def _due(self, now: float) -> None:
         try:
-            self.coordinator.advance(self.now_ms())
+            self.coordinator.advance(int(now * 1000))
         finally:
             self.touched()

@@ -368,10 +368,6 @@ class StoreState:
         for index in self.by_stream.get(stream_id, ()):
             yield self.ranges[stream_id, index]
 
-    def stream_min(self, stream_id: int) -> int:
-        stream = self.streams.get(stream_id)
-        return 0 if stream is None else stream.min_offset
-
     def trim_stream(self, stream_id: int, min_offset: int) -> None:
         """Raise the smallest offset of a stream; ranges with nothing left go, except the stream's last one."""
         stream = self.streams.setdefault(stream_id, StoredStream())

@@ -21,7 +21,7 @@ from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
 from sbp_back.range_server.store.segment import Segment
-from sbp_back.range_server.store.writer import Control, Copies, Item
+from sbp_back.range_server.store.wal_items import Control, Copies, Item
 from sbp_back.wire.model import Entry
 
 

@@ -24,7 +24,6 @@ class StoreStats:
     reads: int = 0
     reads_from_disk: int = 0
     """Reads that had to wait for the disk in the thread pool."""
-    read_entries: int = 0
     read_bytes: int = 0
     damaged_entries: int = 0
     """Entries found damaged when read."""

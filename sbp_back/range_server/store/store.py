@@ -31,7 +31,8 @@ from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replay import apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
-from sbp_back.range_server.store.writer import SMALL_BYTES, Append, Control, Copies, Done, Group, Item, Roll, WalWriter
+from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Group, Item, Roll
+from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
 from sbp_back.wire.entry import entry_crc
 from sbp_back.wire.model import Entry
 
@@ -618,7 +619,6 @@ class Store:
             for entry in (result[0], result[-1]) if result else ():
                 stored.saw(len(entry.prefix))
             stats = self._log.stats
-            stats.read_entries += len(result)
             stats.read_bytes += sum(entry.size for entry in result)
         done(result)
 

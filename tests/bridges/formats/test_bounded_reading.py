@@ -20,6 +20,7 @@ from bridges.formats import compression, kafka
 from bridges.formats.compression import PIECE, Compression, compress, decompress, inflate
 from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode, heads, iterate, slices
 from bridges.formats.records import Buffer, Record
+from tests.depth import examples
 from tests.fuzz import fuzz_records
 
 LIMIT = 1 << 20
@@ -84,7 +85,7 @@ def test_heads_are_those_of_the_records(given_records: list[Record], codec: int)
     assert len(whole) == len(given_records)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(RECORDS, st.sampled_from(Compression), st.randoms(use_true_random=False), st.integers(1, 4))
 def test_damage_is_a_batch_that_is_invalid_or_read_the_same_by_both(
     given_records: list[Record], codec: int, rng: random.Random, times: int
@@ -105,7 +106,7 @@ def test_damage_is_a_batch_that_is_invalid_or_read_the_same_by_both(
             assert meter.watch(heads(batch, LIMIT)) == whole
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([c for c in Compression if c]), st.integers(1, 50))
 def test_noise_is_a_batch_that_is_invalid(noise: bytes, codec: int, count: int) -> None:
     starts = {1: b"\x1f\x8b\x08\x00", 2: b"\x82SNAPPY\x00", 3: struct.pack("<I", 0x184D2204) + b"\x60\x40\x82"}
@@ -192,7 +193,7 @@ def test_a_record_outside_its_batch_is_refused() -> None:
             list(reader(batch))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(sorted(fuzz_records.seeds().values())), st.randoms(use_true_random=False), st.integers(0, 4))
 def test_the_fuzz_target_holds_for_damaged_seeds(seed: bytes, rng: random.Random, times: int) -> None:
     data = bytearray(seed)

@@ -12,6 +12,7 @@ from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat, iterate
 from bridges.formats.records import Buffer, Record, StoredBatch
 from sbp_back.document.batch import FORMAT_FLAG, DocumentRecord, encode_batch, set_base_offset
+from tests.depth import examples
 
 FORMAT = DocumentFormat()
 TEXT = st.text(max_size=6)
@@ -125,7 +126,7 @@ def test_a_batch_must_have_as_many_records_as_offsets() -> None:
         decode(stored(encode_batch([DocumentRecord(b"x")]), 2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(RECORDS, st.data())
 def test_damage_is_a_batch_that_is_invalid(given_records: list[DocumentRecord], data: st.DataObject) -> None:
     bad = encode_batch(given_records)

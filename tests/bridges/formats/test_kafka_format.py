@@ -79,6 +79,12 @@ def test_stamping_leaves_the_checksum_valid() -> None:
     assert next(iterate(batch)).offset == 123456789
 
 
+def test_a_batch_that_nobody_stamped_says_no_leaders_epoch() -> None:
+    # Translated batches are not stamped: a consumer that was told another epoch than that of the log would look for
+    # where it ended, and find its log truncated.
+    assert check_batch(memoryview(encode([Record(None, b"v", timestamp=5)]))).leader_epoch == -1
+
+
 def test_log_append_time_is_the_time_of_every_record() -> None:
     batch = encode([Record(None, b"a", timestamp=5), Record(None, b"b", timestamp=9)])
     set_log_append_time(memoryview(batch), 1000)

@@ -167,7 +167,7 @@ def test_a_records_sequence_is_that_of_its_place() -> None:
     assert [one.sequence for one in decode(kafka([Record(None, b"x")], producer_id=7))] == [-1]
 
 
-@pytest.mark.parametrize("form", [FormatId.KAFKA, FormatId.SBP_V01])
+@pytest.mark.parametrize("form", [FormatId.KAFKA, FormatId.SBP_V01, FormatId.YDB])
 def test_a_value_that_is_still_encoded_says_so_to_foreign_readers(form: FormatId) -> None:
     record = Record(None, b"?", [("a", b"b")], 5, codec="custom-10007", attributes=[("origin", b"here")])
     (found,) = decode(built(FORMATS[form], [record]))

@@ -30,10 +30,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.anabranch_node import AnabranchNode  # noqa: E402
 from benchmarks.kafka_broker import kafka_cluster  # noqa: E402
 from benchmarks.kafka_tools import install_distribution  # noqa: E402
 from benchmarks.librdkafka import VERSION, install  # noqa: E402
+from tests.node_process import NodeProcess  # noqa: E402
 
 ALLOWLIST = HERE / "allowlist.txt"
 REASONS = HERE / "reasons.txt"
@@ -215,7 +215,7 @@ def serving(kind: str, scenario: str, extra: dict[str, str], scratch: Path) -> I
         with kafka_cluster(directory, KAFKA_BROKERS, settings=settings) as bootstrap:
             yield bootstrap
     else:
-        with AnabranchNode(directory, settings=settings) as node:
+        with NodeProcess(directory / "data", settings=settings) as node:
             yield node.bootstrap
 
 

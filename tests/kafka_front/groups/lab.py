@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.coordinator import Coordinator, JoinRequest, Leaver, SavedCallback, SyncRequest
+from kafka_front.service.groups.coordinator import Coordinator
 from kafka_front.service.groups.group import Group, JoinReply, SyncReply
+from kafka_front.service.groups.requests import JoinRequest, Leaver, SavedCallback, SyncRequest
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot, encode_snapshot
 

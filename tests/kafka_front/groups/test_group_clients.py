@@ -18,6 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.node_process import NodeProcess
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_SECONDS = 60.0
 PARTITIONS = 4
 ALL = frozenset(range(PARTITIONS))

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.bridges.test_cli import ok, run
+from tests.bridges.commands.test_cli import ok, run
 from tests.kafka_front.groups.test_group_clients import (
     ALL,
     PARTITIONS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -10,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.group import GroupState, JoinReply, SyncReply, bytes_of
+from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.settings import GroupSettings
+from tests.depth import examples
 from tests.kafka_front.groups.lab import GROUP, Lab, Pending
 
 METADATA = st.sampled_from([(("a", b"1"),), (("a", b"1"), ("b", b"2")), (("b", b"2"), ("a", b"1")), (("a", b"3"),)])
@@ -406,7 +406,5 @@ class GroupMachine(RuleBasedStateMachine):
                 client.generation = -1
 
 
-GroupMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("ANABRANCH_FUZZ_EXAMPLES", "150")), stateful_step_count=60, deadline=None
-)
+GroupMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
 TestGroupMachine = GroupMachine.TestCase

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kafka_broker import KafkaBroker
 from bridges.catalog.progress import Progress
 from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.sql import Database
@@ -23,12 +22,14 @@ from bridges.catalog.topics import PartitionInfo, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.groups import admin, codes, membership, offsets
-from kafka_front.service.groups.service import GroupService
+from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.wire import messages as m
 from tests.kafka_front.groups import wire_client as w
 from tests.kafka_front.groups.lab import assignment, subscription
 from tests.kafka_front.groups.wire_client import WireClient
+
+pytestmark = pytest.mark.timeout(600)  # the first use of Kafka's broker fetches it
 
 NOTHING = (-1, -1, "", 0)
 
@@ -52,14 +53,6 @@ class Place:
     def group(self) -> str:
         """A group nobody has used."""
         return f"g-{uuid.uuid4()}"
-
-
-@pytest.fixture(scope="session")
-def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A broker; :func:`_prepare` has to run before its first use."""
-    settings = {"group.min.session.timeout.ms": "1000", "group.max.size": "4", "auto.create.topics.enable": "false"}
-    with KafkaBroker(tmp_path_factory.mktemp("kafka"), heap="512m", settings=settings) as broker:
-        yield broker
 
 
 async def _prepare(port: int) -> None:

@@ -18,9 +18,9 @@ from bridges.catalog.sql import Database
 from bridges.catalog.topics import PartitionInfo, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes
-from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.group import JoinReply, SyncReply
 from kafka_front.service.groups.journal import GroupJournal
+from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.snapshot import GroupSnapshot, decode_snapshot
 from tests.kafka_front.groups.lab import assignment, subscription
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafka_front.service.groups import codes
-from kafka_front.service.groups.coordinator import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.group import JoinReply
+from kafka_front.service.groups.requests import JoinRequest, Leaver, SyncRequest
 from kafka_front.service.groups.snapshot import decode_snapshot
 from tests.kafka_front.groups.lab import GROUP, REBALANCE_MS, SESSION_MS, Lab
 

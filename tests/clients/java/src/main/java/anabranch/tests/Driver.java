@@ -90,16 +90,24 @@ public final class Driver {
             case "transact":
                 return transact();
             default:
-                try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+                try (Admin admin = Admin.create(settings(Map.of()))) {
                     return administer(admin);
                 }
         }
     }
 
+    /** What every client is told: where, those given, and what the command adds for all of them. */
+    private Map<String, Object> settings(Map<String, Object> given) {
+        Map<String, Object> settings = new HashMap<>(given);
+        settings.put("bootstrap.servers", bootstrap);
+        command.path("settings").fields().forEachRemaining(one -> settings.put(one.getKey(), one.getValue().asText()));
+        return settings;
+    }
+
     // ---- producing
 
     private KafkaProducer<byte[], byte[]> producer(Map<String, Object> more) {
-        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "acks", "all", "linger.ms", 20));
+        Map<String, Object> settings = settings(Map.of("acks", "all", "linger.ms", 20));
         settings.putAll(more);
         return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
     }
@@ -152,8 +160,7 @@ public final class Driver {
     // ---- consuming
 
     private KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> more) {
-        Map<String, Object> settings = new HashMap<>(Map.of(
-                "bootstrap.servers", bootstrap,
+        Map<String, Object> settings = settings(Map.of(
                 "enable.auto.commit", false,
                 "auto.offset.reset", "earliest",
                 "fetch.max.wait.ms", 100));

@@ -1,0 +1,103 @@
+"""What YDB's and Pravega's clients do in the demonstration: the same topics, through other protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import ydb
+from kafka.partitioner.default import murmur2
+from pravega_client import StreamManager
+
+from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen
+
+CONSUMER = "demo"
+"""YDB's consumer, which is also Kafka's group of this name."""
+
+
+def home(key: bytes) -> int:
+    """The partition where Kafka's clients write a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % PARTITIONS)
+
+
+def _topics(driver: Any) -> Any:
+    """The SDK's client of topics: its own hints do not tell what a driver has when it is entered."""
+    return driver.topic_client
+
+
+def write_ydb(endpoint: str, topic: str, flights: Sequence[Flight]) -> None:
+    """YDB's SDK, gzip: a producer for each partition; keys and headers are metadata items. Raises the SDK's errors."""
+    parts: list[list[Flight]] = [[] for _ in range(PARTITIONS)]
+    for flight in flights:
+        parts[home(flight.key)].append(flight)
+    with ydb.Driver(endpoint=f"grpc://{endpoint}", database="/local") as opened:
+        opened.wait(timeout=PATIENCE, fail_fast=True)
+        client = _topics(opened)
+        client.alter_topic(topic, add_consumers=[CONSUMER])
+        for partition, part in enumerate(parts):
+            producer = f"demo-{partition}"
+            with client.writer(
+                topic, producer_id=producer, partition_id=partition, auto_created_at=False, codec=ydb.TopicCodec.GZIP
+            ) as writer:
+                for begin in range(0, len(part), 1000):
+                    writer.write([_message(flight) for flight in part[begin : begin + 1000]])
+                writer.flush(timeout=PATIENCE)
+
+
+def _message(flight: Flight) -> Any:
+    items: dict[str, str | bytes] = {"__key": flight.key, "carrier": flight.carrier}
+    moment = datetime.fromtimestamp(flight.timestamp / 1000, UTC)
+    return ydb.TopicWriterMessage(flight.value, metadata_items=items, created_at=moment)
+
+
+def read_ydb(endpoint: str, topic: str, count: int) -> list[Seen]:
+    """YDB's SDK as a reader of the consumer: what it read. All of it is committed when the reader has closed."""
+    seen: list[Seen] = []
+    with ydb.Driver(endpoint=f"grpc://{endpoint}", database="/local") as opened:
+        opened.wait(timeout=PATIENCE, fail_fast=True)
+        client = _topics(opened)
+        with client.reader(topic, CONSUMER) as reader:
+            while len(seen) < count:
+                batch = reader.receive_batch(timeout=PATIENCE)
+                if batch is None:
+                    raise DemoFailed(f"YDB's reader got nothing for {PATIENCE} s after {len(seen)} of {count}")
+                seen += [_seen(message) for message in batch.messages]
+                reader.commit(batch)
+    return seen
+
+
+def _seen(message: Any) -> Seen:
+    items = message.metadata_items
+    created: datetime = message.created_at
+    stamp = round(created.replace(tzinfo=created.tzinfo or UTC).timestamp() * 1000)
+    return Seen(message.partition_id, message.offset, items["__key"], message.data, stamp, items["carrier"])
+
+
+def read_pravega(controller: str, topic: str, count: int) -> list[bytes]:
+    """Pravega's Rust client as a reader group: the events, which are the records' values."""
+    streams = StreamManager(f"tcp://{controller}")
+    reader = streams.create_reader_group(f"{topic}-group", "default", topic).create_reader("reader")
+
+    async def events() -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            part = await asyncio.wait_for(reader.get_segment_slice_async(), PATIENCE)
+            found += [bytes(event.data()) for event in part]
+            reader.release_segment(part)
+        return found
+
+    found = asyncio.run(events())
+    reader.reader_offline()
+    return found
+
+
+def write_pravega(controller: str, stream: str, flights: Sequence[Flight]) -> None:
+    """Pravega's Rust client: events with the keys as routing keys, into a stream of its own."""
+    streams = StreamManager(f"tcp://{controller}")
+    streams.create_stream("default", stream, PARTITIONS)
+    writer = streams.create_writer("default", stream, max_inflight_events=1000)
+    for flight in flights:
+        writer.write_event_bytes(flight.value, routing_key=flight.key.decode())
+    writer.flush()

@@ -1,0 +1,219 @@
+"""Finds out who a client is: by name and password, or by a token that was given to somebody who had them."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from bridges.auth import ANONYMOUS, Principal
+from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
+from bridges.auth.private_file import stamp
+from bridges.auth.scram import ScramExchange, ScramKeys
+from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
+from bridges.auth.users import Users, UsersError, load
+
+_THREADS = 2
+#: Passwords that are being compared or wait for it: the last one waits about ten seconds.
+_MOST_WAITING = 64
+#: Passwords that were right and need not be compared again: about 200 bytes each.
+_MOST_KNOWN = 10_000
+
+log = structlog.get_logger(__name__)
+
+
+class AuthenticationBusy(Exception):
+    """More passwords wait to be compared than one could wait for. The client may try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthOptions:
+    """``required``: nobody may do anything without saying who it is. Times are in seconds."""
+
+    users_file: Path
+    keys_file: Path
+    required: bool = False
+    token_seconds: int = 12 * 3600
+    key_seconds: int = 30 * 24 * 3600
+
+
+class Authenticator:
+    """Users and tokens of a node. Belongs to the event loop; slow work is done in threads of its own.
+
+    :meth:`load` before anything else. ``clock`` tells seconds since 1970.
+    """
+
+    def __init__(self, options: AuthOptions, clock: Callable[[], float] = time.time) -> None:
+        self.required = options.required
+        self.succeeded = 0
+        """Passwords that were right so far."""
+        self.failed = 0
+        """Passwords and tokens that were not."""
+        self._options = options
+        self._clock = clock
+        self._users: Users = {}
+        self._users_stamp: object = None
+        self._keys: TokenKeys | None = None
+        self._nobody = PasswordHash.of_nobody()
+        self._secret = os.urandom(32)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._comparing: dict[bytes, asyncio.Future[bool]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read users and keys. Raises UsersError, KeysError."""
+        self._take(*await asyncio.to_thread(self._read))
+
+    async def refresh(self) -> None:
+        """Read again what has changed; what is wrong is logged, and what was known stays."""
+        try:
+            await self.load()
+        except (UsersError, KeysError) as error:
+            log.error("users and keys stay what they were", reason=str(error))
+
+    def _read(self) -> tuple[object, Users | None, TokenKeys]:
+        options = self._options
+        keys = load_keys(options.keys_file, int(self._clock()), options.key_seconds, options.token_seconds)
+        try:
+            now = stamp(options.users_file)
+        except OSError as error:
+            raise UsersError(f"{options.users_file}: {error.strerror or error}") from None
+        # Taken before the file is read: a change after it is found the next time.
+        return now, None if now == self._users_stamp else load(options.users_file), keys
+
+    def _take(self, read: object, users: Users | None, keys: TokenKeys) -> None:
+        self._keys = keys
+        if users is None:
+            return
+        if users or self._users:
+            log.info("users were read", users=len(users))
+        self._users, self._users_stamp = users, read
+        costs = [user.password.cost for user in users.values()]
+        if costs:
+            # A name that nobody has must take as long as the others.
+            self._nobody = PasswordHash.of_nobody(max(costs, key=lambda cost: cost.n * cost.r * cost.p))
+
+    def close(self) -> None:
+        """Compare nothing any more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- passwords --------------------------------------------------------------------------------------------------
+
+    @property
+    def users(self) -> Users:
+        """What is known of users, by name."""
+        return self._users
+
+    def scram(self, mechanism: str) -> ScramExchange:
+        """A login with SCRAM, of which :meth:`logged_in` and :meth:`refused` tell how it ended."""
+
+        def find(name: str) -> ScramKeys | None:
+            user = self._users.get(name)
+            return None if user is None else user.scram.get(mechanism)
+
+        return ScramExchange(mechanism, find, self._secret)
+
+    def logged_in(self, name: str) -> Principal:
+        """Somebody has proved to be ``name``."""
+        self.succeeded += 1
+        return Principal(ANONYMOUS.kind, name)
+
+    def refused(self) -> None:
+        """Somebody has failed to prove who it is."""
+        self.failed += 1
+
+    async def verify(self, name: str, password: str) -> Principal | None:
+        """Who this is, None if name and password do not belong together. Raises AuthenticationBusy.
+
+        Takes a few hundred milliseconds, as long for a name that does not exist as for a wrong password; a few
+        microseconds for what was right before.
+        """
+        if len(password) > LONGEST_PASSWORD or len(name) > LONGEST_PASSWORD:
+            self.refused()
+            return None
+        user = self._users.get(name)
+        expected = self._nobody if user is None else user.password
+        try:
+            key = self._key(name, password, expected)
+        except UnicodeEncodeError:  # half a character, as JSON can have: no password holds one
+            self.refused()
+            return None
+        if user is not None and key in self._known:
+            self._known.move_to_end(key)
+        elif not await self._compare(key, expected, password) or user is None or self._users.get(name) != user:
+            self.refused()
+            return None
+        else:
+            self._known[key] = None
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return self.logged_in(name)
+
+    async def _compare(self, key: bytes, expected: PasswordHash, password: str) -> bool:
+        """Compare in a thread, once for all that ask the same at the same time."""
+        comparing = self._comparing.get(key)
+        if comparing is None:
+            if len(self._comparing) >= _MOST_WAITING:
+                raise AuthenticationBusy("too many clients are logging in")
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
+            comparing = asyncio.get_running_loop().run_in_executor(self._pool, expected.matches, password)
+            self._comparing[key] = comparing
+            comparing.add_done_callback(lambda _: self._comparing.pop(key))
+        return await asyncio.shield(comparing)  # one who stops waiting must not take it from the others
+
+    def _key(self, name: str, password: str, expected: PasswordHash) -> bytes:
+        # With the hash in it: what was right before a change of password is not found after it.
+        content = b"\0".join((name.encode(), expected.digest, password.encode()))
+        return hmac.digest(self._secret, content, "sha256")
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    def issue(self, principal: Principal, seconds: int, audience: str, claims: Mapping[str, Any] | None = None) -> str:
+        """A token that says for ``seconds``, though not longer than the setting allows, who its owner is.
+
+        ``audience`` is what it is for, for instance the name of a front: :meth:`check` takes it for nothing else.
+        """
+        return self._token_keys.sign(
+            principal,
+            audience,
+            int(self._clock()),
+            max(1, min(seconds, self._options.token_seconds)),
+            claims or {},
+            self._credential(principal),
+        )
+
+    def check(self, token: str, audience: str) -> Token:
+        """What a token says. Raises TokenExpired, or TokenError for any other reason why it is not valid.
+
+        A token of a user ends with the user, and with the password it had.
+        """
+        try:
+            found = self._token_keys.read(token, audience, int(self._clock()))
+            if found.credential != self._credential(found.principal):
+                raise TokenError("the token's owner has another password now, or is gone")
+        except TokenError:
+            self.refused()
+            raise
+        return found
+
+    @property
+    def _token_keys(self) -> TokenKeys:
+        assert self._keys is not None, "loaded first"
+        return self._keys
+
+    def _credential(self, principal: Principal) -> str | None:
+        user = self._users.get(principal.name) if principal.kind == ANONYMOUS.kind else None
+        return None if user is None else user.password.fingerprint

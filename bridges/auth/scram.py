@@ -1,0 +1,126 @@
+"""SCRAM (RFC 5802, RFC 7677): logging in without sending the password. What a server keeps of it for a user."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""Mechanism -> hash; no channel binding."""
+
+ITERATIONS = 16384
+"""Of new keys: the most that Kafka's own tools allow. Whoever has the file tries passwords 100 times faster than with
+scrypt, which is why a user has such keys only when asked for."""
+
+_SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a server keeps of a password for one mechanism."""
+
+    mechanism: str
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of(cls, password: str, mechanism: str, iterations: int = ITERATIONS) -> Self:
+        """Keys of a new password. Slow, so not for the event loop."""
+        name, salt = MECHANISMS[mechanism], os.urandom(_SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", name)
+        stored_key = hashlib.new(name, client_key).digest()
+        return cls(mechanism, salt, iterations, stored_key, hmac.digest(salted, b"Server Key", name))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file."""
+        return {
+            "iterations": self.iterations,
+            "salt": b64encode(self.salt).decode(),
+            "stored_key": b64encode(self.stored_key).decode(),
+            "server_key": b64encode(self.server_key).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, mechanism: str, value: Any) -> Self:
+        """From the file. Raises ValueError, TypeError or KeyError."""
+        size = hashlib.new(MECHANISMS[mechanism]).digest_size
+        salt, stored_key, server_key = (
+            b64decode(value[key], validate=True) for key in ("salt", "stored_key", "server_key")
+        )
+        if len(stored_key) != size or len(server_key) != size:
+            raise ValueError(f"keys of {mechanism} have {size} bytes")
+        return cls(mechanism, salt, int(value["iterations"]), stored_key, server_key)
+
+
+class ScramError(Exception):
+    """The exchange failed: a wrong password, no such user, or no SCRAM at all. Which of them is for nobody to know."""
+
+
+class ScramExchange:
+    """A server's side of one login: :meth:`first`, then :meth:`final`. Without sockets, and quick.
+
+    ``find`` gives the keys of a name and None for nobody, who gets an answer all the same (``secret`` makes it the
+    same each time), so that names cannot be tried out.
+    """
+
+    __slots__ = ("_find", "_first", "_keys", "_mechanism", "_nonce", "_secret", "name")
+
+    def __init__(self, mechanism: str, find: Callable[[str], ScramKeys | None], secret: bytes) -> None:
+        self.name = ""
+        self._mechanism = mechanism
+        self._find = find
+        self._secret = secret
+        self._keys: ScramKeys | None = None
+        self._first = b""
+        self._nonce = b""
+
+    def first(self, message: bytes) -> bytes:
+        """Answer the client's first message. Raises ScramError."""
+        header, _, bare = message.partition(b",,")  # with a name to act for, there would be something between
+        fields = bare.split(b",")
+        if header != b"n" or len(fields) < 2 or fields[0][:2] != b"n=" or fields[1][:2] != b"r=" or not fields[1][2:]:
+            raise ScramError("this is no first message of SCRAM without channel binding")
+        try:
+            self.name = fields[0][2:].decode().replace("=2C", ",").replace("=3D", "=")
+        except UnicodeDecodeError:
+            raise ScramError("the name is not UTF-8") from None
+        self._keys = self._find(self.name)
+        if self._keys is None:
+            salt, iterations = hmac.digest(self._secret, self.name.encode(), "sha256")[:_SALT_BYTES], ITERATIONS
+        else:
+            salt, iterations = self._keys.salt, self._keys.iterations
+        self._nonce = fields[1][2:] + b64encode(os.urandom(18))
+        answer = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(salt), iterations)
+        self._first = bare + b"," + answer
+        return answer
+
+    def final(self, message: bytes) -> bytes:
+        """Answer the client's last message: it knows the password. Raises ScramError."""
+        without_proof, _, proof = message.rpartition(b",p=")
+        fields = without_proof.split(b",")
+        if len(fields) < 2 or fields[0] != b"c=biws" or fields[1] != b"r=" + self._nonce:
+            raise ScramError("this is no last message of this exchange")
+        keys = self._keys
+        if keys is None:
+            raise ScramError("there is no such user, or none with these keys")
+        name = MECHANISMS[self._mechanism]
+        signed = self._first + b"," + without_proof
+        signature = hmac.digest(keys.stored_key, signed, name)
+        try:
+            given = b64decode(proof, validate=True)
+        except ValueError:
+            given = b""
+        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=False))
+        if len(given) != len(signature) or not hmac.compare_digest(
+            hashlib.new(name, client_key).digest(), keys.stored_key
+        ):
+            raise ScramError("the password is wrong")
+        return b"v=" + b64encode(hmac.digest(keys.server_key, signed, name))

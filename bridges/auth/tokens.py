@@ -1,0 +1,201 @@
+"""Signed tokens: JSON Web Tokens (RFC 7519) in compact form, HS256, and the keys they are signed with.
+
+A token is what a client that has logged in shows afterwards. It says for whom and for what it was made and when it
+ends; nobody but who has the key can make one. Keys are changed now and then: an old one is accepted until the last
+token that it signed has ended.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import json
+import os
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridges.auth import Principal
+from bridges.auth.private_file import changing, write_private
+
+LONGEST_TOKEN = 8192
+"""Characters; nothing longer is looked at."""
+
+_VERSION = 1
+_KEY_BYTES = 32
+_RESERVED = frozenset({"sub", "kind", "aud", "iat", "exp", "usr"})
+
+
+class TokenError(Exception):
+    """A token is not valid; a sentence for its owner."""
+
+
+class TokenExpired(TokenError):
+    """A token was valid and is not any more: whoever showed it should get a new one."""
+
+
+class KeysError(Exception):
+    """The file of keys cannot be used; a sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a valid token says. ``expires`` is in seconds since 1970; ``claims`` what its issuer has added."""
+
+    principal: Principal
+    expires: int
+    claims: Mapping[str, Any]
+    credential: str | None
+    """Tells the password that the principal had when it got the token, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key; ``until``: the time (s) from which nothing it signed is valid any more, once it has a successor."""
+
+    id: str
+    secret: bytes
+    made: int
+    until: int | None
+
+
+class TokenKeys:
+    """Keys as they were read from a file; the last one signs. Make it with :func:`load_keys`."""
+
+    __slots__ = ("_by_id", "_signing")
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._by_id = {key.id: key for key in keys}
+        self._signing = keys[-1]
+
+    def sign(
+        self,
+        principal: Principal,
+        audience: str,
+        now: int,
+        seconds: int,
+        claims: Mapping[str, Any],
+        credential: str | None,
+    ) -> str:
+        """A token that ends ``seconds`` from ``now``. Raises ValueError when ``claims`` name what is not theirs."""
+        if taken := sorted(_RESERVED & claims.keys()):
+            raise ValueError(f"the claim {taken[0]!r} is the token's own")
+        content = {**claims, "sub": principal.name, "aud": audience, "iat": now, "exp": now + seconds}
+        if principal.kind != "User":
+            content["kind"] = principal.kind
+        if credential is not None:
+            content["usr"] = credential
+        key = self._signing
+        text = f"{_encode({'alg': 'HS256', 'typ': 'JWT', 'kid': key.id})}.{_encode(content)}"
+        return f"{text}.{_base64(hmac.digest(key.secret, text.encode(), 'sha256'))}"
+
+    def read(self, token: str, audience: str, now: int) -> Token:
+        """What a token for ``audience`` says, if it is valid now. Raises TokenError, TokenExpired."""
+        text, _, signature = token.rpartition(".")
+        header, dot, content = text.partition(".")
+        if len(token) > LONGEST_TOKEN or not dot or not token.isascii():
+            raise TokenError("this is no token of ours")
+        head = _decode(header)
+        key = self._by_id.get(str(head.get("kid")))
+        if key is None or head.get("alg") != "HS256" or (key.until is not None and key.until <= now):
+            raise TokenError("the token was not made here, or very long ago")
+        if not hmac.compare_digest(hmac.digest(key.secret, text.encode(), "sha256"), _bytes(signature)):
+            raise TokenError("the token's signature is wrong")
+        # From here on it is ours, so it has what ours have.
+        claims = _decode(content)
+        if claims.pop("aud") != audience:
+            raise TokenError("the token was made for something else")
+        expires = int(claims.pop("exp"))
+        if expires <= now:
+            raise TokenExpired("the token has expired")
+        del claims["iat"]
+        principal = Principal(claims.pop("kind", "User"), claims.pop("sub"))
+        return Token(principal, expires, claims, credential=claims.pop("usr", None))
+
+
+def load_keys(path: Path, now: int, key_seconds: int, token_seconds: int) -> TokenKeys:
+    """The keys in a file, which is made where there is none. Raises KeysError.
+
+    A last key older than ``key_seconds`` gets a successor; ``token_seconds`` is how long tokens last at most, and so
+    how long it is still accepted.
+    """
+    try:
+        keys = _read(path)
+        if _is_due(keys, now, key_seconds):
+            with changing(path):
+                keys = _read(path)  # another process may just have done it
+                if _is_due(keys, now, key_seconds):
+                    keys = _with_successor(keys, now, token_seconds)
+                    write_private(path, _written(keys))
+        return TokenKeys(keys)
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror or error}") from None
+
+
+def _is_due(keys: list[Key], now: int, key_seconds: int) -> bool:
+    return not keys or keys[-1].made + key_seconds <= now
+
+
+def _with_successor(keys: list[Key], now: int, token_seconds: int) -> list[Key]:
+    kept = [
+        key if key.until is not None else Key(key.id, key.secret, key.made, now + token_seconds)
+        for key in keys
+        if key.until is None or key.until > now
+    ]
+    return [*kept, Key(os.urandom(8).hex(), os.urandom(_KEY_BYTES), now, None)]
+
+
+def _read(path: Path) -> list[Key]:
+    try:
+        document = json.loads(path.read_bytes())
+        if document["version"] != _VERSION:
+            raise KeysError(f"{path} was written by another release: its version is {document['version']!r}")
+        keys = [
+            Key(str(one["id"]), b64decode(one["key"], validate=True), int(one["made"]), _until(one["until"]))
+            for one in document["keys"]
+        ]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError) as error:
+        raise KeysError(f"{path} is no file of keys: {error!r}") from None
+    if any(len(key.secret) < _KEY_BYTES for key in keys):
+        raise KeysError(f"{path} has a key of less than {_KEY_BYTES} bytes")
+    return keys
+
+
+def _until(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _written(keys: list[Key]) -> bytes:
+    documents = [
+        {"id": key.id, "key": b64encode(key.secret).decode(), "made": key.made, "until": key.until} for key in keys
+    ]
+    return json.dumps({"version": _VERSION, "keys": documents}, indent=2).encode() + b"\n"
+
+
+def _base64(content: bytes) -> str:
+    return urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+    except (binascii.Error, ValueError):
+        raise TokenError("this is no token of ours") from None
+
+
+def _encode(content: Mapping[str, Any]) -> str:
+    return _base64(json.dumps(content, separators=(",", ":")).encode())
+
+
+def _decode(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(_bytes(text))
+    except (ValueError, RecursionError):
+        raise TokenError("this is no token of ours") from None
+    if not isinstance(content, dict):
+        raise TokenError("this is no token of ours")
+    return content

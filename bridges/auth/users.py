@@ -1,0 +1,91 @@
+"""The users of a node and the file they are kept in: names and what recognises their passwords, nothing readable."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridges.auth import ANONYMOUS
+from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
+from bridges.auth.private_file import changing, write_private
+from bridges.auth.scram import ScramKeys
+
+_VERSION = 1
+# What separates names from other things in some protocol is left out: ":" in Basic, "," and "=" in SCRAM, "/" in paths.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}")
+
+
+class UsersError(Exception):
+    """The file of users cannot be used, or a change of it makes no sense; a sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who may log in; ``scram`` by mechanism, for those who do not send the password itself."""
+
+    name: str
+    password: PasswordHash
+    scram: Mapping[str, ScramKeys]
+
+
+Users = Mapping[str, User]
+
+
+def check_name(name: str) -> None:
+    """Raises UsersError for what cannot be a user's name."""
+    if not _NAME.fullmatch(name) or name == ANONYMOUS.name:
+        raise UsersError(
+            f"{name!r} cannot be a user's name: up to 128 letters, digits and . _ @ + -, the first a letter or a digit"
+        )
+
+
+def check_password(password: str) -> None:
+    """Raises UsersError for what cannot be a password."""
+    if not password or "\0" in password or len(password.encode()) > LONGEST_PASSWORD:
+        raise UsersError(f"a password has 1 to {LONGEST_PASSWORD} bytes, none of them zero")
+
+
+def load(path: Path) -> dict[str, User]:
+    """The users in a file; none when there is no such file. Raises UsersError."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsersError(f"{path}: {error}") from None
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            raise UsersError(f"{path} was written by another release: its version is {document['version']!r}")
+        return {name: _user(name, value) for name, value in document["users"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsersError(f"{path} is no file of users: {error!r}") from None
+
+
+def change(path: Path, edit: Callable[[dict[str, User]], None]) -> None:
+    """Have ``edit`` change the users in a file, while no other process does. Raises UsersError."""
+    try:
+        with changing(path):
+            users = load(path)
+            edit(users)
+            document = {"version": _VERSION, "users": {name: _json(user) for name, user in sorted(users.items())}}
+            write_private(path, json.dumps(document, indent=2).encode() + b"\n")
+    except OSError as error:
+        raise UsersError(f"{path}: {error.strerror or error}") from None
+
+
+def _user(name: str, value: Any) -> User:
+    check_name(name)
+    scram = {mechanism: ScramKeys.from_json(mechanism, keys) for mechanism, keys in value.get("scram", {}).items()}
+    return User(name, PasswordHash.from_json(value["scrypt"]), scram)
+
+
+def _json(user: User) -> dict[str, Any]:
+    document: dict[str, Any] = {"scrypt": user.password.to_json()}
+    if user.scram:
+        document["scram"] = {mechanism: keys.to_json() for mechanism, keys in sorted(user.scram.items())}
+    return document

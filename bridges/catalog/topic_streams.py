@@ -1,0 +1,259 @@
+"""The SBP streams of topics: made before the commit that needs them, deleted after the commit that does not.
+
+Making is crash-safe: an intent is written, then the streams are made, then what needs them and the end of the intent
+are one commit. A crash in between leaves streams that belong to nobody; the intent tells the next start where to look
+for them. What is to be deleted is written down by the commit that makes it so, and deleted as often as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from typing import Protocol
+
+import structlog
+
+from bridges.barrier import Barrier
+from bridges.catalog.lineage import PartitionInfo
+from bridges.catalog.sql import Database
+from bridges.errors import LogError, LogUnavailable
+from sbp_back.errors import ErrorCode, SbpError
+from sbp_back.wire.model import RangeInfo, StreamInfo
+
+_log = structlog.get_logger("anabranch.catalog")
+
+_PROBE_MISSES = 64
+"""Stream ids without a stream after which the search for streams of an unfinished creation ends."""
+_DELETE_CONCURRENCY = 32
+_RETRY_FIRST_S = 1.0
+_RETRY_LAST_S = 60.0
+
+
+class _Fate(Enum):
+    """What became of a stream that was to be deleted."""
+
+    GONE = "gone"
+    LATER = "later"
+    LEFT = "left"
+
+
+class StreamClient(Protocol):
+    """What the catalog needs of the backend client."""
+
+    async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> StreamInfo: ...
+    async def describe_stream(self, stream_id: int) -> StreamInfo: ...
+    async def delete_stream(self, stream_id: int) -> object: ...
+    async def list_ranges(self, stream_id: int) -> list[RangeInfo]: ...
+
+
+class TopicStreams:
+    """``make`` makes one stream. ``alone``: no other program makes streams there, so those of an unfinished creation
+    may be looked for by number. :meth:`start` first, :meth:`close` at the end."""
+
+    def __init__(
+        self,
+        db: Database,
+        client: StreamClient,
+        make: Callable[[], Awaitable[StreamInfo]],
+        barrier: Barrier,
+        *,
+        alone: bool,
+    ) -> None:
+        self.left = 0
+        """Streams that the backend cannot delete."""
+        self._db = db
+        self._client = client
+        self._make = make
+        self._barrier = barrier
+        self._alone = alone
+        self._top_stream = -1
+        self._doomed: set[int] = set()
+        self._deleter: asyncio.Task[None] | None = None
+        self._deleter_wake = asyncio.Event()
+
+    @property
+    def pending(self) -> int:
+        """Streams that the backend still has to delete."""
+        return len(self._doomed)
+
+    async def start(self, known: Set[int]) -> None:
+        """Read what is to be deleted and look for what a crash left behind; ``known`` are the streams of topics."""
+
+        def read(connection: sqlite3.Connection) -> tuple[list[tuple[int, int, int]], list[int], int]:
+            intents = connection.execute("SELECT id, first_stream_id, count FROM stream_intents").fetchall()
+            doomed = [stream for (stream,) in connection.execute("SELECT stream_id FROM doomed_streams")]
+            (left,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
+            return intents, doomed, left
+
+        intents, doomed, self.left = await self._db.run(read)
+        self._doomed.update(doomed)
+        self._top_stream = max(max(known, default=-1), max(doomed, default=-1))
+        if intents:
+            await self._clean_intents(intents, known)
+        self._deleter = asyncio.create_task(self._delete_doomed(), name="catalog-deleter")
+
+    async def close(self) -> None:
+        """What is not deleted yet is left to the next start."""
+        if self._deleter is not None:
+            self._deleter.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._deleter
+            self._deleter = None
+
+    async def make(
+        self,
+        wanted: Sequence[PartitionInfo],
+        commit: Callable[[sqlite3.Connection, list[PartitionInfo]], None],
+        *,
+        flush: bool = False,
+    ) -> list[PartitionInfo]:
+        """Make a stream for each of ``wanted`` and call ``commit`` with them, so that a crash leaves either both or an
+        intent. ``flush``: also when power is lost."""
+        count = len(wanted)
+        first_stream = self._top_stream + 1
+
+        def write_intent(connection: sqlite3.Connection) -> int:
+            cursor = connection.execute(
+                "INSERT INTO stream_intents (first_stream_id, count) VALUES (?, ?)", (first_stream, count)
+            )
+            assert cursor.lastrowid is not None
+            return cursor.lastrowid
+
+        def end_intent(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM stream_intents WHERE id = ?", (intent,))
+
+        intent = await self._db.run(write_intent, flush=True)  # the streams stay, whatever is lost here
+        made = await asyncio.gather(*(self._make() for _ in range(count)), return_exceptions=True)
+        streams = [one.stream_id for one in made if isinstance(one, StreamInfo)]
+        self._top_stream = max([self._top_stream, *streams])
+        infos = [replace(one, stream_id=stream) for one, stream in zip(wanted, streams, strict=False)]
+        failures = [one for one in made if isinstance(one, BaseException)]
+        try:
+            if failures:
+                raise failures[0]
+
+            def finish(connection: sqlite3.Connection) -> None:
+                commit(connection, infos)
+                end_intent(connection)
+
+            await self._db.run(finish, flush=flush)
+        except BaseException as error:
+
+            def give_up(connection: sqlite3.Connection) -> None:
+                connection.executemany("INSERT INTO doomed_streams VALUES (?)", [(stream,) for stream in streams])
+                end_intent(connection)
+
+            with suppress(LogError):  # the intent stays then, and the next start looks for the streams
+                await self._db.run(give_up)
+                self.doomed(streams)
+            if isinstance(error, SbpError):
+                raise LogUnavailable(f"the backend cannot create streams: {error}") from error
+            raise
+        return infos
+
+    async def _clean_intents(self, intents: list[tuple[int, int, int]], known: Set[int]) -> None:
+        if not self._alone:
+            # Other programs make streams there, too: what is unused may be theirs and is left alone.
+            _log.warning("streams of unfinished topic creations may remain in the backend", creations=len(intents))
+            orphans: list[int] = []
+        else:
+            try:
+                orphans = await self._find_orphans(min(first for _, first, _ in intents), known)
+            except SbpError as error:
+                _log.warning("streams of unfinished topic creations are looked for at the next start", error=str(error))
+                return
+
+        def commit(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR IGNORE INTO doomed_streams VALUES (?)", [(one,) for one in orphans])
+            connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
+
+        await self._db.run(commit)
+        self._doomed.update(orphans)
+        if orphans:
+            _log.info("found streams of unfinished topic creations", streams=len(orphans))
+
+    async def _find_orphans(self, first: int, known: Set[int]) -> list[int]:
+        """Streams from ``first`` on that exist, were never opened and are not ``known``."""
+        orphans: list[int] = []
+        misses, stream_id = 0, first
+        while misses < _PROBE_MISSES or stream_id <= self._top_stream:
+            if stream_id not in known and stream_id not in self._doomed:
+                try:
+                    await self._client.describe_stream(stream_id)
+                    misses = 0
+                    if not await self._client.list_ranges(stream_id):
+                        orphans.append(stream_id)
+                except SbpError as error:
+                    if error.code != ErrorCode.NOT_FOUND:
+                        raise
+                    misses += 1
+            stream_id += 1
+        self._top_stream = max([self._top_stream, *orphans])
+        return orphans
+
+    def doomed(self, streams: Iterable[int]) -> None:
+        """Streams whose rows in ``doomed_streams`` are durable now: they are deleted, as often as it takes."""
+        self._doomed.update(streams)
+        self._deleter_wake.set()
+
+    async def _delete_doomed(self) -> None:
+        delay = _RETRY_FIRST_S
+        while True:
+            if not self._doomed:
+                self._deleter_wake.clear()
+                await self._deleter_wake.wait()
+            waiting = sorted(self._doomed)
+            for start in range(0, len(waiting), _DELETE_CONCURRENCY):
+                try:
+                    await self._delete_batch(waiting[start : start + _DELETE_CONCURRENCY])
+                except Exception as error:  # noqa: BLE001 - logged, counted and tried again
+                    self._barrier.caught("stream deletion", error)
+            if self._doomed.isdisjoint(waiting):
+                delay = _RETRY_FIRST_S
+            else:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _RETRY_LAST_S)
+
+    async def _delete_batch(self, batch: list[int]) -> None:
+        results = await asyncio.gather(*(self._delete_stream(stream_id) for stream_id in batch))
+        gone = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is not _Fate.LATER]
+        left = [(stream_id,) for stream_id, fate in zip(batch, results, strict=True) if fate is _Fate.LEFT]
+
+        def commit(connection: sqlite3.Connection) -> int:
+            connection.executemany("INSERT OR IGNORE INTO left_streams VALUES (?)", left)
+            connection.executemany("DELETE FROM doomed_streams WHERE stream_id = ?", gone)
+            (count,) = connection.execute("SELECT count(*) FROM left_streams").fetchone()
+            return int(count)
+
+        try:
+            self.left = await self._db.run(commit)
+        except LogError as error:
+            _log.warning("deleted streams could not be struck off the list", error=str(error))
+        else:
+            self._doomed.difference_update(stream_id for (stream_id,) in gone)
+            if left:
+                _log.warning(
+                    "streams of deleted topics stay in the backend, which cannot delete them: their space is not given "
+                    "back",
+                    streams=[stream_id for (stream_id,) in left],
+                    left_so_far=self.left,
+                )
+
+    async def _delete_stream(self, stream_id: int) -> _Fate:
+        try:
+            await self._client.delete_stream(stream_id)
+        except SbpError as error:
+            if error.code == ErrorCode.NOT_FOUND:
+                return _Fate.GONE
+            if error.code == ErrorCode.UNSUPPORTED_OPERATION:
+                return _Fate.LEFT
+            _log.warning("a deleted topic's stream remains for now", stream_id=stream_id, error=str(error))
+            return _Fate.LATER
+        except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
+            self._barrier.caught("stream deletion", error, stream_id=stream_id)
+            return _Fate.LATER
+        return _Fate.GONE

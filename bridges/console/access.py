@@ -1,0 +1,95 @@
+"""Who asks over HTTP: HTTP Basic (RFC 7617) or a certificate; and what it may do: the node's authorizer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, ResourceKind
+from bridges.auth.authenticator import AuthenticationBusy
+from bridges.console.errors import RequestError, error_response
+from bridges.net.tls import certified
+
+if TYPE_CHECKING:
+    from bridges.auth import Authorizer
+    from bridges.auth.authenticator import Authenticator
+
+_PRINCIPAL = web.RequestKey("principal", Principal)
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="anabranch", charset="UTF-8"'}
+_HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Doorkeeper:
+    """Lets requests in. ``open_health``: those for health and metrics need not say from whom they are."""
+
+    def __init__(self, authenticator: Authenticator, *, open_health: bool) -> None:
+        self._authenticator = authenticator
+        self._open = _HEALTH if open_health else frozenset[str]()
+
+    @web.middleware
+    async def let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Find out from whom the request is; 401 where that must be said and is not, or is not true."""
+        try:
+            principal = await self._principal(request)
+        except AuthenticationBusy as error:
+            return error_response(error, 503)
+        if principal is None:
+            response = error_response(RequestError("name and password do not belong together"), 401)
+            response.headers.update(_CHALLENGE)
+            return response
+        if principal == ANONYMOUS and self._authenticator.required and request.path not in self._open:
+            response = error_response(RequestError("say who you are, with name and password"), 401)
+            response.headers.update(_CHALLENGE)
+            return response
+        request[_PRINCIPAL] = principal
+        return await handler(request)
+
+    async def _principal(self, request: web.Request) -> Principal | None:
+        """From whom the request is; None if it says what is not so."""
+        given = request.headers.get("Authorization")
+        if given is None:
+            return ANONYMOUS if request.transport is None else certified(request.transport)
+        scheme, _, encoded = given.partition(" ")
+        try:
+            name, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None
+        if scheme.lower() != "basic" or not colon:
+            return None
+        return await self._authenticator.verify(name, password)
+
+
+class Access:
+    """Asks the node's authorizer in the name of whoever a request is from."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._allows = authorizer.allows
+
+    def topic(self, request: web.Request, operation: Operation, name: str) -> bool:
+        """Whether this may be done to a topic."""
+        return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.TOPIC, name))
+
+    def group(self, request: web.Request, operation: Operation, name: str) -> bool:
+        """Whether this may be done to a group."""
+        return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.GROUP, name))
+
+    def require_topic(self, request: web.Request, operation: Operation, name: str) -> None:
+        """Raise RequestError unless this may be done to a topic, whether or not there is one."""
+        if not self.topic(request, operation, name):
+            raise RequestError(f"you may not {operation.value} topic {name!r}", 403)
+
+    def require_group(self, request: web.Request, operation: Operation, name: str) -> None:
+        """Raise RequestError unless this may be done to a group, whether or not there is one."""
+        if not self.group(request, operation, name):
+            raise RequestError(f"you may not {operation.value} group {name!r}", 403)
+
+    def require_node(self, request: web.Request, operation: Operation) -> None:
+        """Raise RequestError unless this may be done to the node."""
+        if not self._allows(request[_PRINCIPAL], operation, NODE):
+            raise RequestError(f"you may not {operation.value} the node", 403)

@@ -1,0 +1,63 @@
+"""What the console needs of the node that it shows: its own words for it, so that the node can start it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+from bridges.auth import Authorizer
+from bridges.auth.authenticator import Authenticator
+from bridges.catalog.group_view import GroupDirectory
+from bridges.catalog.progress import Progress
+from bridges.catalog.topics import Catalog
+from bridges.log.logs import Logs
+from bridges.metrics import Metrics
+
+
+class Limits(Protocol):
+    """Bounds of the console's requests."""
+
+    @property
+    def http_connections(self) -> int: ...
+    @property
+    def http_request_ms(self) -> int: ...
+    @property
+    def http_line_bytes(self) -> int: ...
+    @property
+    def batch_inflated_bytes(self) -> int: ...
+
+
+class Host(Protocol):
+    """A node, as the console knows it."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    @property
+    def logs(self) -> Logs: ...
+    @property
+    def progress(self) -> Progress: ...
+    @property
+    def authenticator(self) -> Authenticator: ...
+    @property
+    def authorizer(self) -> Authorizer: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def static_config(self) -> Mapping[str, str]: ...
+    @property
+    def group_directories(self) -> Mapping[str, GroupDirectory]:
+        """The groups of each front that has some."""
+
+    @property
+    def phase(self) -> Enum: ...
+    @property
+    def is_serving(self) -> bool: ...
+    @property
+    def failure(self) -> str | None:
+        """Why the process cannot do its work any more."""
+
+    def describe(self) -> dict[str, object]:
+        """Who the node is, where it listens, and how it keeps data."""

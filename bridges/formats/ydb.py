@@ -1,0 +1,460 @@
+"""YDB's messages as a stored format: what one WriteRequest brought, as it came, behind a small header.
+
+Layout, numbers big-endian: CRC-32C of all that follows (4 bytes), version (1), flags (1), bytes of the producer id (2),
+codec (4), number of messages (4), first and last seq_no (8 each), highest created_at in ms or -1 (8), bytes of the
+session's metadata (4); the producer id; the metadata of the write session as field 3 of an InitRequest has it, which is
+also what a reader's Batch has; the WriteRequest's fields, of which only the messages count (field 1).
+
+Fields of a message (StreamWriteMessage.WriteRequest.MessageData): seq_no 1, created_at 2, data 3, uncompressed_size 4,
+metadata_items 7. A message lies at the offset of its place. Batches that were translated out of another format may have
+gaps: their flag says that each message has its distance from the batch's first offset in field 15, which is ours.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import crc32c
+
+from bridges.errors import BatchCorrupt, BatchInvalid
+from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.producer import SeqNoStamp
+from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
+from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
+from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
+
+KEY_ITEM = "__key"
+"""The metadata item that is a record's key in protocols that have keys."""
+TOMBSTONE_ITEM = "anabranch.tombstone"
+"""The metadata item of a message without data that tells a record without a value from one whose value is empty."""
+DELTA_TAG = 15 << 3
+"""Of our field in a message: its distance from the batch's first offset."""
+
+_VERSION = 1
+_SPARSE = 1
+_HEAD = struct.Struct(">IBBHiIqqqI")
+_CRC = struct.Struct(">I")
+_MESSAGE_TAG = 1 << 3 | 2
+_MESSAGE_MIN = 2
+"""Bytes of the smallest message, its tag and its length."""
+_LATEST = 1 << 53
+"""Times beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
+_CHECKED_AT_ONCE = 1 << 20
+_AT_ONCE = 100
+"""Messages that are read in one go: each takes some microseconds."""
+_PASSED_AT_ONCE = 2000
+_KNOWN = frozenset(Codec)
+
+
+class Head(NamedTuple):
+    """What stands before the messages; they lie in the payload from ``body`` on. ``session_meta`` is encoded."""
+
+    sparse: bool
+    codec: int
+    messages: int
+    first_seq_no: int
+    last_seq_no: int
+    max_created_ms: int
+    producer_id: bytes
+    session_meta: bytes
+    body: int
+
+
+def created_ms(seconds: int, nanos: int) -> int:
+    """A created_at in ms since the epoch, -1 for one that no other format is sure to hold."""
+    ms = seconds * 1000 + nanos // 1_000_000
+    return ms if 0 <= ms < _LATEST else -1
+
+
+def encode_batch(
+    producer_id: bytes,
+    session_meta: bytes,
+    codec: int,
+    count: int,
+    first_seq_no: int,
+    last_seq_no: int,
+    max_created_ms: int,
+    messages: Buffer,
+    *,
+    sparse: bool = False,
+) -> bytes:
+    """A batch of ``count`` messages, encoded as the fields of a WriteRequest.
+
+    An empty ``producer_id`` keeps the ledger out of it: nothing is known of repetitions then.
+    """
+    head = _HEAD.pack(
+        0,
+        _VERSION,
+        _SPARSE if sparse else 0,
+        len(producer_id),
+        codec,
+        count,
+        first_seq_no,
+        last_seq_no,
+        max_created_ms,
+        len(session_meta),
+    )
+    parts = (head[_CRC.size :], producer_id, session_meta, messages)
+    crc = 0
+    for part in parts:
+        crc = crc32c.crc32c(part, crc)
+    return b"".join((_CRC.pack(crc), *parts))
+
+
+def parse_head(payload: Buffer) -> Head:
+    """Raises BatchInvalid for what cannot be the beginning of a batch."""
+    try:
+        _, version, flags, name, codec, count, first, last, created, meta = _HEAD.unpack_from(payload)
+    except struct.error as error:
+        raise BatchInvalid("a batch of YDB messages is cut short") from error
+    if version != _VERSION or flags & ~_SPARSE:
+        raise BatchInvalid(f"batches of YDB messages of version {version} with flags {flags} are not known")
+    begin = _HEAD.size
+    body = begin + name + meta
+    if body > len(payload) or count * _MESSAGE_MIN > len(payload) - body:
+        raise BatchInvalid("a batch of YDB messages is shorter than its header says")
+    view = memoryview(payload)
+    producer_id, session_meta = bytes(view[begin : begin + name]), bytes(view[begin + name : body])
+    return Head(bool(flags & _SPARSE), codec, count, first, last, created, producer_id, session_meta, body)
+
+
+def check_crc(payload: Buffer) -> Generator[None, None, None]:
+    """Compare a batch with its checksum, yielding now and then. Raises BatchCorrupt."""
+    view = memoryview(payload)
+    crc = 0
+    for position in range(_CRC.size, len(view), _CHECKED_AT_ONCE):
+        crc = crc32c.crc32c(view[position : position + _CHECKED_AT_ONCE], crc)
+        yield None
+    if _CRC.unpack_from(view)[0] != crc:
+        raise BatchCorrupt("a batch of YDB messages does not match its checksum")
+
+
+def next_message(payload: Buffer, position: int, end: int) -> tuple[int, int] | None:
+    """Where the message at ``position`` or behind it begins and ends; None if there is no other.
+
+    Raises BatchInvalid, or IndexError for a field that ends too early.
+    """
+    while position < end:
+        tag, position = varint(payload, position)
+        if tag == _MESSAGE_TAG:
+            return length(payload, position, end)
+        position = skip(payload, tag, position, end)
+    return None
+
+
+def without_first(messages: Buffer, count: int) -> memoryview:
+    """The encoded messages without the first ``count``. Raises BatchInvalid if there are not so many."""
+    position = 0
+    try:
+        for _ in range(count):
+            found = next_message(messages, position, len(messages))
+            if found is None:
+                raise BatchInvalid(f"there are fewer than {count} messages")
+            position = found[1]
+    except IndexError as error:
+        raise BatchInvalid("a message ends within a field") from error
+    return memoryview(messages)[position:]
+
+
+class _Message(NamedTuple):
+    """One message; ``data`` and the items are places in the payload. ``delta`` -1 if it has none."""
+
+    seq_no: int
+    created_ms: int
+    data: tuple[int, int]
+    items: list[tuple[int, int]]
+    delta: int
+
+
+def _message(payload: Buffer, position: int, end: int) -> _Message:
+    seq_no, delta, seconds, nanos, timed = 0, -1, 0, 0, False
+    data = (position, position)
+    items: list[tuple[int, int]] = []
+    while position < end:
+        tag, position = varint(payload, position)
+        if tag == 0x08:
+            seq_no, position = varint(payload, position)
+        elif tag == 0x12:
+            timed = True
+            start, position = length(payload, position, end)
+            while start < position:
+                tag, start = varint(payload, start)
+                if tag == 0x08:
+                    seconds, start = varint(payload, start)
+                elif tag == 0x10:
+                    nanos, start = varint(payload, start)
+                else:
+                    start = skip(payload, tag, start, position)
+        elif tag == 0x1A:
+            data = length(payload, position, end)
+            position = data[1]
+        elif tag == 0x3A:
+            item = length(payload, position, end)
+            items.append(item)
+            position = item[1]
+        elif tag == DELTA_TAG:
+            delta, position = varint(payload, position)
+        else:
+            position = skip(payload, tag, position, end)
+    if position > end:
+        raise BatchInvalid("a field is longer than its message")
+    created = created_ms(signed(seconds), signed(nanos)) if timed else -1
+    return _Message(signed(seq_no), created, data, items, delta)
+
+
+def _item(payload: Buffer, position: int, end: int) -> tuple[str, bytes]:
+    """A metadata item: key 1, value 2."""
+    key = value = b""
+    try:
+        while position < end:
+            tag, position = varint(payload, position)
+            if tag == 0x0A:
+                start, position = length(payload, position, end)
+                key = bytes(payload[start:position])
+            elif tag == 0x12:
+                start, position = length(payload, position, end)
+                value = bytes(payload[start:position])
+            else:
+                position = skip(payload, tag, position, end)
+        return key.decode(), value
+    except UnicodeDecodeError as error:
+        raise BatchInvalid("the key of a metadata item is not UTF-8") from error
+    except IndexError as error:
+        raise BatchInvalid("a metadata item ends within a field") from error
+
+
+class YdbFormat:
+    """The stored-format plug of YDB's messages (see :class:`bridges.formats.base.StoredFormat`)."""
+
+    id = FormatId.YDB
+    name = "ydb"
+
+    def describe(self, payload: Buffer) -> BatchInfo:
+        """The stamp knows the last seq_no and how many there are, which is what the ledger remembers; those between
+        stand in the messages."""
+        head = parse_head(payload)
+        stamp = None
+        if head.producer_id and head.messages:
+            last = head.last_seq_no
+            stamp = SeqNoStamp(head.producer_id, range(last - head.messages + 1, last + 1))
+        return BatchInfo(head.max_created_ms, -1, stamp)
+
+    def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
+        return None  # neither is stored in the batch
+
+    def place(self, payload: Buffer, base_offset: int) -> Buffer:
+        return payload
+
+    def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
+        """A body that does not decode, or not within ``limit``, is passed on as it is, with its codec: it must not
+        hide those behind it."""
+        payload = batch.payload
+        head = parse_head(payload)
+        yield from check_crc(payload)
+        producer = head.producer_id.decode(errors="replace") or None
+        decoder = _Decoder(head.codec, memoryview(payload), limit)
+        for found in _walk(batch, head, start):
+            if found is None:
+                yield None
+                continue
+            offset, message = found
+            key, tombstone = None, False
+            headers: list[tuple[str, bytes | None]] = []
+            for place in message.items:
+                name, value = _item(payload, *place)
+                if name == KEY_ITEM and key is None:
+                    key = value
+                elif name == TOMBSTONE_ITEM and message.data[0] == message.data[1]:
+                    tombstone = True
+                else:
+                    headers.append((name, value))
+            codec = body = None
+            if not tombstone:
+                codec, body = yield from decoder.decode(*message.data)
+            yield Record(
+                key,
+                body,
+                headers,
+                message.created_ms,
+                offset,
+                producer,
+                message.seq_no,
+                batch.written_ms,
+                codec,
+            )
+
+    def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+        for found in _walk(batch, parse_head(batch.payload), 0):
+            yield None if found is None else (found[0], found[1].created_ms)
+
+    def event_bytes(self, payload: Buffer) -> int | None:
+        return None  # bodies may be compressed
+
+    def builder(self, base_offset: int, end_offset: int) -> YdbBuilder:
+        return YdbBuilder(base_offset, end_offset)
+
+
+def _walk(batch: StoredBatch, head: Head, start: int) -> Iterator[tuple[int, _Message] | None]:
+    """Offset and content of each message at ``start`` or above, and None now and then."""
+    payload = batch.payload
+    end = len(payload)
+    position = head.body
+    previous = batch.base_offset - 1
+    if not head.sparse and head.messages != batch.end_offset - batch.base_offset:
+        raise BatchInvalid(f"{head.messages} YDB messages take {batch.end_offset - batch.base_offset} offsets")
+    steps = 0
+    try:
+        for number in range(head.messages):
+            found = next_message(payload, position, end)
+            if found is None:
+                raise BatchInvalid(f"a batch of YDB messages has fewer than {head.messages}")
+            begin, position = found
+            steps += 1
+            if not head.sparse and batch.base_offset + number < start:
+                previous += 1
+                if steps >= _PASSED_AT_ONCE:
+                    steps = 0
+                    yield None
+                continue
+            message = _message(payload, begin, position)
+            offset = batch.base_offset + (message.delta if head.sparse else number)
+            if not previous < offset < batch.end_offset:
+                raise BatchInvalid(f"a YDB message claims offset {offset}")
+            previous = offset
+            steps += len(message.items)
+            if offset >= start:
+                yield offset, message
+            if steps >= _AT_ONCE:
+                steps = 0
+                yield None
+        if next_message(payload, position, end) is not None:
+            raise BatchInvalid(f"a batch of YDB messages has more than {head.messages}")
+    except IndexError as error:
+        raise BatchInvalid("a YDB message ends within a field") from error
+
+
+class _Decoder:
+    """Undoes the codec of one batch's messages, to at most ``limit`` bytes together."""
+
+    __slots__ = ("_codec", "_left", "_name", "_payload", "_spent")
+
+    def __init__(self, codec: int, payload: memoryview, limit: int) -> None:
+        self._codec = codec
+        self._payload = payload
+        self._left = limit
+        self._spent = 0
+        self._name = codec_name(codec)
+
+    def decode(self, start: int, end: int) -> Generator[None, None, tuple[str | None, bytes]]:
+        """(None, the plain body) or (codec, the body as it is)."""
+        body = self._payload[start:end]
+        self._spent += len(body)
+        if self._spent >= PIECE:
+            self._spent = 0
+            yield None
+        if self._codec == Codec.RAW:
+            return None, bytes(body)
+        if self._codec not in _KNOWN:
+            return self._name, bytes(body)
+        if self._codec == Codec.GZIP and (short := gunzip_short(body)) is not None and len(short) <= self._left:
+            self._left -= len(short)
+            self._spent += len(short)
+            return None, short
+        if self._codec == Codec.LZOP:
+            yield None  # a block may expand to much more than it says: never on the event loop
+        parts: list[Buffer] = []
+        size = 0
+        try:
+            for piece in undo(self._codec, body, self._left):
+                if piece is None or self._spent >= PIECE:
+                    self._spent = 0
+                    yield None
+                if piece is not None:
+                    parts.append(piece)
+                    size += len(piece)
+                    self._spent += len(piece) + PIECE // 64
+        except BatchInvalid:
+            # One that lies about its length may have cost much more than it gave: not many of them are tried.
+            self._left = min(self._left - size, self._left // 2)
+            return self._name, bytes(body)
+        self._left -= size
+        return None, b"".join(parts)
+
+
+class YdbBuilder:
+    """Keys, headers and missing values become metadata items, codecs a header."""
+
+    __slots__ = ("_base_offset", "_count", "_created", "_end_offset", "_first", "_last", "_one", "_out", "_producer")
+
+    def __init__(self, base_offset: int, end_offset: int) -> None:
+        self._base_offset = base_offset
+        self._end_offset = end_offset
+        self._out = bytearray()
+        self._one = bytearray()
+        self._count = 0
+        self._created = -1
+        self._first = self._last = 0
+        self._producer = b""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, record: Record) -> None:
+        """Records that have no offset are numbered in order; the seq_no of one without a sequence is its offset and 1,
+        as numbers begin with 1."""
+        offset = record.offset if record.offset >= 0 else self._base_offset + self._count
+        seq_no = record.sequence if record.sequence >= 0 else offset + 1
+        if not self._count:
+            self._first = seq_no
+            self._producer = (record.producer or "").encode()[:0xFFFF]
+        self._last = seq_no
+        self._count += 1
+        one = self._one
+        one.clear()
+        put_varint(one, DELTA_TAG)
+        put_varint(one, offset - self._base_offset)
+        one.append(0x08)
+        put_varint(one, seq_no)
+        if record.timestamp >= 0:
+            self._created = max(self._created, record.timestamp)
+            created = bytearray(b"\x08")
+            put_varint(created, record.timestamp // 1000)
+            if nanos := record.timestamp % 1000 * 1_000_000:
+                created.append(0x10)
+                put_varint(created, nanos)
+            put_bytes(one, 0x12, created)
+        if record.value:
+            put_bytes(one, 0x1A, record.value)
+            one.append(0x20)
+            put_varint(one, len(record.value))
+        if record.key is not None:
+            _put_item(one, KEY_ITEM, record.key)
+        for name, value in told_headers(record):
+            _put_item(one, name, value or b"")
+        if record.value is None:
+            _put_item(one, TOMBSTONE_ITEM, b"")
+        put_bytes(self._out, _MESSAGE_TAG, one)
+
+    def finish(self) -> Buffer:
+        return encode_batch(
+            self._producer,
+            b"",
+            Codec.RAW,
+            self._count,
+            self._first,
+            self._last,
+            self._created,
+            self._out,
+            sparse=True,
+        )
+
+
+def _put_item(out: bytearray, name: str, value: bytes) -> None:
+    item = bytearray()
+    put_bytes(item, 0x0A, name.encode())
+    if value:
+        put_bytes(item, 0x12, value)
+    put_bytes(out, 0x3A, item)

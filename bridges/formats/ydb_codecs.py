@@ -1,0 +1,142 @@
+"""What YDB's codecs do to the body of a message, undone within a limit (reference/ydb.md, section 4).
+
+The codec is told for a whole request, each body is compressed by itself. RAW, GZIP, LZOP and ZSTD are everybody's;
+numbers from 10000 on are for those who chose them. Here what is cut short is an error, not a shorter body: readers of
+another protocol are to get a body whole, or as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+
+import zstandard
+
+from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
+from bridges.formats import lzop
+from bridges.formats.compression import PIECE
+from bridges.formats.records import Buffer
+
+FIRST_CUSTOM = 10_000
+"""Codecs from here on are known to their users only."""
+
+_INPUT = 16 * 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = 0x184D2A5
+_BLOCKS_AT_ONCE = 500
+
+
+class Codec(IntEnum):
+    """Ydb.Topic.Codec."""
+
+    RAW = 1
+    GZIP = 2
+    LZOP = 3
+    ZSTD = 4
+
+
+def codec_name(codec: int) -> str:
+    """``gzip``, ``custom-10007``: what readers of other protocols are told of a value that is still encoded."""
+    try:
+        return Codec(codec).name.lower()
+    except ValueError:
+        return f"custom-{codec}"
+
+
+def undo(codec: int, data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    """What a body decodes to, in pieces, empty ones among them; None stands where much was done, or is about to be.
+
+    Raises BatchInvalid for what is not whole, DecompressedTooLarge before more than ``limit`` bytes come out,
+    CompressionUnsupported for a codec that nobody here knows.
+    """
+    if codec == Codec.RAW:
+        return iter((data,))
+    if codec == Codec.GZIP:
+        return _bounded(_gzip(data), limit)
+    if codec == Codec.ZSTD:
+        return _bounded(_zstd(data), limit)
+    if codec == Codec.LZOP:
+        return lzop.undo(data, limit)
+    raise CompressionUnsupported(f"YDB's codec {codec} is not known here")
+
+
+def gunzip_short(data: memoryview) -> bytes | None:
+    """A body of one gzip member that is no longer than a piece; None for all others. Most bodies are such."""
+    if len(data) > PIECE:
+        return None
+    member = zlib.decompressobj(31)
+    try:
+        plain = member.decompress(data, PIECE)
+    except zlib.error:
+        return None
+    return plain if member.eof and not member.unused_data else None
+
+
+def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:
+    left = limit
+    try:
+        for piece in pieces:
+            if piece is not None:
+                left -= len(piece)
+                if left < 0:
+                    raise DecompressedTooLarge(f"a message decompresses to more than {limit} bytes")
+            yield piece
+    except (zlib.error, zstandard.ZstdError, MemoryError) as error:
+        raise BatchInvalid(f"a message does not decompress: {error}") from error
+
+
+def _gzip(data: memoryview) -> Iterator[Buffer | None]:
+    position = 0
+    while position < len(data) or not position:  # members may follow one another
+        member = zlib.decompressobj(31)
+        while not member.eof:
+            # In small portions: what is not consumed is copied every time.
+            rest: Buffer = data[position : position + _INPUT]
+            if not len(rest):
+                raise BatchInvalid("a message's gzip stream is cut short")
+            position += len(rest)
+            while len(rest) and not member.eof:
+                yield member.decompress(rest, PIECE)
+                rest = member.unconsumed_tail
+            while not member.eof and (piece := member.decompress(b"", PIECE)):
+                yield piece
+        position -= len(member.unused_data)
+
+
+def _zstd(data: memoryview) -> Iterator[Buffer | None]:
+    yield from _check_frames(data)
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while piece := reader.read(PIECE):
+            yield piece
+
+
+def _check_frames(data: memoryview) -> Iterator[None]:
+    """Follow the frames from block to block up to the end: the library does not tell when the last one is missing."""
+    position = blocks = 0
+    while position < len(data) or not position:
+        head = data[position : position + 18]
+        if len(head) >= 8 and int.from_bytes(head[:4], "little") >> 4 == _ZSTD_SKIPPABLE:
+            position += 8 + int.from_bytes(head[4:8], "little")
+            if position > len(data):
+                raise BatchInvalid("a message's zstd frame is cut short")
+            yield None
+            continue
+        if bytes(head[:4]) != _ZSTD_MAGIC:
+            raise BatchInvalid("a message is no zstd frame")
+        position += zstandard.frame_header_size(head)
+        checksum = zstandard.get_frame_parameters(head).has_checksum
+        last = False
+        while not last:
+            block = int.from_bytes(data[position : position + 3], "little")
+            position += 3
+            last = bool(block & 1)
+            position += 1 if block >> 1 & 3 == 1 else block >> 3
+            if position > len(data):
+                raise BatchInvalid("a message's zstd frame is cut short")
+            blocks += 1
+            if not blocks % _BLOCKS_AT_ONCE:
+                yield None
+        position += 4 if checksum else 0
+        if position > len(data):
+            raise BatchInvalid("a message's zstd frame is cut short")

@@ -1,0 +1,331 @@
+"""A gRPC server for fronts whose protocols are gRPC services: listeners, calls and streams, memory, the end.
+
+Bytes come in and bytes go out: what they mean is the front's, which parses them itself, since how much work that is
+depends on the client. Around every handler stands a barrier. gRPC's own C library does HTTP/2 and TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import grpc
+
+from bridges.net.budget import Kind
+from bridges.net.grpc_tls import credentials
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+    from bridges.net.budget import Account, MemoryBudget
+
+Code = grpc.StatusCode
+
+
+class GrpcRefusal(Exception):
+    """The call ends with a status of gRPC's own: for what the protocol above it has no words for."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """Bounds of a server: bytes of one message, calls and streams at a time, of one connection and of all."""
+
+    message_bytes: int
+    streams: int
+    streams_per_connection: int
+    idle_seconds: float
+    """A connection without a call is closed after this time."""
+
+
+class Observer(Protocol):
+    """Is told what happens, for metrics: when streams begin and end, and what calls cost."""
+
+    def opened(self) -> None: ...
+    def closed(self) -> None: ...
+    def done(self, method: str, seconds: float, received: int, sent: int) -> None: ...
+    def failed(self, method: str, error: str) -> None: ...
+
+
+class GrpcCall:
+    """What is known of one call besides its messages, and what memory it holds."""
+
+    __slots__ = ("_context", "_metadata", "account", "method")
+
+    def __init__(self, context: Any, method: str, budget: MemoryBudget) -> None:
+        self._context = context
+        self._metadata: dict[str, str] | None = None
+        self.method = method
+        self.account: Account = budget.account(self._room)
+
+    def _room(self) -> None:
+        pass
+
+    def header(self, name: str) -> str:
+        """What the client says under ``name`` (small letters); empty if it says nothing."""
+        return self._headers().get(name, "")
+
+    def replace_header(self, name: str, value: str) -> None:
+        """From now on the client says ``value`` under ``name``, for protocols whose messages may tell it anew."""
+        self._headers()[name] = value
+
+    def _headers(self) -> dict[str, str]:
+        if self._metadata is None:
+            pairs = self._context.invocation_metadata() or ()
+            self._metadata = {key: value for key, value in pairs if isinstance(value, str)}
+        return self._metadata
+
+    def admits(self, size: int) -> bool:
+        """Whether the call may hold so many bytes more for its answer. They are counted until gRPC has sent that, or
+        the client has gone."""
+        if not self.account.admit(Kind.RESPONSES, size):
+            return False
+        self._context.add_done_callback(lambda _: self.account.give(Kind.RESPONSES, size))
+        return True
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name in the client's certificate, the last one if there are several; empty if it has shown none,
+        or none that the listener's authority has signed."""
+        names = self._context.auth_context().get("x509_common_name", ())
+        return str(names[-1], "utf-8", "replace") if names else ""
+
+    @property
+    def peer(self) -> str:
+        """The client's address and port, as gRPC writes them: ``ipv4:127.0.0.1:50123``."""
+        return str(self._context.peer())
+
+    @property
+    def host(self) -> str:
+        """The client's address."""
+        _, _, place = unquote(self.peer).partition(":")
+        return place.rpartition(":")[0]
+
+
+class GrpcStream(GrpcCall):
+    """A stream in both directions. One task reads and one writes; both may be the same."""
+
+    __slots__ = ("_on_drain", "_waiting", "draining", "received", "sent")
+
+    def __init__(self, context: Any, method: str, budget: MemoryBudget) -> None:
+        super().__init__(context, method, budget)
+        self._waiting: asyncio.Future[None] | None = None
+        self._on_drain: Callable[[], None] | None = None
+        self.draining = False
+        """The node stops: nothing new is to begin."""
+        self.received = 0
+        self.sent = 0
+
+    def _room(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def read(self) -> bytes | None:
+        """The next message, None when the client has sent its last one. Its bytes are held in the account as a
+        request, until whoever takes it gives them back.
+
+        While the node is short of memory nothing is read. What gRPC receives meanwhile is bounded by HTTP/2's windows.
+        """
+        while self.account.crowded:
+            self._waiting = asyncio.get_running_loop().create_future()
+            self.account.wait()
+            await self._waiting
+        raw = await self._context.read()
+        if raw is grpc.aio.EOF:
+            return None
+        size = len(raw)
+        self.account.take(Kind.REQUESTS, size)
+        self.received += size
+        message: bytes = raw
+        return message
+
+    async def write(self, raw: bytes) -> None:
+        """Send a message; returns when gRPC has taken it, which it does as fast as the client reads. Raises
+        CancelledError when the client has gone."""
+        size = len(raw)
+        self.sent += size
+        self.account.take(Kind.RESPONSES, size)
+        try:
+            await self._context.write(raw)
+        except grpc.aio.InternalError as error:
+            # gRPC sends nothing any more because the client has gone, for which it also cancels who serves the stream.
+            raise asyncio.CancelledError from error
+        finally:
+            self.account.give(Kind.RESPONSES, size)
+
+    def when_draining(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the node begins to stop; at once if it has."""
+        self._on_drain = callback
+        if self.draining:
+            callback()
+
+    def drain(self) -> None:
+        """For the server: the node stops."""
+        self.draining = True
+        if self._on_drain is not None:
+            self._on_drain()
+
+
+Unary = Callable[[bytes, GrpcCall], Awaitable[bytes]]
+"""Answers a call. Raises GrpcRefusal."""
+Streaming = Callable[[GrpcStream], Awaitable[None]]
+"""Serves a stream until it ends. Raises GrpcRefusal."""
+
+
+class GrpcServer:
+    """Listeners, and what serves their clients. Use on the event loop."""
+
+    def __init__(self, limits: GrpcLimits, observer: Observer, budget: MemoryBudget, barrier: Barrier) -> None:
+        self._limits = limits
+        self._observer = observer
+        self._budget = budget
+        self._barrier = barrier
+        self._server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=limits.streams)
+        self._services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+        self._streams: set[GrpcStream] = set()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._started = False
+
+    def add_call(self, service: str, method: str, handler: Unary) -> None:
+        """Have calls of a method answered by ``handler``."""
+
+        async def serve(raw: bytes, context: Any) -> bytes:
+            return await self._answer(handler, method, raw, context)
+
+        self._services.setdefault(service, {})[method] = grpc.unary_unary_rpc_method_handler(serve)
+
+    def add_stream(self, service: str, method: str, handler: Streaming) -> None:
+        """Have streams of a method served by ``handler``."""
+
+        async def serve(_: object, context: Any) -> None:
+            await self._stream(handler, method, context)
+
+        self._services.setdefault(service, {})[method] = grpc.stream_stream_rpc_method_handler(serve)
+
+    async def start(self, listen: Mapping[str, tuple[str, int, ssl.SSLContext | None]]) -> dict[str, int]:
+        """Listen on (host, port, TLS) of each listener, by name; gives the ports. Raises OSError if one is taken.
+
+        Methods that were not added are answered UNIMPLEMENTED.
+        """
+        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
+        self._server.add_generic_rpc_handlers(handlers)
+        ports: dict[str, int] = {}
+        for name, (host, port, tls) in listen.items():
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            try:
+                if tls is None:
+                    ports[name] = self._server.add_insecure_port(address)
+                else:
+                    ports[name] = self._server.add_secure_port(address, credentials(tls))
+            except RuntimeError as error:
+                raise OSError(f"cannot listen on {address}: {error}") from None
+        await self._server.start()
+        self._started = True
+        return ports
+
+    async def drain(self) -> None:
+        """Refuse what is new, tell streams that the node stops, and return when all calls and streams have ended."""
+        self._draining = True
+        for stream in list(self._streams):
+            self._barrier.call("drain", stream.drain)
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """Cancel what is left, and close every connection."""
+        self._draining = True
+        if self._started:
+            await self._server.stop(0)
+            await self._idle.wait()
+
+    async def _answer(self, handler: Unary, method: str, raw: bytes, context: Any) -> bytes:
+        call = GrpcCall(context, method, self._budget)
+        held = len(raw)
+        call.account.take(Kind.REQUESTS, held)
+        began = time.monotonic()
+        self._enter()
+        try:
+            if self._draining:
+                raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
+            answer = await handler(raw, call)
+            self._observer.done(method, time.monotonic() - began, held, len(answer))
+            return answer
+        except GrpcRefusal as refusal:
+            self._observer.failed(method, refusal.code.name)
+            await context.abort(refusal.code, str(refusal))
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered
+            self._barrier.caught("gRPC call", error, method=method)
+            self._observer.failed(method, "unexpected exception")
+            await context.abort(Code.INTERNAL, "an unexpected error")
+        finally:
+            call.account.give(Kind.REQUESTS, held)
+            call.account.close()
+            self._leave()
+        raise AssertionError("abort raises")
+
+    async def _stream(self, handler: Streaming, method: str, context: Any) -> None:
+        stream = GrpcStream(context, method, self._budget)
+        self._enter()
+        self._observer.opened()
+        self._streams.add(stream)
+        try:
+            if self._draining:
+                raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
+            await handler(stream)
+        except GrpcRefusal as refusal:
+            self._observer.failed(method, refusal.code.name)
+            await context.abort(refusal.code, str(refusal))
+        except Exception as error:  # noqa: BLE001 - logged, counted and answered
+            self._barrier.caught("gRPC stream", error, method=method)
+            self._observer.failed(method, "unexpected exception")
+            await context.abort(Code.INTERNAL, "an unexpected error")
+        finally:
+            self._streams.discard(stream)
+            self._observer.closed()
+            stream.account.close()
+            self._leave()
+
+    def _enter(self) -> None:
+        self._calls += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._idle.set()
+
+
+def options(limits: GrpcLimits) -> list[tuple[str, int]]:
+    """What a server is told of how to treat its connections."""
+    return [
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", limits.streams_per_connection),
+        ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+        # Clients ping every ten seconds, with and without calls; the default takes that for an attack.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # A client that went away without a word is noticed.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # Two nodes on one port would take turns instead of the second being refused.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel ``task`` and return when it has ended, whatever came of it."""
+    task.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await task

@@ -1,0 +1,141 @@
+"""Who calls, and what it may do: credentials of calls, delegation tokens of commands (reference/pravega.md, 4.9).
+
+The controller gives tokens for one stream each, to read it, or to write to it as well. They are signed by the node, so
+the segment store believes them without asking anybody.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from typing import TYPE_CHECKING, Any
+
+from bridges.auth import ANONYMOUS, Operation, Principal, Resource, ResourceKind
+from bridges.auth.authenticator import AuthenticationBusy
+from bridges.auth.tokens import Token, TokenError, TokenExpired
+from bridges.catalog.names import InvalidTopicName, canonical_name
+from bridges.net.grpc_server import Code, GrpcRefusal
+from pravega_front.names import TABLE
+
+if TYPE_CHECKING:
+    from bridges.net.grpc_server import GrpcCall
+    from bridges.node.front import NodeServices
+
+AUDIENCE = "pravega-segmentstore"
+_CALLS = "pravega"
+_READ = "READ"
+_UPDATE = "READ_UPDATE"
+
+
+class Refused(Exception):
+    """A command's token does not allow it; ``expired`` if it did once."""
+
+    def __init__(self, message: str, expired: bool = False) -> None:
+        super().__init__(message)
+        self.expired = expired
+
+
+class Access:
+    """Asked for everything that clients do."""
+
+    def __init__(self, node: NodeServices, token_seconds: int) -> None:
+        self._node = node
+        self._seconds = token_seconds
+        self.required = node.authenticator.required
+        """Whether clients have to say who they are."""
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    async def caller(self, call: GrpcCall) -> Principal:
+        """Who calls. Raises GrpcRefusal (UNAUTHENTICATED, UNAVAILABLE)."""
+        if not self.required:
+            return ANONYMOUS
+        method, _, credentials = call.header("authorization").partition(" ")
+        found: Principal | None = None
+        if method.lower() == "basic":
+            try:
+                name, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+                found = await self._node.authenticator.verify(name, password)
+            except (binascii.Error, UnicodeDecodeError):
+                found = None
+            except AuthenticationBusy as error:
+                raise GrpcRefusal(Code.UNAVAILABLE, str(error)) from error
+        elif method.lower() == "bearer":
+            try:
+                found = self._node.authenticator.check(credentials, _CALLS).principal
+            except TokenError:
+                found = None
+        if found is None:
+            raise GrpcRefusal(Code.UNAUTHENTICATED, "name and password are needed, and these are not right")
+        return found
+
+    def allow(self, principal: Principal, operation: Operation, resource: Resource) -> None:
+        """Raise GrpcRefusal (PERMISSION_DENIED) unless a caller may do this."""
+        if not self._node.authorizer.allows(principal, operation, resource):
+            raise GrpcRefusal(
+                Code.PERMISSION_DENIED, f"{principal} may not {operation.value} {resource.name or 'the node'}"
+            )
+
+    def topic(self, scope: str, stream: str) -> Resource:
+        """A stream as the authorizer knows it."""
+        name = f"{scope}/{stream}"
+        found = self._node.catalog.by_name("pravega", name)
+        if found is not None:
+            return Resource(ResourceKind.TOPIC, found.name)
+        try:
+            return Resource(ResourceKind.TOPIC, canonical_name("pravega", name))
+        except InvalidTopicName:
+            return Resource(ResourceKind.TOPIC, name)
+
+    def token(self, principal: Principal, info: Any) -> str:
+        """A token for a stream: to write to it where the caller may, else to read it; empty where none is needed."""
+        if not self.required:
+            return ""
+        resource = self.topic(info.scope, info.stream)
+        may = self._node.authorizer.allows
+        rights = _UPDATE if may(principal, Operation.WRITE, resource) else _READ
+        if rights == _READ:
+            self.allow(principal, Operation.READ, resource)
+        claims = {_claim(info.scope, info.stream): rights}
+        return self._node.authenticator.issue(principal, self._seconds, AUDIENCE, claims)
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def check(self, token: str, segment: str, update: bool) -> float | None:
+        """Until when (wall clock, s) a token allows a command on a segment; None where tokens are not asked for.
+
+        Raises Refused.
+        """
+        if not self.required:
+            return None
+        try:
+            found = self._node.authenticator.check(token, AUDIENCE)
+        except TokenExpired as error:
+            raise Refused(str(error), True) from error
+        except TokenError as error:
+            raise Refused(str(error)) from error
+        self._check_claims(found, segment, update)
+        return found.expires
+
+    def _check_claims(self, token: Token, segment: str, update: bool) -> None:
+        scope, _, rest = segment.partition("/")
+        stream = rest.partition("/")[0]
+        if (name := stream.removesuffix(TABLE)) != stream and _claim(scope, stream) not in token.claims:
+            stream = name  # clients ask for tokens by the names that users gave to their tables
+        rights = token.claims.get(_claim(scope, stream))
+        if rights != _UPDATE and (update or rights != _READ):
+            raise Refused(f"the token was not made for {segment}")
+        operation = Operation.WRITE if update else Operation.READ
+        if not self._node.authorizer.allows(token.principal, operation, self.topic(scope, stream)):
+            raise Refused(f"{token.principal} may not {operation.value} {segment}")
+
+    @staticmethod
+    def expired(until: float | None) -> bool:
+        """Whether a token that was checked before has expired since."""
+        return until is not None and until <= time.time()
+
+
+def _claim(scope: str, stream: str) -> str:
+    """What a token says of a stream, or of a table, as the key of its rights."""
+    return f"prn::/scope:{scope}/stream:{stream}"

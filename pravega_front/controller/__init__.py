@@ -1,0 +1,1 @@
+"""The controller: what its calls mean, in terms of topics, partitions and their lineage."""

@@ -1,0 +1,65 @@
+"""What the controller's calls share: streams, segments, addresses, tokens."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pravega_front.controller.auto_scale import AutoScaler
+from pravega_front.controller.streams import Streams
+from pravega_front.service.key_value_tables import KeyValueTables
+from pravega_front.service.transactions import Transactions
+
+if TYPE_CHECKING:
+    from bridges.catalog.lineage import KeyRange
+    from bridges.catalog.topics import Catalog, Topic
+    from bridges.net.address import Address
+    from bridges.node.front import NodeServices
+    from pravega_front.access import Access
+    from pravega_front.service.segments import Segments
+    from pravega_front.settings import PravegaSettings
+
+_EXPIRE_MS = 1000
+_EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class Controller:
+    """The controller of a node. Call :meth:`load` first."""
+
+    def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments, access: Access) -> None:
+        self.node = node
+        self.settings = settings
+        self.catalog: Catalog = node.catalog
+        self.segments = segments
+        self.access = access
+        self.streams = Streams(node)
+        self.transactions = Transactions(node, settings, segments)
+        self.key_value_tables = KeyValueTables(node.db)
+        self.controller_address = ("", 0)
+        self.segment_store_address = ("", 0)
+
+    async def load(self) -> None:
+        """Know what is durable."""
+        await self.streams.load()
+        await self.transactions.load()
+        self.node.every(self.settings.scale_interval_ms, AutoScaler(self).look, "scaling by rate")
+        self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
+
+    async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
+        """Seal segments of a stream and make others in their place, once no transaction is open any more.
+
+        Raises the errors of :meth:`bridges.catalog.topics.Catalog.change_partitions`.
+        """
+        await self.catalog.change_partitions(topic.name, seal, ranges)
+
+    async def close(self) -> None:
+        """Leave what is under way to the next start."""
+        self.streams.scopes.close()
+        await self.transactions.close()
+
+    def reachable(self, listener: str, bound: Address) -> tuple[str, int]:
+        """Where clients are told that a listener is."""
+        address = self.node.advertised(listener) or bound
+        host = socket.gethostname() if address.host in _EVERYWHERE else address.host
+        return host, address.port

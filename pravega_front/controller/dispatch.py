@@ -1,0 +1,130 @@
+"""From a method's name to what answers it, and from what goes wrong to gRPC's status for it.
+
+Clients take UNKNOWN and INTERNAL for reasons to repeat a call for minutes, so each error has a status of its own
+(reference/pravega.md, section 4.3). Methods without a handler are answered UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
+from bridges.catalog.topics import TopicNotFound
+from bridges.errors import LogError
+from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal, GrpcServer, Unary
+from pravega_front.wire.controller import METHODS, SERVICE, message
+
+if TYPE_CHECKING:
+    from pravega_front.access import Access
+
+Handler = Callable[[Any, Principal], Awaitable[Any]]
+"""``handler(request, caller)`` gives the answer's message. Raises GrpcRefusal, LogError."""
+
+_ON_NODE = {
+    "createScope": Operation.CREATE,
+    "deleteScope": Operation.DELETE,
+    "deleteScopeRecursive": Operation.DELETE,
+    "checkScopeExists": Operation.DESCRIBE,
+    "listScopes": Operation.DESCRIBE,
+    "listStreamsInScope": Operation.DESCRIBE,
+    "listStreamsInScopeForTag": Operation.DESCRIBE,
+    "listKeyValueTablesInScope": Operation.DESCRIBE,
+}
+_ON_STREAM = {
+    "createStream": Operation.CREATE,
+    "checkStreamExists": Operation.DESCRIBE,
+    "getStreamConfiguration": Operation.DESCRIBE_CONFIGS,
+    "updateStream": Operation.ALTER_CONFIGS,
+    "truncateStream": Operation.ALTER,
+    "sealStream": Operation.ALTER,
+    "deleteStream": Operation.DELETE,
+    "scale": Operation.ALTER,
+    "createTransaction": Operation.WRITE,
+    "commitTransaction": Operation.WRITE,
+    "abortTransaction": Operation.WRITE,
+    "pingTransaction": Operation.WRITE,
+}
+_ON_TABLE = {
+    "createKeyValueTable": Operation.CREATE,
+    "getCurrentSegmentsKeyValueTable": Operation.DESCRIBE,
+    "getKeyValueTableConfiguration": Operation.DESCRIBE_CONFIGS,
+    "deleteKeyValueTable": Operation.DELETE,
+}
+_ON_GROUP = {
+    "createReaderGroup": Operation.READ,
+    "getReaderGroupConfig": Operation.DESCRIBE,
+    "updateReaderGroup": Operation.READ,
+    "deleteReaderGroup": Operation.DELETE,
+}
+"""What each method does, and to what; the others describe the stream that they name, or nothing."""
+
+_FREE = frozenset(
+    {
+        "getControllerServerList",
+        "getURI",
+        "getDelegationToken",  # the token says what is allowed
+        "noteTimestampFromWriter",
+        "removeWriter",
+        "updateSubscriberStreamCut",
+    }
+)
+#: Longest request: stream cuts and configurations of groups are a few kilobytes for a thousand segments.
+_MOST = 1024 * 1024
+
+
+class Registry:
+    """Handlers by the names of their methods."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._calls: dict[str, Handler] = {}
+
+    def call(self, name: str, handler: Handler) -> None:
+        """Have calls of the method ``name`` answered by ``handler``."""
+        assert name in METHODS, name
+        self._calls[name] = handler
+
+    def fill(self, server: GrpcServer) -> None:
+        """Put everything into a server."""
+        for name, handler in self._calls.items():
+            server.add_call(SERVICE, name, self._unary(name, handler))
+
+    def _unary(self, name: str, handler: Handler) -> Unary:
+        request_class = message(METHODS[name][0])
+
+        async def answer(raw: bytes, call: GrpcCall) -> bytes:
+            if len(raw) > _MOST:
+                raise GrpcRefusal(Code.INVALID_ARGUMENT, f"a request of {len(raw)} bytes is more than {_MOST}")
+            try:
+                request = request_class.FromString(raw)
+            except DecodeError:
+                raise GrpcRefusal(Code.INVALID_ARGUMENT, f"this is no {METHODS[name][0]}") from None
+            caller = await self._access.caller(call)
+            self._allow(name, request, caller)
+            try:
+                found = await handler(request, caller)
+            except TopicNotFound as error:
+                raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
+            except LogError as error:
+                code = Code.UNAVAILABLE if error.retriable else Code.INVALID_ARGUMENT
+                raise GrpcRefusal(code, str(error)) from error
+            encoded: bytes = found.SerializeToString()
+            return encoded
+
+        return answer
+
+    def _allow(self, name: str, request: Any, caller: Principal) -> None:
+        access = self._access
+        if (operation := _ON_NODE.get(name)) is not None:
+            access.allow(caller, operation, NODE)
+        elif (operation := _ON_TABLE.get(name)) is not None:
+            access.allow(caller, operation, access.topic(request.scope, request.kvtName))
+        elif (operation := _ON_GROUP.get(name)) is not None:
+            group = getattr(request, "readerGroupName", "") or getattr(request, "readerGroup", "")
+            access.allow(caller, operation, Resource(ResourceKind.GROUP, f"{request.scope}/{group}"))
+        elif name not in _FREE:
+            info = getattr(request, "streamInfo", request)
+            access.allow(caller, _ON_STREAM.get(name, Operation.DESCRIBE), access.topic(info.scope, info.stream))

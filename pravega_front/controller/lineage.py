@@ -1,0 +1,261 @@
+"""Calls about a stream's segments: where they are, which follow which, scaling, truncation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bridges.catalog.lineage import InvalidChange, InvalidKeyRange, KeyRange, PartitionInfo
+from bridges.catalog.topics import InvalidPartitions, SplitNotAllowed
+from bridges.errors import LogError
+from bridges.net.grpc_server import Code, GrpcRefusal
+from pravega_front.controller.streams import Ranged, ranged, segment_id
+from pravega_front.service.segment import Segment, Truncated
+from pravega_front.wire.controller import ScaleProgress, ScaleStatus, UpdateStreamStatus, message
+
+if TYPE_CHECKING:
+    from bridges.auth import Principal
+    from bridges.catalog.topics import Topic
+    from pravega_front.controller.core import Controller
+    from pravega_front.controller.dispatch import Registry
+
+_Status = message("Status")
+_SegmentRanges = message("SegmentRanges")
+_SegmentsAtTime = message("SegmentsAtTime")
+_SuccessorResponse = message("SuccessorResponse")
+_StreamCutRangeResponse = message("StreamCutRangeResponse")
+_ScaleResponse = message("ScaleResponse")
+_ValidityResponse = message("ValidityResponse")
+_NodeUri = message("NodeUri")
+_ServerResponse = message("ServerResponse")
+
+_SLICE = 100
+"""Segments that are looked at in one turn of the event loop."""
+
+
+def register(registry: Registry, controller: Controller) -> None:
+    """Add this module's methods."""
+    calls = _Calls(controller)
+    registry.call("getControllerServerList", calls.controllers)
+    registry.call("getURI", calls.uri)
+    registry.call("getCurrentSegments", calls.current)
+    registry.call("getEpochSegments", calls.of_epoch)
+    registry.call("getSegments", calls.head)
+    registry.call("getSegmentsImmediatelyFollowing", calls.successors)
+    registry.call("getSegmentsImmediatlyFollowing", calls.successors)
+    registry.call("getSegmentsBetween", calls.between)
+    registry.call("isSegmentValid", calls.is_open)
+    registry.call("isStreamCutValid", calls.is_cut)
+    registry.call("scale", calls.scale)
+    registry.call("checkScale", calls.check_scale)
+    registry.call("truncateStream", calls.truncate)
+
+
+class _Calls:
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._streams = controller.streams
+
+    async def controllers(self, request: Any, caller: Principal) -> Any:
+        host, port = self._controller.controller_address
+        answer = _ServerResponse()
+        answer.nodeURI.add(endpoint=host, port=port)
+        return answer
+
+    async def uri(self, request: Any, caller: Principal) -> Any:
+        # For any name: clients ask for segments that no controller knows, such as the tables of their reader groups.
+        host, port = self._controller.segment_store_address
+        return _NodeUri(endpoint=host, port=port)
+
+    # --- which segments there are ----------------------------------------------------------------------------------
+
+    async def current(self, request: Any, caller: Principal) -> Any:
+        if self._streams.marked(request):
+            return self._ranges(caller, request, [Ranged(PartitionInfo(0, -1), 0.0, 1.0)])
+        return self._ranges(caller, request, ranged(self._streams.get(request).active))
+
+    async def of_epoch(self, request: Any, caller: Principal) -> Any:
+        topic = self._streams.get(request.streamInfo)
+        if not 0 <= request.epoch <= topic.epoch:
+            raise GrpcRefusal(Code.NOT_FOUND, f"{topic.name} has no epoch {request.epoch}")
+        return self._ranges(caller, request.streamInfo, ranged(topic.partitions_of(request.epoch)))
+
+    def _ranges(self, caller: Principal, info: Any, found: list[Ranged]) -> Any:
+        answer = _SegmentRanges(delegationToken=self._controller.access.token(caller, info))
+        answer.segmentRanges.extend(self._streams.range_message(info, one) for one in found)
+        return answer
+
+    async def head(self, request: Any, caller: Principal) -> Any:
+        info = request.streamInfo
+        answer = _SegmentsAtTime(delegationToken=self._controller.access.token(caller, info))
+        if self._streams.marked(info):
+            self._location(answer, info, 0, 0)
+            return answer
+        topic = self._streams.get(info)
+        for partition, start in await self._head(topic, request.timestamp):
+            self._location(answer, info, segment_id(partition), start)
+        return answer
+
+    def _location(self, answer: Any, info: Any, number: int, offset: int) -> None:
+        location = answer.segments.add(offset=offset)
+        location.segmentId.streamInfo.scope, location.segmentId.streamInfo.stream = info.scope, info.stream
+        location.segmentId.segmentId = number
+
+    async def _head(self, topic: Topic, timestamp: int = 0) -> list[tuple[PartitionInfo, int]]:
+        """The first segments with events of ``timestamp`` (ms) or later, or to which they may come, with where those
+        begin; without a timestamp, with where the segments start. Together they have all keys, each once."""
+        begin: dict[int, int] = {}
+        spent: set[int] = set()
+        for partition in topic.partitions:  # parents come before their children
+            if not partition.index % _SLICE:
+                await asyncio.sleep(0)
+            if spent.issuperset(partition.parents):
+                segment = self._segment(topic, partition)
+                at = begin[partition.index] = await segment.start_at(timestamp)
+                if partition.children and segment.ended and at >= await segment.length():
+                    spent.add(partition.index)
+        # A merged segment is begun when all its parents are read to their ends, so that none of these is left out: one
+        # whose child cannot be begun yet stays, with nothing of it to read.
+        waiting = list(topic.partitions)
+        while waiting:
+            partition = waiting.pop()
+            if not spent.issuperset(partition.parents):
+                for back in spent.intersection((partition.index, *partition.parents)):
+                    spent.discard(back)
+                    waiting += [topic.partitions[child] for child in topic.partitions[back].children]
+        return [
+            (topic.partitions[index], at)
+            for index, at in begin.items()
+            if index not in spent and spent.issuperset(topic.partitions[index].parents)
+        ]
+
+    def _segment(self, topic: Topic, partition: PartitionInfo) -> Segment:
+        name = self._streams.segment_name(topic, partition)
+        segment = self._controller.segments.find(name)
+        if segment is None:
+            raise GrpcRefusal(Code.NOT_FOUND, f"there is no segment {name}")
+        return segment
+
+    async def successors(self, request: Any, caller: Principal) -> Any:
+        info = request.streamInfo
+        answer = _SuccessorResponse(delegationToken=self._controller.access.token(caller, info))
+        if self._streams.marked(info):
+            return answer
+        topic = self._streams.get(info)
+        partition = self._streams.partition(topic, request.segmentId)
+        if partition.sealed_epoch is None:
+            return answer
+        following = set(partition.children)
+        for one in ranged(topic.partitions_of(partition.sealed_epoch)):
+            if one.partition.index in following:
+                entry = answer.segments.add(value=[segment_id(topic.partitions[n]) for n in one.partition.parents])
+                entry.segment.CopyFrom(self._streams.range_message(info, one))
+        return answer
+
+    async def between(self, request: Any, caller: Principal) -> Any:
+        info = request.streamInfo
+        topic = self._streams.get(info)
+        first = getattr(request, "from")
+        ends = {self._streams.partition(topic, number).index for number in request.to}
+        if first:
+            waiting = [self._streams.partition(topic, number) for number in first]
+        else:
+            waiting = [partition for partition, _ in await self._head(topic)]
+        seen: dict[int, PartitionInfo] = {}
+        while waiting:
+            partition = waiting.pop()
+            if partition.index in seen:
+                continue
+            seen[partition.index] = partition
+            if partition.index not in ends:
+                waiting += [topic.partitions[number] for number in partition.children]
+        if ends:
+            # What follows the segments in which the range ends is not part of it.
+            behind = self._descendants(topic, ends)
+            seen = {index: one for index, one in seen.items() if index not in behind}
+        answer = _StreamCutRangeResponse(delegationToken=self._controller.access.token(caller, info))
+        for _, partition in sorted(seen.items()):
+            found = answer.segments.add(segmentId=segment_id(partition))
+            found.streamInfo.scope, found.streamInfo.stream = info.scope, info.stream
+        return answer
+
+    @staticmethod
+    def _descendants(topic: Topic, numbers: set[int]) -> set[int]:
+        found: set[int] = set()
+        waiting = [child for number in numbers for child in topic.partitions[number].children]
+        while waiting:
+            number = waiting.pop()
+            if number not in found and number not in numbers:
+                found.add(number)
+                waiting += topic.partitions[number].children
+        return found
+
+    async def is_open(self, request: Any, caller: Principal) -> Any:
+        topic = self._streams.get(request.streamInfo)
+        return _ValidityResponse(response=self._streams.partition(topic, request.segmentId).is_active)
+
+    async def is_cut(self, request: Any, caller: Principal) -> Any:
+        topic = self._streams.get(request.streamInfo)
+        return _ValidityResponse(response=self._covers([self._streams.partition(topic, n) for n in request.cut]))
+
+    @staticmethod
+    def _covers(partitions: list[PartitionInfo]) -> bool:
+        """Whether partitions cover all keys, each once."""
+        whole = ranged(partitions)
+        return bool(partitions) and all((one.low, one.high) == one.partition.keys.doubles for one in whole)
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    async def scale(self, request: Any, caller: Principal) -> Any:
+        info = request.streamInfo
+        topic = self._streams.get(info)
+        epoch = topic.epoch
+        sealed = [self._streams.partition(topic, number).index for number in request.sealedSegments]
+        try:
+            ranges = [KeyRange.of_doubles(one.start, one.end) for one in request.newKeyRanges]
+            if not ranges:
+                raise InvalidChange("no new segments are named")
+            await self._controller.scale(topic, sealed, ranges)
+        except (InvalidChange, InvalidKeyRange, SplitNotAllowed, InvalidPartitions):
+            return _ScaleResponse(status=ScaleStatus.PRECONDITION_FAILED, epoch=epoch)
+        answer = _ScaleResponse(status=ScaleStatus.STARTED, epoch=epoch)
+        for one in ranged(topic.active):
+            answer.segments.append(self._streams.range_message(info, one))
+        return answer
+
+    async def check_scale(self, request: Any, caller: Principal) -> Any:
+        topic = self._streams.find(request.streamInfo.scope, request.streamInfo.stream)
+        if topic is None or not 0 <= request.epoch <= topic.epoch:
+            return _Status(status=ScaleProgress.INVALID_INPUT)
+        # The catalog changes partitions in one step: an epoch is over when there is a later one.
+        return _Status(status=ScaleProgress.SUCCESS if request.epoch < topic.epoch else ScaleProgress.IN_PROGRESS)
+
+    async def truncate(self, request: Any, caller: Principal) -> Any:
+        topic = self._streams.find(request.streamInfo.scope, request.streamInfo.stream)
+        if topic is None:
+            return _Status(status=UpdateStreamStatus.STREAM_NOT_FOUND)
+        cut = {self._streams.partition(topic, number).index: offset for number, offset in request.cut.items()}
+        if not self._covers([topic.partitions[number] for number in cut]):
+            return _Status(status=UpdateStreamStatus.FAILURE)
+        before: set[int] = set()
+        waiting = [parent for number in cut for parent in topic.partitions[number].parents]
+        while waiting:
+            number = waiting.pop()
+            if number not in before and number not in cut:
+                before.add(number)
+                waiting += topic.partitions[number].parents
+        try:
+            for number, offset in cut.items():
+                segment = self._segment(topic, topic.partitions[number])
+                if offset > await segment.start():
+                    await segment.truncate(offset)
+            for number in before:
+                segment = self._segment(topic, topic.partitions[number])
+                await segment.truncate(await segment.length())
+        except Truncated:
+            return _Status(status=UpdateStreamStatus.FAILURE)
+        except LogError as error:
+            if error.retriable:
+                raise
+            return _Status(status=UpdateStreamStatus.FAILURE)
+        return _Status(status=UpdateStreamStatus.SUCCESS)

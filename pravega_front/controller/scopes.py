@@ -1,0 +1,142 @@
+"""Which scopes there are, and which streams each has: sorted, and kept up with the catalog.
+
+A scope exists because somebody made it, or because a topic, of whichever protocol, has a name in it. Listing gives
+pages of names, so nothing here walks through all topics but :meth:`Scopes.load`, once, at the start.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_right, insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bridges.catalog.topics import Change, ChangeKind, Topic, TopicKind
+from pravega_front.names import SYSTEM_SCOPE
+
+if TYPE_CHECKING:
+    from bridges.node.front import NodeServices
+
+
+@dataclass(slots=True)
+class _Streams:
+    """Names of a scope's streams: the users', sorted, and those that are kept for readers."""
+
+    users: list[str] = field(default_factory=list)
+    internal: set[str] = field(default_factory=set)
+
+
+class Scopes:
+    """The scopes of a node. Call :meth:`load` first, and :meth:`close` at the end."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self._catalog = node.catalog
+        self._db = node.db
+        self._made: set[str] = set()
+        self._streams: dict[str, _Streams] = {}
+        self._sorted: list[str] = []
+
+    async def load(self) -> None:
+        """Know what is durable, and listen to the catalog."""
+
+        def read(connection: sqlite3.Connection) -> set[str]:
+            return {name for (name,) in connection.execute("SELECT name FROM front_pravega_scopes")}
+
+        self._made = await self._db.run(read)
+        for topic in self._catalog.topics.values():
+            if place := _place(topic):
+                streams = self._streams.setdefault(place[0], _Streams())
+                if topic.kind is TopicKind.USER:
+                    streams.users.append(place[1])
+                else:
+                    streams.internal.add(place[1])
+        for streams in self._streams.values():
+            streams.users.sort()
+        self._sorted = sorted({SYSTEM_SCOPE, *self._made, *self._streams})
+        self._catalog.on_change.append(self._changed)
+
+    def close(self) -> None:
+        """Listen to the catalog no more."""
+        if self._changed in self._catalog.on_change:
+            self._catalog.on_change.remove(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        topic = change.topic
+        if topic is None or not topic.kind.listed or (place := _place(topic)) is None:
+            return
+        scope, stream = place
+        if change.kind is ChangeKind.CREATED:
+            self._insert(scope)
+            streams = self._streams.setdefault(scope, _Streams())
+            if topic.kind is TopicKind.USER:
+                insort(streams.users, stream)
+            else:
+                streams.internal.add(stream)
+        elif change.kind is ChangeKind.DELETED:
+            streams = self._streams[scope]
+            if topic.kind is TopicKind.USER:
+                del streams.users[bisect_right(streams.users, stream) - 1]
+            else:
+                streams.internal.discard(stream)
+            if not streams.users and not streams.internal:
+                del self._streams[scope]
+                self._drop(scope)
+
+    def _insert(self, scope: str) -> None:
+        if not self.exists(scope):
+            insort(self._sorted, scope)
+
+    def _drop(self, scope: str) -> None:
+        if not self.exists(scope):
+            del self._sorted[bisect_right(self._sorted, scope) - 1]
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def exists(self, scope: str) -> bool:
+        """Whether there is a scope."""
+        return scope in self._made or scope in self._streams or scope == SYSTEM_SCOPE
+
+    def page(self, after: str, most: int) -> list[str]:
+        """At most ``most`` scopes behind ``after``, sorted."""
+        first = bisect_right(self._sorted, after)
+        return self._sorted[first : first + most]
+
+    def streams(self, scope: str, after: str, most: int) -> list[str]:
+        """At most ``most`` of the users' streams of a scope behind ``after``, sorted."""
+        found = self._streams.get(scope)
+        if found is None:
+            return []
+        first = bisect_right(found.users, after)
+        return found.users[first : first + most]
+
+    def internal_streams(self, scope: str) -> list[str]:
+        """The streams of a scope that keep the state of its readers."""
+        found = self._streams.get(scope)
+        return [] if found is None else sorted(found.internal)
+
+    def is_empty(self, scope: str) -> bool:
+        """Whether a scope has no streams, those of reader groups among them."""
+        return scope not in self._streams
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    async def add(self, scope: str) -> None:
+        """Make a scope, durably."""
+        await self._db.run(lambda db: db.execute("INSERT OR IGNORE INTO front_pravega_scopes VALUES (?)", (scope,)))
+        self._insert(scope)
+        self._made.add(scope)
+
+    async def remove(self, scope: str) -> None:
+        """Forget that a scope was made, durably."""
+        await self._db.run(lambda db: db.execute("DELETE FROM front_pravega_scopes WHERE name = ?", (scope,)))
+        if scope in self._made:
+            self._made.discard(scope)
+            self._drop(scope)
+
+
+def _place(topic: Topic) -> tuple[str, str] | None:
+    name = topic.names.get("pravega")
+    if name is None:
+        return None
+    scope, _, stream = name.partition("/")
+    return scope, stream

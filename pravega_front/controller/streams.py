@@ -1,0 +1,209 @@
+"""Topics as Pravega's streams: names, segments with their key ranges, what their makers said of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
+from bridges.catalog.names import canonical_name
+from bridges.catalog.topic_config import SPLIT
+from bridges.catalog.topics import InvalidPartitions, Topic, TopicKind, TopicNotFound
+from bridges.net.grpc_server import Code, GrpcRefusal
+from pravega_front.controller.scopes import Scopes
+from pravega_front.names import GROUP, MARK, SegmentName, is_internal_name, is_users_name, split_id
+from pravega_front.wire.controller import RetentionType, ScaleType, message
+
+if TYPE_CHECKING:
+    from bridges.node.front import NodeServices
+
+_StreamConfig = message("StreamConfig")
+_SegmentRange = message("SegmentRange")
+
+
+class Ranged(NamedTuple):
+    """A segment with its range of keys, from ``low`` to ``high``."""
+
+    partition: PartitionInfo
+    low: float
+    high: float
+
+
+def ranged(partitions: Sequence[PartitionInfo]) -> list[Ranged]:
+    """Partitions with ranges that cover [0, 1] without overlapping, as Pravega's clients need them.
+
+    Their own, if they do. Those of a topic whose partitions all have the whole range, as Kafka's have, get equal
+    parts: records that other protocols wrote lie wherever their writers put them.
+    """
+    ordered = sorted(partitions, key=lambda one: one.keys.low)
+    bounds = ordered and (ordered[0].keys.low, ordered[-1].keys.high) == (0, KEY_SPACE)
+    if bounds and all(one.keys.high == after.keys.low for one, after in pairwise(ordered)):
+        return [Ranged(one, *one.keys.doubles) for one in ordered]
+    count = len(partitions)
+    return [Ranged(one, at / count, (at + 1) / count) for at, one in enumerate(partitions)]
+
+
+def even(count: int) -> list[KeyRange]:
+    """``count`` equal ranges of keys."""
+    return [KeyRange.of_doubles(at / count, (at + 1) / count) for at in range(count)]
+
+
+def segment_id(partition: PartitionInfo) -> int:
+    """A partition's id as the controller's messages have it."""
+    return partition.made_epoch << 32 | partition.index
+
+
+class Streams:
+    """The streams of a node. Call :meth:`load` first."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self._node = node
+        self._catalog = node.catalog
+        self._db = node.db
+        self.scopes = Scopes(node)
+        self._configs: dict[str, bytes] = {}
+        self._by_rate: set[str] = set()
+
+    async def load(self) -> None:
+        """Know scopes, and what was said of streams."""
+        await self.scopes.load()
+
+        def read(connection: sqlite3.Connection) -> dict[str, bytes]:
+            return dict(connection.execute("SELECT topic, config FROM front_pravega_streams"))
+
+        self._configs = await self._db.run(read)
+        for name, raw in self._configs.items():
+            self._note_policy(name, _StreamConfig.FromString(raw))
+
+    def _note_policy(self, name: str, config: Any) -> None:
+        if config.scalingPolicy.scaleType == ScaleType.FIXED_NUM_SEGMENTS or config.scalingPolicy.targetRate <= 0:
+            self._by_rate.discard(name)
+        else:
+            self._by_rate.add(name)
+
+    def scaled_by_rate(self) -> list[Topic]:
+        """The streams whose policies scale them by rate, and that are not sealed."""
+        topics = self._catalog.topics
+        return [topics[name] for name in sorted(self._by_rate) if name in topics and topics[name].active]
+
+    # --- looking up ------------------------------------------------------------------------------------------------
+
+    def find(self, scope: str, stream: str) -> Topic | None:
+        """The topic of a stream."""
+        return self._catalog.by_name("pravega", f"{scope}/{stream}")
+
+    def get(self, info: Any) -> Topic:
+        """The topic of a stream. Raises TopicNotFound."""
+        found = self.find(info.scope, info.stream)
+        if found is None:
+            raise TopicNotFound(f"there is no stream {info.scope}/{info.stream}")
+        return found
+
+    def marked(self, info: Any) -> bool:
+        """Whether these are the watermarks of a stream: one segment, in which nothing ever is."""
+        return info.stream.startswith(MARK) and self.find(info.scope, info.stream.removeprefix(MARK)) is not None
+
+    def partition(self, topic: Topic, number: int) -> PartitionInfo:
+        """The partition that a segment's id means. Raises GrpcRefusal (NOT_FOUND)."""
+        index, epoch = split_id(number)
+        if not 0 <= index < len(topic.partitions) or topic.partitions[index].made_epoch != epoch:
+            raise GrpcRefusal(Code.NOT_FOUND, f"{topic.name} has no segment {index}.#epoch.{epoch}")
+        return topic.partitions[index]
+
+    def segment_name(self, topic: Topic, partition: PartitionInfo) -> str:
+        """A segment's name on the wire."""
+        scope, _, stream = topic.names["pravega"].partition("/")
+        return str(SegmentName(scope, stream, partition.index, partition.made_epoch))
+
+    def range_message(self, info: Any, one: Ranged) -> Any:
+        """A segment with its range, as the controller's message."""
+        found = _SegmentRange(minKey=one.low, maxKey=one.high)
+        found.segmentId.streamInfo.scope, found.segmentId.streamInfo.stream = info.scope, info.stream
+        found.segmentId.segmentId = segment_id(one.partition)
+        return found
+
+    # --- streams ---------------------------------------------------------------------------------------------------
+
+    def check_name(self, stream: str) -> bool:
+        """Whether a stream may be called so: like a user's, or like one of Pravega's own."""
+        return is_users_name(stream) or is_internal_name(stream)
+
+    async def create(self, config: Any, kind: TopicKind = TopicKind.USER) -> Topic:
+        """Make the topic of a stream. Raises the errors of :meth:`bridges.catalog.topics.Catalog.create_topic`."""
+        info = config.streamInfo
+        name = f"{info.scope}/{info.stream}"
+        canonical = canonical_name("pravega", name)
+        raw = config.SerializeToString()
+
+        def also(connection: sqlite3.Connection) -> None:
+            connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (canonical, raw))
+
+        count = max(1, config.scalingPolicy.minNumSegments)
+        if count > self._catalog.options.max_partitions_per_topic:  # before anything is made of that many
+            raise InvalidPartitions(f"{count} segments, of {self._catalog.options.max_partitions_per_topic} at most")
+        topic = await self._catalog.create_topic(
+            canonical,
+            count,
+            {**_retention(config, count), SPLIT: "true"},
+            names={"pravega": name},
+            keys=even(count),
+            kind=kind,
+            also=also,
+        )
+        self._configs[canonical] = raw
+        self._note_policy(canonical, config)
+        return topic
+
+    async def update(self, topic: Topic, config: Any) -> None:
+        """Change what was said of a stream, durably. Raises LogError."""
+        raw = config.SerializeToString()
+
+        def also(connection: sqlite3.Connection) -> None:
+            connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (topic.name, raw))
+
+        await self._catalog.set_config(topic.name, dict(_retention(config, len(topic.active))), also)
+        self._configs[topic.name] = raw
+        self._note_policy(topic.name, config)
+
+    def has_tag(self, topic: Topic, tag: str) -> bool:
+        """Whether a stream was given a tag."""
+        raw = self._configs.get(topic.name)
+        # Most streams have none: what does not hold its bytes need not be looked into.
+        return raw is not None and tag.encode() in raw and tag in _StreamConfig.FromString(raw).tags.tag
+
+    async def delete(self, topic: Topic) -> None:
+        """Delete a stream with all it holds. Raises LogError."""
+        await self._catalog.delete_topic(topic.name)
+        self._configs.pop(topic.name, None)
+        self._by_rate.discard(topic.name)
+
+    def config(self, topic: Topic) -> Any:
+        """What was said of a stream; of one that another protocol made, what comes nearest."""
+        raw = self._configs.get(topic.name)
+        config = _StreamConfig() if raw is None else _StreamConfig.FromString(raw)
+        if raw is None:
+            scope, _, stream = topic.names["pravega"].partition("/")
+            config.streamInfo.scope, config.streamInfo.stream = scope, stream
+            config.scalingPolicy.scaleType = ScaleType.FIXED_NUM_SEGMENTS
+            config.scalingPolicy.minNumSegments = max(1, len(topic.active))
+        config.retentionPolicy.SetInParent()
+        config.tags.SetInParent()  # clients count on it, also when it is empty
+        return config
+
+
+def group_stream(group: str) -> str:
+    """The stream of a reader group's state."""
+    return GROUP + group
+
+
+def _retention(config: Any, segments: int) -> dict[str, str]:
+    """A policy of retention as topic configuration: bytes of a stream are shared out evenly among its segments."""
+    policy = config.retentionPolicy
+    found = {"retention.ms": "-1", "retention.bytes": "-1"}
+    if policy.retentionType == RetentionType.TIME and policy.retentionParam > 0:
+        found["retention.ms"] = str(policy.retentionParam)
+    elif policy.retentionType == RetentionType.SIZE and policy.retentionParam > 0:
+        found["retention.bytes"] = str(max(1, policy.retentionParam // segments))
+    return found

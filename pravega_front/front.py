@@ -1,0 +1,51 @@
+"""Pravega's protocols as a front of a node (docs/fronts.md): the controller's gRPC and the segment store's wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridges.net.address import Address
+from bridges.node.front import Front, Listener, NodeServices
+from pravega_front.settings import PravegaSettings
+from pravega_front.tables import ERASERS, MIGRATIONS
+
+if TYPE_CHECKING:
+    from pravega_front.serving import PravegaServer
+
+CONTROLLER = "pravega"
+"""Listener of the controller: the one address that clients are given."""
+SEGMENT_STORE = "pravega-segmentstore"
+"""Listener of the segment store, which the controller tells clients of."""
+
+
+class PravegaFront(Front):
+    """What the Pravega front brings; its stored format lies in ``bridges.formats``."""
+
+    name = "pravega"
+    listeners = (
+        Listener(CONTROLLER, 9090, tls=True, authentication=("basic", "bearer")),
+        Listener(SEGMENT_STORE, 12345, tls=True, authentication=("token",)),
+    )
+    settings = PravegaSettings
+    connection_bounds = ("max_connections",)
+    migrations = MIGRATIONS
+    erasers = ERASERS
+
+    def __init__(self, node: NodeServices) -> None:
+        self._node = node
+        self._server: PravegaServer | None = None
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        from pravega_front.serving import PravegaServer  # not before: settings are read by every command
+
+        self._server = PravegaServer(self._node)
+        return await self._server.start(listen)
+
+    async def drain(self) -> None:
+        if self._server is not None:
+            await self._server.drain()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()

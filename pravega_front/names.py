@@ -1,0 +1,61 @@
+"""Names of segments and streams, and ids of segments (reference/pravega.md, section 4.4)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_SEGMENT = re.compile(r"([^/#]+)/([^/#]+)/(\d{1,10})(?:\.#epoch\.(\d{1,10}))?((?:#.*)?)", re.ASCII)
+_USERS = re.compile(r"[A-Za-z0-9.-]{1,250}")
+_INTERNAL = re.compile(r"_[A-Za-z0-9._-]{1,250}")
+MARK = "_MARK"
+"""In front of a stream's name: the stream of its watermarks."""
+GROUP = "_RG"
+"""In front of a reader group's name: the stream of its state."""
+TRANSACTION = "#transaction."
+"""Between a segment's name and a transaction's id: what the transaction writes there."""
+TABLE = "_kvtable"
+"""Behind a key-value table's name, or a reader group's: the table segments that hold it."""
+SYSTEM_SCOPE = "_system"
+
+
+class SegmentName(NamedTuple):
+    """A segment of a stream: its number and the epoch in which it was made; ``suffix`` is what follows a '#'."""
+
+    scope: str
+    stream: str
+    number: int
+    epoch: int
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.stream}/{self.number}.#epoch.{self.epoch}{self.suffix}"
+
+    @property
+    def segment_id(self) -> int:
+        """The id that the controller's messages use."""
+        return self.epoch << 32 | self.number
+
+
+def parse_segment(name: str) -> SegmentName | None:
+    """The parts of a segment's name; None if it is not of that form. One without an epoch is of epoch 0."""
+    found = _SEGMENT.fullmatch(name)
+    if found is None:
+        return None
+    scope, stream, number, epoch, suffix = found.groups()
+    return SegmentName(scope, stream, int(number), int(epoch or 0), suffix)
+
+
+def split_id(segment_id: int) -> tuple[int, int]:
+    """(number, epoch) of a segment's id."""
+    return segment_id & 0xFFFFFFFF, segment_id >> 32
+
+
+def is_users_name(name: str) -> bool:
+    """Whether users may call a scope, a stream or a reader group so."""
+    return _USERS.fullmatch(name) is not None
+
+
+def is_internal_name(name: str) -> bool:
+    """Whether it is a name that Pravega gives to what it keeps for itself."""
+    return _INTERNAL.fullmatch(name) is not None

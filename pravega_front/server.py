@@ -1,0 +1,91 @@
+"""What the connections of the segment store share: segments, handlers, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from bridges.errors import LogError
+from bridges.net import server as net
+from bridges.net.framing import Framing
+from bridges.net.server import Limits
+from pravega_front.access import Access
+from pravega_front.service.segments import Segments
+from pravega_front.session import Connection
+from pravega_front.wire.commands import Command
+from pravega_front.wire.frames import HEAD, LENGTH, MAX_FRAME
+
+if TYPE_CHECKING:
+    from bridges.metrics import FrontMetrics
+    from bridges.node.front import NodeServices
+    from pravega_front.settings import PravegaSettings
+
+Handler = Callable[[Connection, Any], Awaitable[Command]]
+"""Answers a command of its connection. Raises LogError for what ends the connection."""
+
+#: Answers that are errors, for metrics.
+ERRORS = frozenset(
+    {
+        "WrongHost",
+        "SegmentIsSealed",
+        "SegmentAlreadyExists",
+        "NoSuchSegment",
+        "SegmentIsTruncated",
+        "OperationUnsupported",
+        "AuthTokenCheckFailed",
+        "ErrorMessage",
+        "TableSegmentNotEmpty",
+        "TableKeyDoesNotExist",
+        "TableKeyBadVersion",
+    }
+)
+
+
+class Observer:
+    """Puts what connections report into the node's metrics."""
+
+    def __init__(self, metrics: FrontMetrics) -> None:
+        self._metrics = metrics
+        self.connection_opened = metrics.connection_opened
+        self.connection_closed = metrics.connection_closed
+        self.connection_refused = metrics.connection_refused
+
+    def request_done(self, kind: str, seconds: float, received: int, sent: int) -> None:
+        """A command was answered; ``kind`` is its name."""
+        self._metrics.kind(kind).done(seconds, received, sent)
+
+    def error_told(self, kind: str, error: str) -> None:
+        """A command was answered with an error, or ended its connection."""
+        self._metrics.kind(kind).failed(error)
+
+
+class SegmentStore(net.Server):
+    """All listeners of the segment store; see :class:`bridges.net.server.Server`."""
+
+    observer: Observer
+
+    def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments, access: Access) -> None:
+        limits = Limits(
+            frame_bytes=MAX_FRAME,
+            connection_bytes=settings.unacknowledged_bytes_per_connection,
+            idle_seconds=settings.connections_max_idle_ms / 1000,
+            max_connections=settings.max_connections,
+        )
+        super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier)
+        self.metrics = node.metrics
+        self.settings = settings
+        self.segments = segments
+        self.access = access
+        self.errors = ERRORS
+        self.handlers: dict[type[Command], Handler] = {}
+        self.framing = Framing(LENGTH, 0, MAX_FRAME - HEAD.size, head=HEAD.size)
+
+    def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:
+        return Connection(self, listener, advertised)
+
+    async def forget_transient(self, name: str) -> None:
+        """Whoever wrote a large event is gone before it was merged: what there is of it goes."""
+        try:
+            await self.segments.delete(name)
+        except LogError as error:
+            self.barrier.caught("deletion of a transient segment", error, segment=name)

@@ -1,0 +1,1 @@
+"""What commands and calls mean, in terms of topics, partitions and their logs."""

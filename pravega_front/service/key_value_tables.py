@@ -1,0 +1,110 @@
+"""Key-value tables of Java's client: a name, and a table segment for each of its partitions.
+
+Keys of one table have all the same length, so that clients can ask for ranges of them. What is written lies in the
+table segments (pravega_front/service/table_store.py), which clients open by themselves.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogError
+from pravega_front.names import TABLE, SegmentName
+from pravega_front.service.table_store import MAX_KEY, drop_table, insert_table
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Database
+
+MOST_PARTITIONS = 1000
+"""Partitions of one table: clients keep a connection to each."""
+
+
+class KeyValueTableExists(LogError):
+    """There is a key-value table of that name."""
+
+
+class KeyValueTableMissing(LogError):
+    """There is no key-value table of that name."""
+
+
+class KeyValueTableRefused(LogError):
+    """A table cannot be made so."""
+
+
+def segments_of(scope: str, name: str, partitions: int) -> list[SegmentName]:
+    """The table segments of a key-value table."""
+    return [SegmentName(scope, name + TABLE, number, 0) for number in range(partitions)]
+
+
+class KeyValueTables:
+    """The key-value tables of a node, in its database; what is changed is durable when a call returns."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def create(self, scope: str, name: str, partitions: int, key_lengths: tuple[int, int], config: bytes) -> None:
+        """Make a table; ``key_lengths`` are those of the primary and the secondary part of its keys, ``config`` is what
+        :meth:`config` gives. Raises KeyValueTableExists, KeyValueTableRefused, TableExists."""
+        primary, secondary = key_lengths
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise KeyValueTableRefused(f"a table has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
+        if primary < 1 or secondary < 0 or primary + secondary > MAX_KEY:
+            raise KeyValueTableRefused(f"keys have 1 to {MAX_KEY} bytes, not {primary} and {secondary}")
+
+        def change(connection: sqlite3.Connection) -> None:
+            try:
+                connection.execute("INSERT INTO front_pravega_key_value_tables VALUES (?, ?, ?)", (scope, name, config))
+            except sqlite3.IntegrityError:
+                raise KeyValueTableExists(f"there is a table {scope}/{name}") from None
+            for segment in segments_of(scope, name, partitions):
+                insert_table(connection, str(segment), primary + secondary)
+
+        await self._db.run(change)
+
+    async def config(self, scope: str, name: str) -> bytes:
+        """What was said of a table when it was made. Raises KeyValueTableMissing."""
+        query = "SELECT config FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
+        row = await self._db.run(lambda connection: connection.execute(query, (scope, name)).fetchone())
+        if row is None:
+            raise KeyValueTableMissing(f"there is no table {scope}/{name}")
+        config: bytes = row[0]
+        return config
+
+    async def page(self, scope: str, after: str, most: int) -> list[str]:
+        """At most ``most`` names of a scope's tables behind ``after``, sorted."""
+        query = "SELECT name FROM front_pravega_key_value_tables WHERE scope = ? AND name > ? ORDER BY name LIMIT ?"
+        rows = await self._db.run(lambda connection: connection.execute(query, (scope, after, most)).fetchall())
+        return [name for (name,) in rows]
+
+    async def any(self, scope: str) -> bool:
+        """Whether a scope has tables."""
+        return bool(await self.page(scope, "", 1))
+
+    async def delete(self, scope: str, name: str, partitions: int) -> None:
+        """Delete a table with its entries. Raises KeyValueTableMissing."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            query = "DELETE FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
+            if not connection.execute(query, (scope, name)).rowcount:
+                raise KeyValueTableMissing(f"there is no table {scope}/{name}")
+            for segment in segments_of(scope, name, partitions):
+                drop_table(connection, str(segment))
+
+        await self._db.run(change)
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete all that is kept of a scope's tables and reader groups: their streams are gone."""
+        # '0' is what follows '/': all names of the scope's segments lie between the two.
+        within = "SELECT segment FROM front_pravega_tables WHERE segment > ? AND segment < ?"
+        bounds = (f"{scope}/", f"{scope}0")
+        rows = await self._db.run(lambda connection: connection.execute(within, bounds).fetchall())
+
+        def change(connection: sqlite3.Connection) -> None:
+            for table in ("key_value_tables", "groups"):
+                connection.execute(f"DELETE FROM front_pravega_{table} WHERE scope = ?", (scope,))
+
+        for (name,) in rows:  # one after the other: they may be large, and others need the database
+            await self._db.run(partial(drop_table, name=name))
+        await self._db.run(change)

@@ -1,0 +1,256 @@
+"""One segment: a partition's log, seen as a log of bytes.
+
+Offsets count records, Pravega's positions bytes. Where records lie in bytes is the log's to know
+(bridges/log/byte_search.py); what is remembered here only saves asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from bridges.errors import AppendConditionFailed, BatchInvalid, LogError, OffsetOutOfRange
+from bridges.formats import FormatId, Translator
+from bridges.formats.pravega import encode, segment_bytes, shape_of
+from bridges.formats.producer import EventStamp, InTransaction
+from bridges.formats.records import Buffer
+from bridges.log.byte_column import BytePlace
+from bridges.log.interfaces import Appended, Batch, Guard, note
+
+if TYPE_CHECKING:
+    from bridges.formats.records import StoredBatch
+    from bridges.log.partition_log import PartitionLog
+
+_CURSORS = 64
+_AHEAD = 64 * 1024
+"""What is read of the log beyond the bytes asked for: headers, and records before the position."""
+
+
+class Truncated(LogError):
+    """A position lies below the segment's ``start``, or above its end."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(f"the segment starts at {start}")
+        self.start = start
+
+
+SegmentDone = Callable[[int, LogError | None], None]
+"""Called with (length of the segment after an append, None) or (-1, error)."""
+
+
+class Segment:
+    """A segment's bytes. ``loose`` ones belong to no stream, and only this front appends to them."""
+
+    __slots__ = (
+        "_cursors",
+        "_max_events",
+        "_tasks",
+        "_translator",
+        "log",
+        "loose",
+        "loose_sealed",
+        "name",
+        "partition",
+        "topic",
+    )
+
+    def __init__(
+        self, name: str, log: PartitionLog, translator: Translator, max_events: int, *, loose: bool = False
+    ) -> None:
+        self.name = name
+        self.topic = log.topic
+        self.partition = log.partition
+        self.log = log
+        self.loose = loose
+        self.loose_sealed = False
+        self._translator = translator
+        self._max_events = max_events
+        # Positions that were read up to, with the batches that go on there: (offset, position) of their beginnings.
+        self._cursors: OrderedDict[int, BytePlace] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"Segment({self.name})"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it takes no more appends."""
+        return self.loose_sealed or self.log.successors is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is certain that nothing comes behind what there is."""
+        if not self.loose:
+            return self.log.final_offset is not None
+        # What was handed over before the seal still comes.
+        return self.loose_sealed and self.log.next_offset == self.log.high_watermark
+
+    async def passed(self, offset: int) -> None:
+        """Return when what was handed over at ``offset`` is durable, or the log has failed. Raises LogDeleted."""
+        log = self.log
+        await log.until(lambda: not log.is_open or offset < log.high_watermark)
+
+    async def quiet(self) -> None:
+        """Return when nothing that was handed over is in flight any more; whoever calls lets nothing come after it.
+
+        Raises LogError.
+        """
+        log = self.log
+        await log.ready()
+        while log.next_offset != log.high_watermark:
+            await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
+            await log.ready()  # what failed was refused, and the log is opened anew where it ends
+
+    # --- what is known of it ---------------------------------------------------------------------------------------
+
+    async def length(self) -> int:
+        """Where the segment ends for readers. Raises LogError."""
+        known = self.log.byte_length if self.log.is_open else None
+        return (await self.log.byte_end()).position if known is None else known
+
+    async def start(self) -> int:
+        """Where the segment starts for readers. Raises LogError."""
+        return await self.log.byte_start()
+
+    async def start_at(self, timestamp: int) -> int:
+        """Where the first event of ``timestamp`` (ms) or later begins, or might: the end, if there is none yet. The
+        segment's start for 0 or less. Raises LogError."""
+        start = await self.start()
+        if timestamp <= 0:
+            return start
+        found = await self.log.find_timestamp(timestamp)
+        if found is None:
+            return await self.length()
+        try:
+            # Of a transaction that is open nothing has a position yet, and what follows comes behind it.
+            return max(start, await self.log.byte_position(min(found[0], self.log.last_stable_offset)))
+        except OffsetOutOfRange:
+            return await self.start()  # it was trimmed meanwhile
+
+    async def truncate(self, position: int) -> None:
+        """Show nothing below ``position`` any more, durably. Raises Truncated, LogError."""
+        start = await self.start()
+        if not start <= position <= await self.length():
+            raise Truncated(start)
+        if position > start:
+            await self.log.trim_bytes(position)
+            self._cursors.clear()
+
+    # --- appending -------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        parts: list[Buffer],
+        size: int,
+        stamp: EventStamp,
+        expected: int | None,
+        done: SegmentDone,
+        part: InTransaction | None = None,
+    ) -> None:
+        """Append ``size`` bytes; where ``expected`` is given, only if the segment ends there.
+
+        ``part``: the bytes are part of a transaction in the log, and nobody sees them before its end. Errors given to
+        ``done`` are those of :meth:`bridges.log.append_path.AppendPath.append`.
+        """
+        guard = None if expected is None else Guard(end_position=expected)
+        if expected is not None and expected < 0:
+            done(-1, AppendConditionFailed(f"{self.name} never ends at {expected}", -1))
+            return
+        if size:
+            now = time.time_ns() // 1_000_000
+            shape, records = shape_of(stamp.events, size, self._max_events)
+            payload = encode(
+                parts,
+                size,
+                shape,
+                records,
+                writer_id=stamp.writer_id,
+                last_number=stamp.number,
+                events=stamp.events,
+                time_ms=now,
+                part=part,
+            )
+            batch = Batch(payload, records, int(FormatId.PRAVEGA), now, stamp, guard, transaction=part)
+        else:
+            batch = note(stamp, guard)
+
+        def stored(appended: Appended, error: LogError | None) -> None:
+            if error is not None:
+                done(-1, error)
+                return
+            length = self.log.byte_length
+            if length is None:
+                self._spawn(self._tell_end(appended.end, done))
+            else:
+                done(length, None)
+
+        self.log.append(batch, stored)
+
+    async def _tell_end(self, end: int, done: SegmentDone) -> None:
+        """Where an append ends has to be counted: others' records lie before it, or a transaction is open."""
+        try:
+            place = await self.log.byte_end()
+            position = place.position if place.offset <= end else await self.log.byte_position(end)
+        except LogError:
+            # The bytes are durable, which is what the writer asks; where they end it can ask for.
+            position = -1
+        done(position, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    async def read(self, position: int, most: int) -> list[memoryview]:
+        """At most ``most`` bytes from ``position`` on, which lies below the end; at least one.
+
+        Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, LogError.
+        """
+        log = self.log
+        known = self._cursors.pop(position, None)
+        place = known or await log.find_byte_batch(position)
+        pieces: list[memoryview] = []
+        left = most
+        first = offset = max(place.offset, log.log_start_offset)
+        at = place.position
+        while left:
+            batches = await log.read_committed(offset, left + _AHEAD)
+            if not batches:
+                break
+            if offset == first and batches[0].base_offset > place.offset:
+                if known is not None:
+                    return await self.read(position, most)  # without what is remembered
+                raise OffsetOutOfRange(f"position {position} of {self.name} was trimmed")
+            for batch in batches:
+                if batch.base_offset > offset and pieces:
+                    return pieces  # what lies between is lost: where it goes on is to be asked anew
+                data = await self._segment_bytes(batch)
+                skip = max(0, position - at)
+                piece = data[skip : skip + left]
+                if len(piece):
+                    # A small part of a batch that is kept would keep all of it.
+                    pieces.append(piece if 4 * len(piece) >= len(data) else memoryview(bytes(piece)))
+                    left -= len(piece)
+                if skip + len(piece) < len(data):
+                    self._remember(position + most, BytePlace(batch.base_offset, at))
+                    return pieces
+                at += len(data)
+                offset = batch.end_offset
+        self._remember(position + most - left, BytePlace(offset, at))
+        return pieces
+
+    async def _segment_bytes(self, batch: StoredBatch) -> memoryview:
+        try:
+            return segment_bytes(await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA)))
+        except BatchInvalid:
+            return memoryview(b"")  # such a batch takes no bytes (bridges/log/event_bytes.py)
+
+    def _remember(self, position: int, place: BytePlace) -> None:
+        self._cursors[position] = place
+        if len(self._cursors) > _CURSORS:
+            self._cursors.popitem(last=False)

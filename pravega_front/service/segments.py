@@ -1,0 +1,184 @@
+"""Which segments there are: partitions of topics, and loose ones, which no stream has.
+
+A loose segment lies in a hidden topic of its own. Tools make them by command, writers of large events make transient
+ones, and transactions theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
+from bridges.errors import LogError
+from pravega_front.names import MARK, TRANSACTION, parse_segment
+from pravega_front.service.segment import Segment
+from pravega_front.service.state import SegmentState, add_loose
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+
+_HIDDEN = "_pravega.segment-"
+#: Merges at the same time: each holds all bytes of a segment.
+_MERGES = 4
+#: What a hidden topic is configured with: nothing of it goes by itself.
+KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class SegmentExists(LogError):
+    """There is a segment of that name."""
+
+
+class SegmentMissing(LogError):
+    """There is no segment of that name."""
+
+
+class NotPossible(LogError):
+    """What was asked for cannot be done with this segment."""
+
+
+class Segments:
+    """The segments of a node, by name. Call :meth:`load` first."""
+
+    def __init__(self, node: NodeServices, max_events: int, max_loose: int) -> None:
+        self.state = SegmentState(node.db)
+        self._node = node
+        self._max_events = max_events
+        self._max_loose = max_loose
+        self._loose: dict[str, str] = {}
+        self.of_transaction: Callable[[str], tuple[str, int] | None] = lambda name: None
+        """(Hidden topic, partition) of an open transaction's segment; whoever keeps transactions sets it."""
+        self.has_transactions: Callable[[str], bool] = lambda topic: False
+        """Whether a stream has open transactions; set likewise."""
+        self.merges = asyncio.Semaphore(_MERGES)
+        """Of those that append a whole segment to another."""
+        self._making: set[str] = set()
+        self._open: dict[PartitionLog, Segment] = {}
+
+    async def load(self) -> None:
+        """Know the loose segments, and forget topics when they are deleted."""
+        for name, (topic, sealed) in (await self.state.loose()).items():
+            if topic in self._node.catalog.hidden:
+                self._loose[name] = topic
+                if sealed and (segment := self.find(name)) is not None:
+                    segment.loose_sealed = True
+        self._node.catalog.on_change.append(self._changed)
+
+    def close(self) -> None:
+        """Listen to the catalog no more."""
+        self._node.catalog.on_change.remove(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            name = change.topic.name
+            for log in [log for log in self._open if log.topic == name]:
+                del self._open[log]
+
+    # --- looking up ------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> Segment | None:
+        """The segment called ``name``."""
+        if TRANSACTION in name:
+            place = self.of_transaction(name)
+            if place is None:
+                return None
+            log = self._node.logs.hidden(*place)
+            return None if log is None else self._segment(name, log, loose=True)
+        topic = self._loose.get(name)
+        if topic is not None:
+            log = self._node.logs.hidden(topic, 0)
+            return None if log is None else self._segment(name, log, loose=True)
+        parsed = parse_segment(name)
+        if parsed is None or parsed.suffix:
+            return None
+        found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{parsed.stream}")
+        if found is None or not parsed.number < len(found.partitions):
+            return None
+        if found.partitions[parsed.number].made_epoch != parsed.epoch:
+            return None
+        log = self._node.logs.get(found.name, parsed.number)
+        return None if log is None else self._segment(str(parsed), log)
+
+    def is_mark(self, name: str) -> bool:
+        """Whether it is the segment of a stream's watermarks, in which there never are any."""
+        parsed = parse_segment(name)
+        if parsed is None or parsed.number or parsed.suffix or not parsed.stream.startswith(MARK):
+            return False
+        stream = parsed.stream.removeprefix(MARK)
+        return self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}") is not None
+
+    def _segment(self, name: str, log: PartitionLog, *, loose: bool = False) -> Segment:
+        segment = self._open.get(log)
+        if segment is None:
+            segment = Segment(name, log, self._node.translator, self._max_events, loose=loose)
+            self._open[log] = segment
+        return segment
+
+    # --- changing --------------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT) -> Segment:
+        """Make a loose segment. Raises SegmentExists, NotPossible (there are too many), LogError."""
+        if name in self._making or self.find(name) is not None:
+            raise SegmentExists(f"there is a segment {name!r}")
+        if len(self._loose) + len(self._making) >= self._max_loose:
+            raise NotPossible(f"there are {self._max_loose} segments that belong to no stream: no more can be made")
+        self._making.add(name)
+        topic = f"{_HIDDEN}{uuid.uuid4().hex}"
+        try:
+            also = partial(add_loose, name=name, topic=topic)
+            await self._node.catalog.create_topic(topic, 1, KEEP, kind=kind, also=lambda connection: also(connection))
+        except TopicExists as error:
+            raise SegmentExists(str(error)) from error
+        finally:
+            self._making.discard(name)
+        self._loose[name] = topic
+        found = self.find(name)
+        assert found is not None, name
+        return found
+
+    async def delete(self, name: str) -> None:
+        """Delete a loose segment with its data. Raises SegmentMissing, NotPossible (a stream's), LogError."""
+        segment = self.find(name)
+        if segment is None:
+            raise SegmentMissing(f"there is no segment {name!r}")
+        if not segment.loose or TRANSACTION in name:
+            raise NotPossible("segments of a stream or a transaction are deleted with it")
+        self._loose.pop(name, None)
+        try:
+            await self._node.catalog.delete_topic(segment.topic)
+        except TopicNotFound:
+            raise SegmentMissing(f"there is no segment {name!r}") from None
+        except BaseException:
+            self._loose[name] = segment.topic
+            raise
+
+    async def seal(self, segment: Segment) -> None:
+        """Have a segment take no more. Raises NotPossible, LogError.
+
+        One of a stream is sealed alone only where the stream has no other that takes appends: the stream ends then.
+        """
+        if segment.loose:
+            if TRANSACTION in segment.name:
+                raise NotPossible("a transaction's segments end with it")
+            segment.loose_sealed = True
+            await self.state.seal_loose(segment.name)
+            segment.log.moved()
+            return
+        catalog = self._node.catalog
+        topic = catalog.topic(segment.topic)
+        if self.has_transactions(segment.topic):
+            raise NotPossible("the stream has open transactions, which the controller would abort")
+        if [one.index for one in topic.active] != [segment.partition]:
+            raise NotPossible("a stream's segment is sealed by the controller, which makes others in its place")
+        await self.end_stream(segment.topic)
+
+    async def end_stream(self, topic: str) -> None:
+        """Seal all segments of a stream: it takes no more. Raises LogError."""
+        catalog = self._node.catalog
+        active = [one.index for one in catalog.topic(topic).active]
+        if active:
+            await catalog.change_partitions(topic, active, ())

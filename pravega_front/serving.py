@@ -1,0 +1,111 @@
+"""What serves Pravega's clients: the segment store, the controller, and what both know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridges.net.address import Address
+from bridges.net.grpc_server import GrpcLimits, GrpcServer
+from pravega_front.access import Access
+from pravega_front.controller import groups, key_value_tables, lineage, scopes_and_streams, transactions, writers
+from pravega_front.controller.core import Controller
+from pravega_front.controller.dispatch import Registry
+from pravega_front.server import SegmentStore
+from pravega_front.service import operations, tables
+from pravega_front.service.segments import Segments
+from pravega_front.settings import PravegaSettings
+
+if TYPE_CHECKING:
+    from bridges.metrics import FrontMetrics
+    from bridges.node.front import NodeServices
+
+CONTROLLER = "pravega"
+SEGMENT_STORE = "pravega-segmentstore"
+
+#: The controller's calls by module; each has ``register(registry, controller)``.
+CALLS = (scopes_and_streams, lineage, transactions, groups, key_value_tables, writers)
+
+
+class PravegaServer:
+    """Serves Pravega's clients from a node's shared log: what :class:`pravega_front.front.PravegaFront` runs."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self._node = node
+        self._settings = node.section(PravegaSettings)
+        self._segments: Segments | None = None
+        self._store: SegmentStore | None = None
+        self._controller: Controller | None = None
+        self._server: GrpcServer | None = None
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        node, settings = self._node, self._settings
+        segments = Segments(node, settings.append_events, settings.segments)
+        await segments.load()
+        self._segments = segments
+        access = Access(node, settings.token_ms // 1000)
+        store = self._store = SegmentStore(node, settings, segments, access)
+        operations.register(store)
+        tables.register(store, node.db)
+        controller = self._controller = Controller(node, settings, segments, access)
+        await controller.load()
+        registry = Registry(access)
+        for module in CALLS:
+            module.register(registry, controller)
+        limits = GrpcLimits(
+            message_bytes=4 * 1024**2,
+            streams=settings.max_calls,
+            streams_per_connection=settings.max_calls_per_connection,
+            idle_seconds=settings.connections_max_idle_ms / 1000,
+        )
+        server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
+        registry.fill(server)
+        bound: dict[str, Address] = {}
+        for name, address in listen.items():
+            if name == SEGMENT_STORE:
+                host, port = await store.listen(name, address.host, address.port, None, node.tls(name))
+                bound[name] = Address(host, port)
+                controller.segment_store_address = controller.reachable(name, bound[name])
+        # Behind the segment store, of whose address it tells.
+        ports = await server.start(
+            {name: (one.host, one.port, node.tls(name)) for name, one in listen.items() if name == CONTROLLER}
+        )
+        for name, port in ports.items():
+            bound[name] = Address(listen[name].host, port)
+            controller.controller_address = controller.reachable(name, bound[name])
+        return bound
+
+    async def drain(self) -> None:
+        if self._server is not None:
+            await self._server.drain()
+        if self._store is not None:
+            await self._store.drain()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+        if self._store is not None:
+            await self._store.close()
+        if self._controller is not None:
+            await self._controller.close()
+        if self._segments is not None:
+            self._segments.close()
+
+
+class _Observer:
+    """Puts what the controller's server reports into the node's metrics."""
+
+    def __init__(self, metrics: FrontMetrics) -> None:
+        self._metrics = metrics
+
+    def opened(self) -> None:
+        pass  # there are no streams
+
+    def closed(self) -> None:
+        pass
+
+    def done(self, method: str, seconds: float, received: int, sent: int) -> None:
+        self._metrics.kind(method).done(seconds, received, sent)
+
+    def failed(self, method: str, error: str) -> None:
+        self._metrics.kind(method).failed(error)

@@ -1,0 +1,66 @@
+"""The front's tables in the node's database. What belongs to a topic goes in the transaction that deletes it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+
+def _first(connection: sqlite3.Connection) -> None:
+    for columns in (
+        "scopes (name TEXT PRIMARY KEY)",
+        # Of the streams that the controller made: what their makers said, as the controller's messages.
+        "streams (topic TEXT PRIMARY KEY, config BLOB NOT NULL)",
+        # Segments that are no partitions of a stream, by their names, with the hidden topics that hold them.
+        "segments (name TEXT PRIMARY KEY, topic TEXT NOT NULL UNIQUE, sealed INTEGER NOT NULL DEFAULT 0)",
+        "attributes (topic TEXT, partition INTEGER, id BLOB, value INTEGER NOT NULL, "
+        "PRIMARY KEY (topic, partition, id))",
+        # ``length`` is what the table's log would have as bytes: versions are positions in it.
+        "tables (segment TEXT PRIMARY KEY, length INTEGER NOT NULL, key_length INTEGER NOT NULL, "
+        "bytes INTEGER NOT NULL)",
+        "entries (segment TEXT, key BLOB, version INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (segment, key))",
+        "groups (scope TEXT, name TEXT, id TEXT NOT NULL, generation INTEGER NOT NULL, config BLOB NOT NULL, "
+        "PRIMARY KEY (scope, name))",
+    ):
+        connection.execute(f"CREATE TABLE front_pravega_{columns} STRICT")
+    connection.execute("CREATE INDEX front_pravega_versions ON front_pravega_entries (segment, version)")
+
+
+def _transactions(connection: sqlite3.Connection) -> None:
+    # ``hidden`` is the topic that holds the transaction's segments: partition n is that of the nth of ``parents``.
+    connection.execute(
+        "CREATE TABLE front_pravega_transactions (topic TEXT, high INTEGER, low INTEGER, state INTEGER NOT NULL, "
+        "lease_ms INTEGER NOT NULL, created_ms INTEGER NOT NULL, hidden TEXT NOT NULL, parents TEXT NOT NULL, "
+        "PRIMARY KEY (topic, high, low)) STRICT"
+    )
+
+
+def _key_value_tables(connection: sqlite3.Connection) -> None:
+    # ``config`` is the controller's message; the table segments are those of ``tables``.
+    connection.execute(
+        "CREATE TABLE front_pravega_key_value_tables (scope TEXT, name TEXT, config BLOB NOT NULL, "
+        "PRIMARY KEY (scope, name)) STRICT"
+    )
+    # Keys that tables had, as far back as they are remembered; ``version`` is where they were removed.
+    connection.execute(
+        "CREATE TABLE front_pravega_removed (segment TEXT, key BLOB, version INTEGER NOT NULL, "
+        "PRIMARY KEY (segment, key)) STRICT"
+    )
+    connection.execute("CREATE INDEX front_pravega_removals ON front_pravega_removed (segment, version)")
+
+
+def _decisions(connection: sqlite3.Connection) -> None:
+    # The ends of transactions are carried out in the order in which they were decided.
+    connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _transactions, _key_value_tables, _decisions)
+"""What brings each version to the next; never change one that was released."""
+
+
+def _erase(connection: sqlite3.Connection, topic: str) -> None:
+    for table in ("streams", "segments", "attributes", "transactions"):
+        connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
+
+
+ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = (_erase,)

@@ -1,0 +1,1 @@
+"""Bytes of the segment store's protocol <-> commands; no I/O."""

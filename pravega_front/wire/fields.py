@@ -1,0 +1,328 @@
+"""How fields of commands lie in a frame (reference/pravega.md, section 1.1): kinds, and layouts made of them.
+
+All numbers are big-endian and of fixed size. Every length and count is compared with the bytes that are there before
+anything is made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_type_hints
+
+Buffer = bytes | bytearray | memoryview
+
+NO_VERSION = -1
+"""Of a key in a table: it must not exist; or, in an answer, it does not."""
+ANY_VERSION = -(1 << 63)
+"""Of a key in a table: whatever its version is."""
+
+
+class WireError(Exception):
+    """Bytes that are no command: the connection they came on cannot be read any further."""
+
+
+class TableEntry(NamedTuple):
+    """A key of a table, its version and its value."""
+
+    key: bytes
+    version: int
+    value: bytes
+
+
+class TableKey(NamedTuple):
+    """A key of a table, and a version."""
+
+    key: bytes
+    version: int
+
+
+class AttributeUpdate(NamedTuple):
+    """A change of an attribute that a merge depends on: ``kind`` 1 replaces, 4 replaces if it is ``old``."""
+
+    attribute: bytes
+    kind: int
+    new: int
+    old: int
+
+
+class Merged(NamedTuple):
+    """A segment that was merged, and the length of its target then."""
+
+    source: str
+    length: int
+
+
+class Kind(Protocol):
+    """A field that is not of fixed size."""
+
+    def read(self, data: memoryview, at: int) -> tuple[Any, int]:
+        """The value that begins at ``at``, and where it ends. Raises WireError."""
+
+    def write(self, value: Any, parts: list[Buffer]) -> None:
+        """Append the bytes of a value. Raises WireError for one that has none."""
+
+
+_U16 = struct.Struct(">H")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_EVENT = struct.Struct(">ii")
+_UPDATE = struct.Struct(">16sbqq")
+
+
+def _count(data: memoryview, at: int, least: int) -> tuple[int, int]:
+    """How many things of at least ``least`` bytes each follow."""
+    if at + 4 > len(data):
+        raise WireError("a count is cut short")
+    (count,) = _I32.unpack_from(data, at)
+    if not 0 <= count * least <= len(data) - at - 4:
+        raise WireError(f"{count} elements do not fit into {len(data) - at - 4} bytes")
+    return count, at + 4
+
+
+class _String:
+    """Two bytes of length, then UTF-8; other bytes come through unchanged."""
+
+    def read(self, data: memoryview, at: int) -> tuple[str, int]:
+        start = at + 2
+        if start > len(data):
+            raise WireError("a string is cut short")
+        end = start + _U16.unpack_from(data, at)[0]
+        if end > len(data):
+            raise WireError("a string is cut short")
+        return str(data[start:end], "utf-8", "surrogateescape"), end
+
+    def write(self, value: str, parts: list[Buffer]) -> None:
+        text = value.encode("utf-8", "surrogateescape")
+        if len(text) > 0xFFFF:
+            raise WireError(f"a string of {len(text)} bytes is too long")
+        parts += (_U16.pack(len(text)), text)
+
+
+class _Blob:
+    """Four bytes of length, then bytes, which are a view of the frame."""
+
+    def read(self, data: memoryview, at: int) -> tuple[memoryview, int]:
+        size, at = _count(data, at, 1)
+        return data[at : at + size], at + size
+
+    def write(self, value: Buffer, parts: list[Buffer]) -> None:
+        parts += (_I32.pack(len(value)), value)
+
+
+class _Rest:
+    """All bytes that are left."""
+
+    def read(self, data: memoryview, at: int) -> tuple[memoryview, int]:
+        return data[at:], len(data)
+
+    def write(self, value: Buffer, parts: list[Buffer]) -> None:
+        parts.append(value)
+
+
+class _Event:
+    """A whole event: a head of type 0 and length, and its bytes, given together as a segment has them."""
+
+    def read(self, data: memoryview, at: int) -> tuple[memoryview, int]:
+        if at + 8 > len(data):
+            raise WireError("an event is cut short")
+        kind, size = _EVENT.unpack_from(data, at)
+        end = at + 8 + size
+        if kind or not at + 8 <= end <= len(data):
+            raise WireError(f"an event of type {kind} and {size} bytes in {len(data) - at} bytes")
+        return data[at:end], end
+
+    def write(self, value: Buffer, parts: list[Buffer]) -> None:
+        parts.append(value)
+
+
+class _Key:
+    """A table's key with a version. One of no bytes has no version either."""
+
+    def read(self, data: memoryview, at: int) -> tuple[TableKey, int]:
+        if at + 8 > len(data):
+            raise WireError("a key is cut short")
+        total, size = _EVENT.unpack_from(data, at)
+        at += 8
+        if size == 0:
+            return TableKey(b"", ANY_VERSION), at
+        if size < 0 or total != size + 12 or at + size + 8 > len(data):
+            raise WireError(f"a key of {size} bytes in {total}")
+        (version,) = _I64.unpack_from(data, at + size)
+        return TableKey(bytes(data[at : at + size]), version), at + size + 8
+
+    def write(self, value: TableKey, parts: list[Buffer]) -> None:
+        key, version = value
+        parts.append(_EVENT.pack(len(key) + 12, len(key)))
+        if key:
+            parts += (key, _I64.pack(version))
+
+
+class _Entry:
+    def read(self, data: memoryview, at: int) -> tuple[TableEntry, int]:
+        (key, version), at = KEY.read(data, at)
+        if at + 8 > len(data):
+            raise WireError("a value is cut short")
+        total, size = _EVENT.unpack_from(data, at)
+        end = at + 8 + size
+        if size < 0 or total != size + 4 or end > len(data):
+            raise WireError(f"a value of {size} bytes in {total}")
+        return TableEntry(key, version, bytes(data[at + 8 : end])), end
+
+    def write(self, value: TableEntry, parts: list[Buffer]) -> None:
+        KEY.write(TableKey(value.key, value.version), parts)
+        parts += (_EVENT.pack(len(value.value) + 4, len(value.value)), value.value)
+
+
+class _Number:
+    def read(self, data: memoryview, at: int) -> tuple[int, int]:
+        if at + 8 > len(data):
+            raise WireError("a number is cut short")
+        return _I64.unpack_from(data, at)[0], at + 8
+
+    def write(self, value: int, parts: list[Buffer]) -> None:
+        parts.append(_I64.pack(value))
+
+
+class _Update:
+    def read(self, data: memoryview, at: int) -> tuple[AttributeUpdate, int]:
+        if at + _UPDATE.size > len(data):
+            raise WireError("a change of an attribute is cut short")
+        return AttributeUpdate(*_UPDATE.unpack_from(data, at)), at + _UPDATE.size
+
+    def write(self, value: AttributeUpdate, parts: list[Buffer]) -> None:
+        parts.append(_UPDATE.pack(*value))
+
+
+class _MergedKind:
+    def read(self, data: memoryview, at: int) -> tuple[Merged, int]:
+        source, at = STRING.read(data, at)
+        length, at = _NUMBER.read(data, at)
+        return Merged(source, length), at
+
+    def write(self, value: Merged, parts: list[Buffer]) -> None:
+        STRING.write(value.source, parts)
+        _NUMBER.write(value.length, parts)
+
+
+class _Many:
+    """A count and so many elements, of at least ``least`` bytes each."""
+
+    def __init__(self, kind: Kind, least: int) -> None:
+        self._kind = kind
+        self._least = least
+
+    def read(self, data: memoryview, at: int) -> tuple[list[Any], int]:
+        count, at = _count(data, at, self._least)
+        found = []
+        for _ in range(count):
+            value, at = self._kind.read(data, at)
+            found.append(value)
+        return found, at
+
+    def write(self, value: list[Any], parts: list[Buffer]) -> None:
+        parts.append(_I32.pack(len(value)))
+        for one in value:
+            self._kind.write(one, parts)
+
+
+STRING = _String()
+KEY = _Key()
+_NUMBER = _Number()
+
+I8 = Annotated[int, "b"]
+I32 = Annotated[int, "i"]
+I64 = Annotated[int, "q"]
+Bool = Annotated[bool, "?"]
+Uuid = Annotated[bytes, "16s"]
+"""16 bytes, the most significant first."""
+Str = Annotated[str, STRING]
+Blob = Annotated[Buffer, _Blob()]
+Rest = Annotated[Buffer, _Rest()]
+Event = Annotated[Buffer, _Event()]
+Keys = Annotated[list[TableKey], _Many(KEY, 8)]
+Entries = Annotated[list[TableEntry], _Many(_Entry(), 16)]
+Numbers = Annotated[list[int], _Many(_NUMBER, 8)]
+Strings = Annotated[list[str], _Many(STRING, 2)]
+Updates = Annotated[list[AttributeUpdate], _Many(_Update(), _UPDATE.size)]
+Merges = Annotated[list[Merged], _Many(_MergedKind(), 10)]
+
+
+class Layout:
+    """How the fields of one command lie behind one another, read and written in as few steps as there can be.
+
+    The last fields may be missing where the command's class has defaults for them: peers of older versions do not send
+    them. Bytes behind the last field are left alone, as newer peers may send more.
+    """
+
+    __slots__ = ("_make", "_steps", "_write")
+
+    def __init__(self, command: Callable[..., Any]) -> None:
+        hints = get_type_hints(command, include_extras=True)
+        names = command.__dataclass_fields__  # type: ignore[attr-defined]
+        from dataclasses import MISSING
+
+        self._make = command
+        #: (kind, or struct of fixed fields; may it be missing) for each step.
+        self._steps: list[tuple[Any, bool]] = []
+        #: (kind or struct, names of its fields) for each step.
+        self._write: list[tuple[Any, tuple[str, ...]]] = []
+        codes: list[str] = []
+        fixed: list[str] = []
+
+        def end_fixed() -> None:
+            if fixed:
+                packed = struct.Struct(">" + "".join(codes))
+                self._steps.append((packed, False))
+                self._write.append((packed, tuple(fixed)))
+                codes.clear()
+                fixed.clear()
+
+        for name, field in names.items():
+            kind = get_args(hints[name])[1]
+            optional = field.default is not MISSING or field.default_factory is not MISSING
+            if optional:
+                end_fixed()
+                kind = struct.Struct(">" + kind) if isinstance(kind, str) else kind
+                self._steps.append((kind, True))
+                self._write.append((kind, (name,)))
+            elif isinstance(kind, str):
+                codes.append(kind)
+                fixed.append(name)
+            else:
+                end_fixed()
+                self._steps.append((kind, False))
+                self._write.append((kind, (name,)))
+        end_fixed()
+
+    def read(self, data: memoryview, at: int) -> Any:
+        """The command whose fields begin at ``at``. Raises WireError."""
+        values: list[Any] = []
+        for step, optional in self._steps:
+            if optional and at >= len(data):
+                break
+            if isinstance(step, struct.Struct):
+                if at + step.size > len(data):
+                    raise WireError("a command is cut short")
+                values += step.unpack_from(data, at)
+                at += step.size
+            else:
+                value, at = step.read(data, at)
+                values.append(value)
+        return self._make(*values)
+
+    def write(self, command: Any, parts: list[Buffer]) -> None:
+        """Append the bytes of a command's fields, those that may be missing as well. Raises WireError."""
+        for step, names in self._write:
+            values = _values(command, names)
+            if isinstance(step, struct.Struct):
+                try:
+                    parts.append(step.pack(*values))
+                except struct.error as error:
+                    raise WireError(f"{type(command).__name__}: {error}") from error
+            else:
+                step.write(next(values), parts)
+
+
+def _values(command: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    return (getattr(command, name) for name in names)

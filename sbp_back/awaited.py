@@ -1,0 +1,34 @@
+"""A call that answers by a callback, for somebody who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Settle(Protocol[T_contra]):
+    """The callback: gets the answer, or an exception in its place or beside it. Later calls make no difference."""
+
+    def __call__(self, answer: T_contra | Exception, error: Exception | None = None, /) -> None: ...
+
+
+def awaited(call: Callable[[Settle[T]], object]) -> asyncio.Future[T]:
+    """Does ``call`` at once, with a callback; the future has what that gets, raises it if it is an exception."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def settle(answer: T | Exception, error: Exception | None = None, /) -> None:
+        if future.done():
+            return  # whoever waited may have been cancelled
+        if error is not None:
+            future.set_exception(error)
+        elif isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    call(settle)
+    return future

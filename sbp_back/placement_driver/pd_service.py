@@ -1,0 +1,151 @@
+"""A placement driver that runs: its state, the driver, its listener, and its ways to the range servers."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sbp_back.barrier import Barrier
+from sbp_back.errors import StoreError, StoreLocked
+from sbp_back.files import Files, make_directories
+from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
+from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.state import StateError, StateVersionError
+from sbp_back.transport.carrier import Carrier
+from sbp_back.transport.listener import Listener
+from sbp_back.transport.serving import ListenAt, advertised, listen, run_all
+from sbp_back.wire.model import RangeServerInfo
+
+STATE_FILE = "pd.sqlite"
+LOCK_FILE = "pd.lock"
+
+
+@dataclass(slots=True)
+class PlacementDriverSetup:
+    """``listen``: None for one that only its own process reaches."""
+
+    driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)
+    listen: ListenAt | None = None
+    barrier: Barrier = field(default_factory=Barrier)
+
+
+class StateLock:
+    """Holds a placement driver's state for this process, from construction to :meth:`release`.
+
+    Raises ``StoreLocked`` and ``StoreError``. A store may lie in the same directory; it has a lock of its own.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / LOCK_FILE
+        try:
+            make_directories(Files(), data_dir)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
+
+    def release(self) -> None:
+        """Let others have it. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class ServerCarriers:
+    """Carriers to range servers, one for each server and address, made when first asked for.
+
+    A server that moved leaves the carrier to its old address behind; it is closed when the next one is made.
+    """
+
+    def __init__(self, connect: Callable[[RangeServerInfo], Carrier]) -> None:
+        self._connect = connect
+        self._carriers: dict[int, tuple[str, Carrier]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __call__(self, server: RangeServerInfo) -> Carrier:
+        """Raises ``ValueError`` for an address that is none."""
+        known = self._carriers.get(server.server_id)
+        if known is not None:
+            address, carrier = known
+            if address == server.advertise_addr:
+                return carrier
+            task = asyncio.ensure_future(carrier.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        carrier = self._connect(server)
+        self._carriers[server.server_id] = (server.advertise_addr, carrier)
+        return carrier
+
+    async def close(self) -> None:
+        """Close all of them. Idempotent."""
+        carriers, self._carriers = self._carriers, {}
+        for _, carrier in carriers.values():
+            await carrier.close()
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+
+class PlacementDriverService:
+    """Made by :func:`start_placement_driver`."""
+
+    def __init__(
+        self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers, lock: StateLock
+    ) -> None:
+        self.driver = driver
+        self.listener = listener
+        self._servers = servers
+        self._lock = lock
+        self._closed = False
+
+    async def drain(self) -> None:
+        """Take no more clients and finish what is under way, for a limited time."""
+        if self.listener is not None:
+            await self.listener.drain()
+
+    async def close(self) -> None:
+        """Drain, then stop. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await run_all([self.drain, self._servers.close, self.driver.close])
+        finally:
+            self._lock.release()
+
+
+async def start_placement_driver(
+    data_dir: Path, setup: PlacementDriverSetup, connect: Callable[[RangeServerInfo], Carrier]
+) -> PlacementDriverService:
+    """A placement driver with its state in ``data_dir`` (created when absent).
+
+    ``connect`` makes carriers to range servers, which are told of deleted streams. Raises ``StoreError``
+    (``StoreLocked``: another process has the directory; the state is of another version, or damaged) and ``OSError``
+    (the address is taken); nothing is left running then.
+    """
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as undo:
+        lock = await asyncio.to_thread(StateLock, data_dir)
+        undo.callback(lock.release)
+        try:
+            state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)
+        except (StateError, StateVersionError) as error:
+            raise StoreError(str(error)) from error
+        servers = ServerCarriers(connect)
+        undo.push_async_callback(servers.close)
+        driver = PlacementDriver(state, setup.driver, connect=servers, barrier=setup.barrier)
+        undo.push_async_callback(driver.close)
+        listener = None
+        if setup.listen is not None:
+            listener = await listen(driver, setup.listen, setup.barrier)
+            driver.advertise_addr = advertised(listener, setup.listen.advertise)
+        undo.pop_all()
+        return PlacementDriverService(driver, listener, servers, lock)

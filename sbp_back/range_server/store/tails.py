@@ -1,0 +1,124 @@
+"""Where every range ends, as the writer of the log sees it.
+
+It lags nothing and runs ahead of the durable state by the group in flight: whether an entry or a control record has its
+place is decided here, before it is written, and taken back when the group found no room. Everything else in the store
+goes by ``StoredRange``, which follows when a group is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sbp_back.errors import DiskFull, StoreError
+from sbp_back.range_server.store.format import RecordType
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.wal_items import Control
+from sbp_back.wire.model import Entry
+
+
+class Tail:
+    """Of one range: what the next entry's base must be; ``end`` -1 while open."""
+
+    __slots__ = ("end", "epoch", "next", "short", "start", "stored")
+
+    def __init__(self, stored: StoredRange) -> None:
+        self.stored = stored
+        self.start = stored.start
+        self.next = stored.next_offset
+        self.end = stored.end
+        self.epoch = stored.epoch
+        self.short = False
+        """An entry was refused for want of space: those that were submitted behind it are refused the same way."""
+
+
+class Tails:
+    """By (stream, index of the range). ``by_key`` is for the hot path to look up in; change it only through here."""
+
+    __slots__ = ("_by_stream", "by_key")
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[int, int], Tail] = {}
+        self._by_stream: dict[int, set[int]] = {}
+
+    def add(self, stored: StoredRange) -> None:
+        """A range as it is in the state, or as it was made."""
+        self.by_key[stored.key] = Tail(stored)
+        self._by_stream.setdefault(stored.stream_id, set()).add(stored.index)
+
+    def mark_short(self, entries: list[Entry]) -> None:
+        """They were refused for want of space."""
+        for entry in entries:
+            tail = self.by_key.get((entry.stream_id, entry.range_index))
+            if tail is not None:
+                tail.short = True
+
+    def take_back(self, entries: Sequence[Entry]) -> None:
+        """Entries that had their places found no room in the end."""
+        for entry in reversed(entries):
+            tail = self.by_key.get((entry.stream_id, entry.range_index))
+            if tail is not None:
+                tail.next = entry.base_offset
+                tail.short = True
+
+    def apply(self, item: Control) -> StoreError | None:
+        """Change the view as a control record will change the state, or say why it cannot be. Sets ``item.written``
+        unless there is nothing to record."""
+        kind = item.kind
+        key = (item.stream_id, item.index)
+        name = f"range {item.index} of stream {item.stream_id}"
+        tail = self.by_key.get(key)
+        if kind == RecordType.CREATE:
+            if tail is None:
+                item.created = StoredRange(item.stream_id, item.index, item.epoch, item.base, item.lsn)
+                self.add(item.created)
+            elif (tail.start, tail.epoch, tail.end) == (item.base, item.epoch, -1):
+                return None
+            elif tail.end < 0 and tail.next == tail.start and item.epoch > tail.epoch:
+                tail.epoch = item.epoch
+                tail.start = tail.next = item.base
+            else:
+                return StoreError(f"{name} exists with other properties")
+        elif kind == RecordType.SEAL:
+            if tail is None:
+                return StoreError(f"{name} does not exist")
+            if item.epoch < tail.epoch:
+                return StoreError(f"{name} has epoch {tail.epoch}, it cannot be sealed with {item.epoch}")
+            if item.base < 0:
+                item.base = tail.end if tail.end >= 0 else tail.next
+            if item.base == tail.end:
+                return None
+            # The placement driver may decide on a lower end than the one this server sealed at, never on a higher.
+            if 0 <= tail.end < item.base:
+                return StoreError(f"{name} is sealed at {tail.end}")
+            if not tail.start <= item.base <= tail.next:
+                return StoreError(f"{name} holds offsets {tail.start} to {tail.next}, it cannot end at {item.base}")
+            tail.end = item.base
+            tail.epoch = item.epoch
+        elif kind == RecordType.TRIM_STREAM:
+            self._forget_trimmed(item.stream_id, item.base)
+        else:
+            for index in self._by_stream.pop(item.stream_id, ()):
+                del self.by_key[item.stream_id, index]
+        item.written = True
+        return None
+
+    def _forget_trimmed(self, stream_id: int, min_offset: int) -> None:
+        """Ranges with nothing left are forgotten, except the stream's last one: the same rule as in the state."""
+        indexes = sorted(self._by_stream.get(stream_id, ()))
+        for index in indexes[:-1]:
+            if not 0 <= self.by_key[stream_id, index].end <= min_offset:
+                break
+            del self.by_key[stream_id, index]
+            self._by_stream[stream_id].discard(index)
+
+
+def misplaced(entry: Entry, tail: Tail | None) -> StoreError:
+    """Why an entry is not the next one of its range."""
+    name = f"range {entry.range_index} of stream {entry.stream_id}"
+    if tail is None:
+        return StoreError(f"{name} does not exist")
+    if tail.end >= 0:
+        return StoreError(f"{name} is sealed")
+    if tail.short and entry.base_offset > tail.next:
+        return DiskFull(f"{name}: an entry before this one was refused for want of space")
+    return StoreError(f"{name} continues at offset {tail.next}, not at {entry.base_offset}")

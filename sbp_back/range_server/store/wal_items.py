@@ -1,0 +1,88 @@
+"""What the store has its writer do, and what comes back of it: the outcome of each item is in the item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sbp_back.errors import StoreError
+from sbp_back.range_server.store.format import RecordType
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.wire.model import Entry
+
+Done = Callable[[StoreError | None], None]
+
+
+class Append:
+    """New entries, all or none. Outcome: ``error``, else the ranges they belong to, in order, in ``owners``."""
+
+    __slots__ = ("bytes", "done", "entries", "error", "owners")
+
+    def __init__(self, entries: list[Entry], size: int, done: Done) -> None:
+        self.entries = entries
+        self.done = done
+        self.bytes = size
+        self.owners: list[StoredRange] = []
+        self.error: StoreError | None = None
+
+
+class Copies:
+    """Entries of an old segment to be written again at the tail."""
+
+    __slots__ = ("bytes", "done", "entries", "error", "owners")
+
+    def __init__(self, owners: list[StoredRange], entries: list[Entry], done: Done) -> None:
+        self.entries = entries
+        self.done = done
+        self.bytes = 0
+        self.owners = owners
+        self.error: StoreError | None = None
+
+
+class Control:
+    """A control record. ``base`` of a seal may be -1: the end as of now."""
+
+    __slots__ = ("base", "created", "done", "epoch", "error", "index", "kind", "lsn", "stream_id", "written")
+
+    def __init__(self, kind: RecordType, stream_id: int, index: int, epoch: int, base: int, done: Done) -> None:
+        self.kind = kind
+        self.stream_id = stream_id
+        self.index = index
+        self.epoch = epoch
+        self.base = base
+        self.done = done
+        self.error: StoreError | None = None
+        self.lsn = 0
+        self.written = False
+        self.created: StoredRange | None = None
+
+
+class Roll:
+    """Go on in a new segment, so that the current one can be deleted; ``segment`` tells which one is meant."""
+
+    __slots__ = ("done", "error", "segment")
+
+    def __init__(self, segment: Segment, done: Done) -> None:
+        self.segment = segment
+        self.done = done
+        self.error: StoreError | None = None
+
+
+Item = Append | Copies | Control | Roll
+
+
+class Group:
+    """What one write made durable, for the event loop. ``segment`` differs from the last group's after a roll."""
+
+    __slots__ = ("body_at", "bytes", "end", "entries", "flush_seconds", "items", "records", "segment", "seq")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.items: list[Item] = []
+        self.seq = 0
+        self.body_at = 0
+        self.end = 0
+        self.bytes = 0
+        self.records = 0
+        self.entries = 0
+        self.flush_seconds = 0.0

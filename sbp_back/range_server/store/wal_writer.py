@@ -1,0 +1,567 @@
+"""The writer: turns what waits into groups, one write and one flush each (reference/sbp.md, section 3.3).
+
+While one group is being flushed the next one accumulates in the queue, so groups grow with the load and nobody waits
+for a timer. The WAL thread owns the write position and its own view of where every range ends (``tails.py``).
+
+Without flushes a small write only copies into the page cache, which takes a tenth of the two hand-overs between
+threads around it. So while the thread has nothing at all to do, the event loop may write a small group itself with
+:meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so only between taking an
+item from the queue and delivering the group with it, the loop only when every item it queued has come back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import cast
+
+from sbp_back.errors import DiskFull, StoreError, StoreFailed
+from sbp_back.files import Files, is_disk_full
+from sbp_back.range_server.store.format import (
+    BLOCK,
+    FLAG_NOT_FLUSHED,
+    GROUP_HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    ZEROS,
+    RecordType,
+    align,
+    encode_group,
+)
+from sbp_back.range_server.store.index import StoredRange
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
+from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.tails import Tails, misplaced
+from sbp_back.range_server.store.wal_items import Append, Control, Copies, Group, Item, Roll
+from sbp_back.wire.model import Buffer, Entry
+
+logger = logging.getLogger(__name__)
+
+_MAX_PARTS = 1000
+"""The kernel takes 1024 buffers in one write."""
+_SMALL_PART = 4096
+"""Buffers smaller than this on average are cheaper to copy together than to hand over one by one."""
+
+SMALL_BYTES = 64 * 1024
+"""Entries that the event loop may write itself in one group."""
+_SLOW_SECONDS = 0.001
+"""A write into the page cache that takes longer had to wait for the kernel, and so had everything on the event loop."""
+_SLOW_PAUSE = 32
+"""The thread does the writing for so many times as long as the slow write took."""
+
+_APPEND = int(RecordType.APPEND)
+_RELOCATE = int(RecordType.RELOCATE)
+
+
+_STOP = object()
+
+
+class WalWriter:
+    """``deliver`` is called on the WAL thread with every group; ``failed`` once, if a write or flush fails, or if the
+    program does where that leaves the log or the state behind in doubt. The thread lives until :meth:`stop` all the
+    same, and answers whatever waits and whatever comes with that failure.
+
+    The loop queues items and counts those that came back; see the module for when it may call :meth:`write_here`.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        factory: SegmentFactory,
+        preparer: Preparer,
+        deliver: Callable[[Group], None],
+        failed: Callable[[StoreFailed], None],
+    ) -> None:
+        self._options = options
+        self._files: Files = options.files
+        self._factory = factory
+        self._preparer = preparer
+        self._deliver = deliver
+        self._on_failed = failed
+        self.queue: SimpleQueue[object] = SimpleQueue()
+        self.refuse_appends: DiskFull | None = None
+        """Set while there is no room for appends; the store clears it when there is again."""
+        self.failure: StoreFailed | None = None
+        self._failure_lock = threading.Lock()
+        self._ends = Tails()
+        self._tails = self._ends.by_key
+        self._flags = 0 if options.durable else FLAG_NOT_FLUSHED
+        self._reserve = options.control_reserve
+        self._segment: Segment | None = None
+        self._segment_size = 0
+        self._fd = -1
+        self._position = 0
+        self._allocated = 0
+        self._seq = 1
+        self._thread = threading.Thread(target=self._run, name="anabranch-wal", daemon=True)
+        self._group: Group
+        """The newest group: the one that is being made, if one is."""
+        self._records: list[bytes] = []
+        self._bodies: list[Buffer] = []
+        self._body_bytes = 0
+        self._room_bytes = 0
+        self._quick_from = 0.0
+        """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
+
+    # --- called by the store
+
+    def load(self, segment: Segment | None, next_base: int, seq: int, ranges: list[StoredRange]) -> None:
+        """Take over the recovered state. Raises ``OSError``."""
+        for stored in ranges:
+            self._ends.add(stored)
+        self._seq = seq
+        if segment is not None:
+            fd = self._files.open(segment.path, os.O_RDWR)
+            self._enter(segment, fd, segment.used)
+        else:
+            self._enter(*self._factory.create(next_base), BLOCK)
+        self._group = Group(self.segment)
+
+    @property
+    def segment(self) -> Segment:
+        assert self._segment is not None
+        return self._segment
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, then end the thread and close the segment."""
+        if self._thread.is_alive():
+            self.queue.put(_STOP)
+            self._thread.join()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(log position, number) of the next group; only while the thread does not run."""
+        return self.segment.base + self._position, self._seq
+
+    def fail(self, error: BaseException) -> StoreFailed:
+        """Nothing more may be acknowledged: the disk is failing, or the program is, when ``error`` is no ``OSError``.
+
+        May be called from any thread. Only the first failure counts; it is returned.
+        """
+        if isinstance(error, OSError):
+            reason = f"writing the log failed ({error})"
+        else:
+            reason = f"the store met an error it does not expect ({type(error).__name__}: {error})"
+            logger.critical("the store: %s", reason, exc_info=error)
+        with self._failure_lock:
+            if self.failure is not None:
+                return self.failure
+            failure = self.failure = StoreFailed(f"{reason}; nothing more is accepted, restart to recover")
+        self._on_failed(failure)
+        return failure
+
+    # --- called by the event loop, while nothing is queued or being written
+
+    def quick(self, entries: int, size: int) -> bool:
+        """Whether so much can be written, as far as one can tell, without waiting for space, a segment or the disk."""
+        end = self._position + align(GROUP_HEADER_BYTES + RECORD_BYTES * entries + size)
+        return (
+            not self._options.durable
+            and size <= SMALL_BYTES
+            and end <= self._free_end()
+            and self.refuse_appends is None
+            and self.failure is None
+            and not self._preparer.is_busy(self._position, end)
+            and time.perf_counter() >= self._quick_from
+        )
+
+    def write_here(self, items: Sequence[Append]) -> Group:
+        """Write ``items``, which :meth:`quick` said yes to, as one group. Failures are in the items, as always."""
+        group = self._begin()
+        try:
+            for item in items:
+                added = self._add_one(item, item.entries[0]) if len(item.entries) == 1 else False
+                if not added and not self._add_append(item):
+                    raise AssertionError("a group that fits has to be written in parts")
+            if self._records:
+                self._flush(group)
+        except Exception as error:  # noqa: BLE001 - logged, and the end of the store
+            # The writer's view may be ahead of the log now: nothing may be written after this.
+            return self._refused(items, self.fail(error))
+        if group.flush_seconds > _SLOW_SECONDS:
+            self._quick_from = time.perf_counter() + _SLOW_PAUSE * group.flush_seconds
+        return group
+
+    # --- the thread
+
+    def _run(self) -> None:
+        queue = self.queue
+        limit_bytes = self._options.group_max_bytes
+        limit_records = self._options.group_max_records
+        item: object = None
+        carried: object | None = None
+        items: list[Item] = []
+        try:
+            while True:
+                item = queue.get() if carried is None else carried
+                carried = None
+                if item is _STOP:
+                    return
+                group = self._begin()
+                items = group.items
+                while True:
+                    if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
+                        pass
+                    elif not self._add(item):
+                        carried = item
+                        break
+                    if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
+                        break
+                    try:
+                        item = queue.get_nowait()
+                    except Empty:
+                        break
+                    if item is _STOP:
+                        carried = item
+                        break
+                if self._records:
+                    self._flush(group)
+                if items:
+                    item, items = carried, []
+                    self._deliver(group)
+        except BaseException as error:  # noqa: BLE001 - logged, and the end of the store
+            failure = self.fail(error)
+        # The writer's view may be ahead of the log, so it is of no use any more, but everybody waits for an answer.
+        for waiting in items:
+            self._deliver(self._refused([waiting], failure))
+        if item is None or item in items:
+            item = queue.get()
+        while item is not _STOP:
+            self._deliver(self._refused([cast("Item", item)], failure))
+            item = queue.get()
+
+    def _refused(self, items: Sequence[Item], failure: StoreFailed) -> Group:
+        """``items`` as a group of which nothing counts, in place of the one that was being made."""
+        refused = Group(self._group.segment)
+        refused.items = list(items)
+        for item in items:
+            item.error = item.error or failure
+        return refused
+
+    def _begin(self) -> Group:
+        """An empty group at the write position."""
+        group = self._group = Group(self.segment)
+        self._records = []
+        self._bodies = []
+        self._body_bytes = 0
+        self._measure_room()
+        return group
+
+    def _add(self, item: object) -> bool:
+        """Put an item into the group, or refuse it; False when the group must be written first."""
+        if type(item) is Append:
+            return self._add_append(item)
+        if type(item) is Control:
+            return self._add_control(item)
+        if type(item) is Copies:
+            return self._add_copies(item)
+        assert type(item) is Roll
+        return self._add_roll(item)
+
+    def _measure_room(self) -> None:
+        """How much a group may hold without rolling or allocating: what the short way below is good for."""
+        self._room_bytes = self._free_end() - self._position - GROUP_HEADER_BYTES
+
+    def _free_end(self) -> int:
+        """How far appends may reach into what is allocated of the segment."""
+        return min(self._segment_size, self._allocated) - self._reserve
+
+    def _add_one(self, item: Append, entry: Entry) -> bool:
+        """The short way for the usual case, one entry that fits and is in its place; False for all others."""
+        size = item.bytes
+        base = entry.base_offset
+        count = entry.count
+        tail = self._tails.get((entry.stream_id, entry.range_index))
+        records = self._records
+        if (
+            tail is None
+            or tail.next != base
+            or tail.end >= 0
+            or count < 1
+            or self.refuse_appends is not None
+            or self.failure is not None
+            or self._body_bytes + size + RECORD_BYTES * (len(records) + 1) > self._room_bytes
+        ):
+            return False
+        tail.next = base + count
+        item.owners.append(tail.stored)
+        records.append(
+            RECORD.pack(
+                _APPEND,
+                entry.crc,
+                entry.stream_id,
+                tail.epoch,
+                base,
+                entry.timestamp,
+                entry.range_index,
+                count,
+                size,
+            )
+        )
+        self._bodies += (entry.prefix, entry.payload)
+        self._body_bytes += size
+        self._group.items.append(item)
+        return True
+
+    def _add_append(self, item: Append) -> bool:
+        error: StoreError | None = self.failure or self.refuse_appends
+        size = item.bytes
+        if error is None:
+            room = self._room(len(item.entries), size, self._reserve)
+            if not room:
+                return False
+            error = room if room is not True else None
+        tails = self._tails
+        owners = item.owners
+        records: list[bytes] = []
+        bodies: list[Buffer] = []
+        if error is None:
+            for entry in item.entries:
+                base = entry.base_offset
+                count = entry.count
+                tail = tails.get((entry.stream_id, entry.range_index))
+                if tail is None or tail.next != base or tail.end >= 0 or count < 1:
+                    error = misplaced(entry, tail)
+                    break
+                tail.next = base + count
+                stored = tail.stored
+                owners.append(stored)
+                prefix = entry.prefix
+                payload = entry.payload
+                records.append(
+                    RECORD.pack(
+                        _APPEND,
+                        entry.crc,
+                        entry.stream_id,
+                        tail.epoch,
+                        base,
+                        entry.timestamp,
+                        entry.range_index,
+                        count,
+                        len(prefix) + len(payload),
+                    )
+                )
+                bodies.append(prefix)
+                bodies.append(payload)
+        if error is None:
+            self._records += records
+            self._bodies += bodies
+            self._body_bytes += size
+        else:
+            for entry in reversed(item.entries[: len(owners)]):
+                tails[entry.stream_id, entry.range_index].next = entry.base_offset
+            owners.clear()
+            item.error = error
+            if isinstance(error, DiskFull):
+                self._ends.mark_short(item.entries)
+        self._group.items.append(item)
+        return True
+
+    def _add_copies(self, item: Copies) -> bool:
+        error: StoreError | None = self.failure
+        if error is None:
+            room = self._room(len(item.entries), item.bytes, self._reserve)
+            if not room:
+                return False
+            error = room if room is not True else None
+        if error is None:
+            for stored, entry in zip(item.owners, item.entries, strict=True):
+                length = len(entry.prefix) + len(entry.payload)
+                self._records.append(
+                    RECORD.pack(
+                        _RELOCATE,
+                        entry.crc,
+                        entry.stream_id,
+                        stored.created_lsn,
+                        entry.base_offset,
+                        entry.timestamp,
+                        entry.range_index,
+                        entry.count,
+                        length,
+                    )
+                )
+                self._bodies += (entry.prefix, entry.payload)
+            self._body_bytes += item.bytes
+        item.error = error
+        self._group.items.append(item)
+        return True
+
+    def _add_control(self, item: Control) -> bool:
+        error: StoreError | None = self.failure
+        if error is None:
+            # The reserve is for what lets space be freed.
+            room = self._room(1, 0, self._reserve if item.kind == RecordType.CREATE else 0)
+            if not room:
+                return False
+            error = room if room is not True else None
+        # The record's own position: unique, because a record header alone is longer than one byte.
+        item.lsn = self.segment.base + self._position + len(self._records)
+        if error is None:
+            error = self._ends.apply(item)
+        if error is None and item.written:
+            self._records.append(
+                RECORD.pack(int(item.kind), 0, item.stream_id, item.epoch, item.base, 0, item.index, 0, 0)
+            )
+        item.error = error
+        self._group.items.append(item)
+        return True
+
+    def _add_roll(self, item: Roll) -> bool:
+        if self._records:
+            return False
+        item.error = self.failure
+        if item.error is None and item.segment is self._segment:
+            item.error = self._roll()
+        self._group.segment = self.segment
+        self._measure_room()
+        self._group.items.append(item)
+        return True
+
+    # --- space
+
+    def _room(self, records: int, size: int, reserve: int) -> bool | StoreError:
+        """Whether so much more fits behind what is in the group; False when the group must be written first."""
+        need = align(GROUP_HEADER_BYTES + RECORD_BYTES * (len(self._records) + records) + self._body_bytes + size)
+        segment = self.segment
+        if self._position + need + reserve > segment.size:
+            if self._records:
+                return False
+            if need + reserve > self._options.segment_bytes - BLOCK:
+                return StoreError(
+                    f"{size} bytes in one append do not fit into a segment of {self._options.segment_bytes} bytes"
+                )
+            error = self._roll()
+            if error is not None:
+                return error
+            self._group.segment = self.segment
+            self._measure_room()
+        end = self._position + need
+        if end + reserve > self._allocated:
+            return self._allocate(end, reserve)
+        return True
+
+    def _allocate(self, end: int, reserve: int) -> bool | StoreError:
+        """Reserve disk space up to ``end`` and the control reserve behind it."""
+        size = self.segment.size
+        target = min(size, max(end + self._reserve, self._allocated + self._options.allocate_step_bytes))
+        try:
+            self._files.allocate(self._fd, self._allocated, target - self._allocated)
+        except OSError as error:
+            if not is_disk_full(error):
+                self.fail(error)
+                assert self.failure is not None
+                return self.failure
+            if reserve == 0 and end <= self._allocated:
+                return True
+            return self._no_room()
+        self._allocated = target
+        self._measure_room()
+        return True
+
+    def _no_room(self) -> DiskFull:
+        error = DiskFull("the disk is full: appends are refused until there is room, reads go on")
+        self.refuse_appends = error
+        return error
+
+    def _roll(self) -> StoreError | None:
+        """Go on in the next segment; between groups only."""
+        segment = self.segment
+        base = segment.end
+        try:
+            prepared = self._preparer.take_next(base) or self._factory.create(base)
+        except OSError as error:
+            if is_disk_full(error):
+                self._preparer.follow(segment, self._fd, self._position)
+                return self._no_room()
+            self.fail(error)
+            return self.failure
+        self._files.close(self._fd)
+        self._enter(*prepared, BLOCK)
+        return None
+
+    def _enter(self, segment: Segment, fd: int, position: int) -> None:
+        self._segment = segment
+        self._segment_size = segment.size
+        self._fd = fd
+        self._position = self._allocated = position
+        self._preparer.follow(segment, fd, position)
+
+    # --- writing
+
+    def _flush(self, group: Group) -> None:
+        segment = self.segment
+        group.segment = segment
+        lsn = segment.base + self._position
+        parts = encode_group(self._seq, segment.salt, lsn, self._records, self._bodies, self._flags)
+        size = align(GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records) + self._body_bytes)
+        if len(parts) > _MAX_PARTS or (len(parts) > 16 and size < _SMALL_PART * len(parts)):
+            parts = [b"".join(parts)]
+        end = self._position + size
+        self._preparer.claim(self._position, end)
+        started = time.perf_counter()
+        error = self._write(parts, size)
+        if error is not None:
+            for item in group.items:
+                if item.error is None:
+                    item.error = error
+            if isinstance(error, DiskFull):
+                self._undo(group)
+            return
+        group.flush_seconds = time.perf_counter() - started
+        group.seq = self._seq
+        group.body_at = self._position + GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records)
+        group.end = self._position = end
+        group.bytes = size
+        group.records = len(self._records)
+        self._seq += 1
+
+    def _write(self, parts: list[Buffer], size: int) -> StoreError | None:
+        """One write, durable if that is promised. A failure is final: after a failed flush the kernel may have
+        dropped the pages, so that a later flush that succeeds proves nothing."""
+        if self.failure is not None:
+            return self.failure
+        try:
+            written = self._files.write(self._fd, parts, self._position, self._options.durable)
+            if written != size:
+                # File systems that cannot reserve space stop in the middle when they are full; ask which it is.
+                rest = memoryview(b"".join(parts))[written:]
+                self._files.write(self._fd, [rest], self._position + written, self._options.durable)
+                raise OSError(f"only {written} of {size} bytes were taken")
+        except OSError as error:
+            if is_disk_full(error) and self._void():
+                return self._no_room()
+            self.fail(error)
+            return self.failure
+        return None
+
+    def _void(self) -> bool:
+        """Make sure that a group that was refused cannot come back after a crash; False when the disk is failing."""
+        try:
+            self._files.write(self._fd, [ZEROS], self._position, self._options.durable)
+        except OSError as error:
+            # Without room for one block not even the header of the refused group is there.
+            return is_disk_full(error)
+        return True
+
+    def _undo(self, group: Group) -> None:
+        """Take back what the items of a group that found no room did to the writer's view of the ranges."""
+        for item in reversed(group.items):
+            if type(item) is Append and item.owners:
+                self._ends.take_back(item.entries)
+            elif type(item) is Control and item.written:
+                # A file system that reserves space cannot get here; a control record that was half applied could
+                # not be taken back, so the log ends here.
+                self.fail(OSError("the disk is full and a control record could not be written"))

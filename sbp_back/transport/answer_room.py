@@ -1,0 +1,185 @@
+"""Room in memory for the answers of one connection: what is being read for them, and what the client has not taken.
+
+See :class:`sbp_back.wire.room.Room`, whose calls come here. A fetch waits with its read until there is room, in order
+of arrival: until the connection holds less, until the budget of all connections has more, or until the next turn of the
+event loop, whichever it is that is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from sbp_back.barrier import Barrier
+from sbp_back.budget import Kind, MemoryBudget
+from sbp_back.transport.turn import ENTRY_WORK, Turn
+
+_LONE_BYTES = 1024 * 1024
+"""What needs more than this at least is read even late in a turn, since its room may be gone in the next."""
+
+
+class Holder(Protocol):
+    """A request. ``held``: bytes reserved for its answer; ``done``: it is answered."""
+
+    held: int
+    done: bool
+
+
+class AnswerRoom:
+    """``limit``: bytes that the connection may hold, past which fetches wait; one alone is never too long.
+    ``next_turn`` has :meth:`grant` called in a later turn of the event loop."""
+
+    __slots__ = (
+        "_account",
+        "_barrier",
+        "_closed",
+        "_grant_scheduled",
+        "_granting",
+        "_hopeful",
+        "_limit",
+        "_loop",
+        "_next_turn",
+        "_reading",
+        "_reserved",
+        "_turn",
+        "_unsent",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        budget: MemoryBudget,
+        turn: Turn,
+        limit: int,
+        barrier: Barrier,
+        next_turn: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._account = budget.account(self.grant)
+        self._turn = turn
+        self._limit = limit
+        self._barrier = barrier
+        self._next_turn = next_turn
+        # Fetches that wait for room: most and least bytes they can do with, and what to call then.
+        self._hopeful: deque[tuple[int, int, Callable[[], None]]] = deque()
+        self._granting = False
+        self._grant_scheduled = False
+        self._closed = False
+        self._reserved = 0  # for answers that are to come
+        self._reading = 0  # of that, for what is being read
+        self._unsent = 0  # of answers
+
+    # --- for requests -----------------------------------------------------------------------------------------------
+
+    def reserve(self, holder: Holder, most: int, least: int) -> int:
+        """See ``Room.reserve``."""
+        if self._hopeful and not self._granting:
+            return 0  # others have waited longer
+        if not self._has_room(most, least) or self._must_yield(least):
+            return 0
+        granted = self._account.grant(Kind.READS, max(least, min(most, self._limit)), least)
+        holder.held += granted
+        self._reserved += granted
+        self._reading += granted
+        self._turn.spend(granted)
+        return granted
+
+    def settle(self, holder: Holder, reserved: int, used: int, pieces: int) -> None:
+        """See ``Room.settle``."""
+        self._reading -= reserved
+        if reserved:
+            self._turn.spend(max(used, pieces * ENTRY_WORK) - reserved)
+        more = used - reserved
+        if holder.done:
+            return  # nothing is held for it any more
+        if more > 0:
+            holder.held += more
+            self._reserved += more
+            self._account.take(Kind.READS, more)
+        else:
+            self.give_back(holder, -more)
+        self.more()
+
+    def wait(self, most: int, least: int, again: Callable[[], None]) -> None:
+        """See ``Room.wait``."""
+        if self._closed:
+            self._loop.call_soon(again)
+        elif self._granting:
+            self._hopeful.appendleft((most, least, again))  # it was its turn, and there was no room yet
+        else:
+            self._hopeful.append((most, least, again))
+            if len(self._hopeful) == 1:
+                self._wait_for_grant()
+
+    # --- for the connection -----------------------------------------------------------------------------------------
+
+    def give_back(self, holder: Holder, size: int) -> None:
+        """So much of what is reserved for a request is not needed any more, or counts as unsent now."""
+        holder.held -= size
+        self._reserved -= size
+        self._account.give(Kind.READS, size)
+        self.more()
+
+    def holds(self, unsent: int) -> None:
+        """So many bytes of answers are there that the client has not taken."""
+        more, self._unsent = unsent - self._unsent, unsent
+        if more > 0:
+            self._account.take(Kind.RESPONSES, more)
+        elif more:
+            self._account.give(Kind.RESPONSES, -more)
+
+    def more(self) -> None:
+        """The connection holds less, or may do so: whoever waits should ask again."""
+        if self._hopeful and not self._grant_scheduled and not self._granting:
+            self._grant_scheduled = True
+            self._loop.call_soon(self._grant_on)
+
+    def grant(self) -> None:
+        """Have those that wait for room ask again, in order, as long as they get any."""
+        if self._granting or self._closed:
+            return
+        hopeful = self._hopeful
+        self._granting = True
+        while hopeful:
+            left = len(hopeful)
+            self._barrier.call("request that waited for room", hopeful.popleft()[2])
+            if len(hopeful) == left:
+                break
+        self._granting = False
+        if hopeful:
+            self._wait_for_grant()
+
+    def close(self) -> None:
+        """The connection has ended: nothing is unsent, and whoever waits is told."""
+        self._closed = True
+        self.holds(0)
+        self._account.close()
+        while self._hopeful:
+            self._barrier.call("abandoned request", self._hopeful.popleft()[2])
+
+    # --- own --------------------------------------------------------------------------------------------------------
+
+    def _must_yield(self, least: int) -> bool:
+        return self._turn.is_over and least <= _LONE_BYTES
+
+    def _has_room(self, most: int, least: int) -> bool:
+        """By what it holds itself: of several fetches each waits for its turn rather than be answered with little."""
+        alone = not self._reading and not self._unsent
+        return alone or self._reserved + self._unsent + max(least, min(most, self._limit)) <= self._limit
+
+    def _wait_for_grant(self) -> None:
+        """Be called when there is room for whoever has waited longest. While it is the connection that has too much of
+        its own that will be when it has less; else the budget tells."""
+        most, least, _ = self._hopeful[0]
+        if not self._has_room(most, least):
+            return
+        if self._must_yield(least):
+            self._next_turn()
+        else:
+            self._account.wait(least)
+
+    def _grant_on(self) -> None:
+        self._grant_scheduled = False
+        self.grant()

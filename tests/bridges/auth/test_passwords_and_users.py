@@ -1,0 +1,218 @@
+"""What is kept of passwords, and the file of users: who is recognised, who is not, and what other processes see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from bridges.auth import Principal
+from bridges.auth import authenticator as authenticator_module
+from bridges.auth.authenticator import AuthenticationBusy, Authenticator, AuthOptions
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.users import User, UsersError, change, check_name, check_password, load
+
+CHEAP = Cost(n=16, r=1, p=1)
+
+
+def put(path: Path, **passwords: str) -> None:
+    """Have the file hold these users and no others."""
+
+    def edit(users: dict[str, User]) -> None:
+        users.clear()
+        users.update({name: User(name, PasswordHash.of(text, CHEAP), {}) for name, text in passwords.items()})
+
+    change(path, edit)
+
+
+@pytest.fixture
+async def auth(tmp_path: Path):
+    put(tmp_path / "users.json", alice="wonder", bob="builder")
+    made = Authenticator(AuthOptions(tmp_path / "users.json", tmp_path / "keys.json"))
+    await made.load()
+    yield made
+    made.close()
+
+
+def test_a_password_is_recognised_and_cannot_be_read() -> None:
+    made = PasswordHash.of("wonder", CHEAP)
+    again = PasswordHash.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    assert again.matches("wonder")
+    assert not again.matches("wonder ")
+    assert "wonder" not in json.dumps(made.to_json())
+    assert PasswordHash.of("wonder", CHEAP).digest != made.digest, "the salt differs"
+    assert not PasswordHash.of_nobody(CHEAP).matches("")
+
+
+@pytest.mark.parametrize("cost", [(3, 8, 1), (0, 8, 1), (2**14, 0, 1), (2**14, 8, 0), (2**19, 8, 1), (2**14, 8, 10**6)])
+def test_a_cost_that_nobody_could_pay_is_refused(cost: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="scrypt cannot"):
+        Cost(*cost)
+
+
+@pytest.mark.parametrize("name", ["alice", "a", "9", "alice@example.org", "a" * 128, "a+b-c_d.e"])
+def test_names(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "ANONYMOUS", "a:b", "a b", "a,b", "a=b", "-a", "a" * 129, "ä", "a\n", "../a"])
+def test_names_that_mean_something_else_are_refused(name: str) -> None:
+    with pytest.raises(UsersError, match="cannot be a user's name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("password", ["", "a\0b", "ä" * 513])
+def test_passwords_that_no_protocol_carries_are_refused(password: str) -> None:
+    with pytest.raises(UsersError, match="a password has"):
+        check_password(password)
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "users.json"
+    previous = os.umask(0)
+    try:
+        put(path, alice="wonder")
+    finally:
+        os.umask(previous)
+    assert [stat.S_IMODE(found.stat().st_mode) for found in path.parent.iterdir()] == [0o600, 0o600]
+    assert list(load(path)) == ["alice"]
+
+
+def test_two_who_change_the_file_do_not_lose_each_others_users(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+
+    def add(name: str) -> None:
+        change(path, lambda users: users.update({name: User(name, PasswordHash.of(name, CHEAP), {})}))
+
+    names = [f"u{number}" for number in range(20)]
+    threads = [threading.Thread(target=add, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(load(path)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 1}',
+        '{"version": 1, "users": {"a": {}}}',
+        '{"version": 1, "users": {"a b": {"scrypt": {"n": 16, "r": 1, "p": 1, "salt": "", "hash": ""}}}}',
+        '{"version": 1, "users": {"a": {"scrypt": {"n": 16, "r": 1, "p": 1, "salt": "", "hash": "eA=="}}}}',
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "users.json").write_text(text)
+    with pytest.raises(UsersError, match="a user's name" if "a b" in text else r"users\.json is no file of users"):
+        load(tmp_path / "users.json")
+
+
+def test_a_file_of_another_release_is_not_guessed_at(tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text('{"version": 2, "users": {}}')
+    with pytest.raises(UsersError, match="another release"):
+        load(tmp_path / "users.json")
+
+
+# --- the authenticator ------------------------------------------------------------------------------------------------
+
+
+async def test_who_has_name_and_password_is_known(auth: Authenticator) -> None:
+    assert await auth.verify("alice", "wonder") == Principal("User", "alice")
+    assert await auth.verify("alice", "builder") is None
+    assert await auth.verify("carol", "wonder") is None
+    assert await auth.verify("alice", "") is None
+    assert await auth.verify("alice", "x" * 5000) is None
+    assert await auth.verify("alice", "\ud800") is None
+    assert (auth.succeeded, auth.failed) == (1, 5)
+
+
+async def test_a_password_that_was_right_is_not_hashed_again(auth: Authenticator, monkeypatch) -> None:
+    hashed = count_hashes(monkeypatch)
+    for _ in range(5):
+        assert await auth.verify("alice", "wonder") is not None
+    assert hashed == ["wonder"]
+    assert await auth.verify("alice", "wrong") is None
+    assert await auth.verify("alice", "wrong") is None
+    assert hashed == ["wonder", "wrong", "wrong"]
+
+
+async def test_a_name_that_nobody_has_costs_as_much_as_a_wrong_password(auth: Authenticator, monkeypatch) -> None:
+    costs: list[Cost] = []
+    matches = PasswordHash.matches
+    monkeypatch.setattr(PasswordHash, "matches", lambda self, text: costs.append(self.cost) or matches(self, text))
+    assert await auth.verify("alice", "guess") is None
+    assert await auth.verify("nobody", "guess") is None
+    assert costs == [CHEAP, CHEAP]
+
+
+async def test_many_who_log_in_alike_wait_for_one_comparison(auth: Authenticator, monkeypatch) -> None:
+    hashed = count_hashes(monkeypatch)
+    found = await asyncio.gather(*(auth.verify("alice", "wonder") for _ in range(500)))
+    assert {str(principal) for principal in found} == {"User:alice"}
+    assert hashed == ["wonder"]
+
+
+async def test_one_who_gives_up_does_not_take_the_comparison_from_others(auth: Authenticator) -> None:
+    first = asyncio.ensure_future(auth.verify("alice", "wonder"))
+    second = asyncio.ensure_future(auth.verify("alice", "wonder"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is not None
+
+
+async def test_guesses_cannot_pile_up(auth: Authenticator) -> None:
+    waiting = authenticator_module._MOST_WAITING
+    found = await asyncio.gather(
+        *(auth.verify("alice", f"guess {number}") for number in range(waiting + 3)), return_exceptions=True
+    )
+    assert [type(one) for one in found[waiting:]] == [AuthenticationBusy] * 3
+    assert found[:waiting] == [None] * waiting
+    assert await auth.verify("alice", "wonder") is not None, "afterwards there is room again"
+
+
+async def test_changes_of_the_file_count_from_the_next_look_on(auth: Authenticator, tmp_path: Path) -> None:
+    assert await auth.verify("alice", "wonder") is not None
+    put(tmp_path / "users.json", alice="changed")
+    await auth.refresh()
+    assert await auth.verify("alice", "wonder") is None, "it was right before"
+    assert await auth.verify("alice", "changed") is not None
+    assert await auth.verify("bob", "builder") is None
+    (tmp_path / "users.json").unlink()
+    await auth.refresh()
+    assert await auth.verify("alice", "changed") is None
+
+
+async def test_a_user_that_goes_while_its_password_is_compared_is_not_let_in(
+    auth: Authenticator, tmp_path: Path
+) -> None:
+    verifying = asyncio.ensure_future(auth.verify("alice", "wonder"))
+    await asyncio.sleep(0)
+    auth._users = {}
+    assert await verifying is None
+
+
+async def test_a_file_that_was_damaged_changes_nothing(auth: Authenticator, tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text("{")
+    await auth.refresh()
+    assert await auth.verify("alice", "wonder") is not None
+    put_new = tmp_path / "new.json"
+    put(put_new, alice="repaired")
+    put_new.replace(tmp_path / "users.json")
+    await auth.refresh()
+    assert await auth.verify("alice", "repaired") is not None
+
+
+def count_hashes(monkeypatch) -> list[str]:
+    hashed: list[str] = []
+    matches = PasswordHash.matches
+    monkeypatch.setattr(PasswordHash, "matches", lambda self, text: hashed.append(text) or matches(self, text))
+    return hashed

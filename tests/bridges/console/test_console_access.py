@@ -1,0 +1,197 @@
+"""The console address asks who its clients are, and the authorizer what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.users import User, change
+from bridges.catalog.progress import Committed
+from bridges.commands.cli import main
+from bridges.node.assembly import Node
+from bridges.node.config import load
+
+ALICE = ("alice", "wönder")
+
+
+@dataclass
+class Doorman:
+    """Denies what it is told to, and what is called ``shut``."""
+
+    denied: set[tuple[Operation, ResourceKind]] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+
+    def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        self.asked.add(str(principal))
+        return resource.name != "shut" and (operation, resource.kind) not in self.denied
+
+
+@dataclass
+class Lab:
+    node: Node
+    doorman: Doorman
+    session: aiohttp.ClientSession
+
+    async def ask(self, method: str, path: str, login: tuple[str, str] | None = ALICE, **options: Any) -> Any:
+        """Status and body."""
+        url = f"http://{self.node.addresses['console']}{path}"
+        if login is not None:
+            token = base64.b64encode(":".join(login).encode()).decode()
+            options["headers"] = {"Authorization": f"Basic {token}"}
+        async with self.session.request(method, url, **options) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
+
+
+async def open_lab(path: Path, **flags: str) -> Lab:
+    def edit(users: dict[str, User]) -> None:
+        users["alice"] = User("alice", PasswordHash.of("wönder", Cost(16, 1, 1)), {})
+
+    change(path / "users.json", edit)
+    flags = {"data_dir": str(path), "listen.console": "127.0.0.1:0", **flags}
+    node = Node(load(flags, environ={}, directory=path, fronts=()).settings)
+    node.authorizer = doorman = Doorman()
+    await node.start()
+    for name in ("open", "shut"):
+        await node.catalog.create_topic(name, 1)
+    positions = node.progress.front("test")
+    await positions.commit("shut", [("open", 0, Committed(0))])
+    await positions.commit("g", [(name, 0, Committed(0)) for name in ("open", "shut")])
+    return Lab(node, doorman, aiohttp.ClientSession())
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    made = await open_lab(tmp_path, **{"auth.required": "true"})
+    yield made
+    await made.session.close()
+    await made.node.stop()
+
+
+async def test_who_does_not_say_who_it_is_is_asked(lab: Lab) -> None:
+    url = f"http://{lab.node.addresses['console']}"
+    for path in ("/", "/static/console.js", "/api/status", "/api/topics", "/api/groups", "/nothing"):
+        async with lab.session.get(url + path) as answer:
+            assert answer.status == 401, path
+            assert answer.headers["WWW-Authenticate"].startswith('Basic realm="anabranch"')
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert (await lab.ask("GET", path, None))[0] == 200
+    assert (await lab.ask("GET", "/"))[0] == 200
+    assert (await lab.ask("GET", "/api/status"))[0] == 200
+    assert lab.doorman.asked == {"User:alice"}
+
+
+async def test_what_is_not_so_is_refused(lab: Lab) -> None:
+    for login in (("alice", "wrong"), ("bob", "wönder"), ("", "")):
+        assert (await lab.ask("GET", "/api/topics", login))[0] == 401
+    for header in ("", "Basic", "Basic !!", "Basic YWxpY2U=", "Basic /w==", "Bearer abc"):
+        assert (await lab.ask("GET", "/api/topics", None, headers={"Authorization": header}))[0] == 401
+    assert lab.doorman.asked == set()
+    assert lab.node.catalog.topics.keys() == {"open", "shut"}
+
+
+async def test_topics_and_groups_that_one_may_not_see_are_left_out(lab: Lab) -> None:
+    assert [topic["name"] for topic in (await lab.ask("GET", "/api/topics"))[1]["topics"]] == ["open"]
+    assert [group["group"] for group in (await lab.ask("GET", "/api/groups"))[1]["groups"]] == ["g"]
+    rows = (await lab.ask("GET", "/api/groups/g"))[1]["positions"]
+    assert [row["topic"] for row in rows] == ["open"]
+    listed = (await lab.ask("GET", "/api/groups"))[1]["groups"][0]
+    assert (listed["topics"], listed["partitions"]) == (["open"], 1)
+
+
+REQUESTS: list[tuple[str, str, Any, Operation]] = [
+    ("POST", "/api/topics", {"name": "shut"}, Operation.CREATE),
+    ("GET", "/api/topics/shut", None, Operation.DESCRIBE),
+    ("PATCH", "/api/topics/shut", {"partitions": 2}, Operation.ALTER),
+    ("PATCH", "/api/topics/shut", {"config": {"retention.ms": 5}}, Operation.ALTER_CONFIGS),
+    ("DELETE", "/api/topics/shut", None, Operation.DELETE),
+    ("POST", "/api/topics/shut/partitions/0/skip", {"offset": 0}, Operation.DELETE),
+    ("POST", "/api/topics/shut/records", None, Operation.WRITE),
+    ("GET", "/api/topics/shut/records", None, Operation.READ),
+    ("GET", "/api/groups/shut", None, Operation.DESCRIBE),
+]
+
+
+async def test_what_one_may_not_do_is_refused(lab: Lab) -> None:
+    for method, path, body, operation in REQUESTS:
+        status, answer = await lab.ask(method, path, json=body)
+        assert status == 403, (method, path)
+        # What is asked for that is not there looks the same.
+        assert "you may not" in answer["error"]
+        # With that operation alone denied, nothing else stands in the way of the refusal.
+        kind = ResourceKind.GROUP if "groups" in path else ResourceKind.TOPIC
+        lab.doorman.denied = {(operation, kind)}
+        status, answer = await lab.ask(method, path.replace("shut", "open"), json=body)
+        assert (status, f"you may not {operation.value}" in answer["error"]) == (403, True), (method, path)
+        lab.doorman.denied = set()
+    lab.doorman.denied = {(Operation.DESCRIBE, NODE.kind)}
+    assert (await lab.ask("GET", "/api/status"))[0] == 403
+    topics = lab.node.catalog.topics
+    assert {name: (len(topic.partitions), topic.config) for name, topic in topics.items()} == {
+        "open": (1, {}),
+        "shut": (1, {}),
+    }
+
+
+async def test_commands_say_who_they_are(lab: Lab) -> None:
+    address = str(lab.node.addresses["console"])
+
+    def topics(node: str, **environ: str | None) -> tuple[int, str]:
+        done = CliRunner().invoke(main, ["topic", "list", "--node", node], env=environ)
+        return done.exit_code, done.output
+
+    def run() -> None:
+        nobody = {"ANABRANCH_USER": None, "ANABRANCH_PASSWORD": None}
+        code, output = topics(f"http://{address}", **nobody)
+        assert (code, "say who you are" in output) == (1, True)
+        alice = {"ANABRANCH_USER": "alice", "ANABRANCH_PASSWORD": "wönder"}
+        code, output = topics(f"http://{address}", **alice)
+        assert (code, "open" in output) == (0, True)
+        code, output = topics(f"http://alice:w%C3%B6nder@{address}", **nobody)
+        assert (code, "open" in output) == (0, True)
+        code, output = topics(f"http://{address}", ANABRANCH_USER="alice", ANABRANCH_PASSWORD=None)
+        assert (code, "is to be in ANABRANCH_PASSWORD" in output) == (2, True)
+        code, output = topics("http://alice:secret@127.0.0.1:1", **nobody)
+        assert (code, "secret" in output) == (3, False)
+
+    await asyncio.to_thread(run)
+
+
+async def test_health_may_be_kept_from_strangers_and_anonymous_may_be_somebody(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path / "one", **{"auth.required": "true", "auth.open_health": "false"})
+    try:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await lab.ask("GET", path, None))[0] == 401
+            assert (await lab.ask("GET", path))[0] == 200
+    finally:
+        await lab.session.close()
+        await lab.node.stop()
+    lab = await open_lab(tmp_path / "two")
+    try:
+        assert (await lab.ask("GET", "/api/topics", None))[0] == 200
+        assert (await lab.ask("GET", "/api/topics"))[0] == 200
+        assert lab.doorman.asked == {"User:ANONYMOUS", "User:alice"}
+        assert (await lab.ask("GET", "/api/topics", ("alice", "wrong")))[0] == 401
+    finally:
+        await lab.session.close()
+        await lab.node.stop()
+
+
+async def test_listeners_of_the_backend_that_nobody_asked_for_stay_closed(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path, **{"auth.required": "true", "listen.sbp-pd": "127.0.0.1:0"})
+    try:
+        assert lab.node.addresses.keys() == {"console", "sbp-pd"}
+    finally:
+        await lab.session.close()
+        await lab.node.stop()

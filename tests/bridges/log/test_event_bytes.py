@@ -1,0 +1,85 @@
+"""What batches and their offsets take of a position in bytes, for formats that tell it from the header and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.formats import FormatId
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.kafka import encode, marker
+from bridges.formats.ledger_note import encode_note
+from bridges.formats.producer import EventStamp, InTransaction
+from bridges.formats.records import Record, StoredBatch
+from bridges.log.byte_column import BytePlace
+from bridges.log.event_bytes import bytes_of, record_at, told_bytes
+from bridges.sliced import Sliced, advance
+from tests.bridges.log.self_counted import SELF_COUNTED, self_counted, self_counted_known
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    with self_counted_known():
+        yield
+
+
+def run(work: Sliced[T]) -> T:
+    while True:
+        ended, value = advance(work)
+        if ended:
+            return value
+
+
+def of(batch: StoredBatch, start: int, end: int) -> int:
+    return run(bytes_of(batch, start, end, DEFAULT_LIMIT))
+
+
+def test_headers_tell_what_they_can() -> None:
+    assert told_bytes(FormatId.RAW, b"12345") == 13
+    assert told_bytes(FormatId.LEDGER_NOTE, encode_note(EventStamp(bytes(16), 5))) == 0
+    assert told_bytes(FormatId.KAFKA, marker(InTransaction(1, 0, True), 0)) == 0
+    assert told_bytes(FormatId.KAFKA, encode([], count=3)) == 0
+    assert told_bytes(FormatId.KAFKA, encode([Record(None, b"x")])) is None
+    assert told_bytes(SELF_COUNTED, self_counted([1, 2])) == 19
+    assert told_bytes(FormatId.KAFKA, b"no header") == 0
+    assert told_bytes(14, b"nobody knows this format") == 0
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.booleans(), st.data())
+def test_parts_of_a_batch_make_up_the_whole(sizes: list[int], kafka: bool, data: st.DataObject) -> None:
+    records = [Record(None, bytes(size)) for size in sizes]
+    payload = encode(records, 100) if kafka else self_counted(sizes)
+    flags = int(FormatId.KAFKA) if kafka else SELF_COUNTED
+    batch = StoredBatch(100, 100 + len(sizes), flags, payload)
+    whole = sum(8 + size for size in sizes)
+    assert of(batch, 0, 1000) == of(batch, 100, 100 + len(sizes)) == whole
+    cut = data.draw(st.integers(100, 100 + len(sizes)))
+    assert of(batch, 100, cut) == sum(8 + size for size in sizes[: cut - 100])
+    assert of(batch, 100, cut) + of(batch, cut, 200) == whole
+    position = data.draw(st.integers(0, whole - 1))
+    found = run(record_at(batch, 7, 7 + position, DEFAULT_LIMIT))
+    begins = [7 + sum(8 + size for size in sizes[:number]) for number in range(len(sizes))]
+    assert found.position == max(begin for begin in begins if begin <= 7 + position)
+    assert begins[found.offset - 100] == found.position
+
+
+@pytest.mark.parametrize("takes", [0, 5, 100])
+def test_what_the_header_tells_holds_whatever_the_records_are(takes: int) -> None:
+    batch = StoredBatch(0, 3, SELF_COUNTED, self_counted([2, 2], takes))
+    assert of(batch, 0, 3) == takes
+    assert [of(batch, 0, end) for end in (1, 2)] == [min(10, takes), min(20, takes)]
+    assert of(batch, 2, 3) == max(0, takes - 20), "what is left over belongs to the end"
+    assert run(record_at(batch, 50, 50 + takes, DEFAULT_LIMIT)).offset == min(takes // 10, 1)
+
+
+def test_a_batch_that_cannot_be_read_takes_what_its_header_tells_or_nothing() -> None:
+    damaged = encode([Record(None, b"unreadable")] * 3)[:-1] + b"\x7f"
+    batch = StoredBatch(0, 3, int(FormatId.KAFKA), damaged)
+    assert of(batch, 0, 3) == of(batch, 0, 2) == of(batch, 1, 3) == 0
+    assert run(record_at(batch, 9, 9, DEFAULT_LIMIT)) == BytePlace(0, 9)

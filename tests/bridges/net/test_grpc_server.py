@@ -1,0 +1,86 @@
+"""The gRPC server that fronts share: what a call holds, and what goes wrong in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from bridges.barrier import Barrier
+from bridges.net.budget import MemoryBudget
+from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer
+
+MIB = 1024 * 1024
+
+
+class Silent:
+    def opened(self) -> None: ...
+    def closed(self) -> None: ...
+    def refused(self) -> None: ...
+    def done(self, method: str, seconds: float, received: int, sent: int) -> None: ...
+    def failed(self, method: str, error: str) -> None: ...
+
+
+class Lab:
+    """A server with one method, whose handler holds as many bytes as the request says until it may go on."""
+
+    def __init__(self) -> None:
+        self.budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
+        self.barrier = Barrier()
+        self.server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), Silent(), self.budget, self.barrier)
+        self.server.add_call("a.B", "Hold", self.hold)
+        self.holding = asyncio.Semaphore(0)
+        self.go_on = asyncio.Event()
+
+    async def hold(self, raw: bytes, call: GrpcCall) -> bytes:
+        if raw == b"bug":
+            raise ZeroDivisionError
+        if not call.admits(int(raw)):
+            raise GrpcRefusal(Code.RESOURCE_EXHAUSTED, "no room")
+        self.holding.release()
+        await self.go_on.wait()
+        return b"done"
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.go_on.set()
+    await lab.server.stop()
+
+
+async def test_what_an_answer_takes_is_counted_until_it_is_sent_or_nobody_wants_it(lab: Lab) -> None:
+    ports = await lab.server.start({"x": ("127.0.0.1", 0, None)})
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+        call = channel.unary_unary("/a.B/Hold")
+        first, second = call(b"90000"), call(b"90000")
+        await lab.holding.acquire()
+        await lab.holding.acquire()
+        assert lab.budget.held >= 180_000
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"900000")
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        first.cancel()
+        while lab.budget.held >= 180_000:
+            await asyncio.sleep(0)  # the server hears of it
+        lab.go_on.set()
+        assert await second == b"done"
+        while lab.budget.held:
+            await asyncio.sleep(0)
+
+
+async def test_a_bug_costs_its_call_and_is_counted(lab: Lab) -> None:
+    ports = await lab.server.start({"x": ("127.0.0.1", 0, None)})
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await channel.unary_unary("/a.B/Hold")(b"bug")
+        assert failed.value.code() is grpc.StatusCode.INTERNAL
+        lab.go_on.set()
+        assert await channel.unary_unary("/a.B/Hold")(b"1") == b"done"
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await channel.unary_unary("/a.B/Other")(b"")
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert sum(lab.barrier.failures.values()) == 1

@@ -1,0 +1,151 @@
+"""Clients that must say who they are, and tokens that the segment store asks for; both ports with TLS."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import grpc
+import pytest
+
+from pravega_front.wire import commands as wire
+from tests.certificates import Authority
+from tests.node_process import ANY, NodeProcess
+from tests.pravega_front.conftest import LISTENERS
+from tests.pravega_front.controller_client import ControllerClient
+from tests.pravega_front.raw_client import RawClient
+
+USER, PASSWORD = "writer", "a pass:word"
+LOGIN = (("authorization", "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()),)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that takes nobody who does not say who it is."""
+    data = tmp_path_factory.mktemp("pravega-auth") / "data"
+    command = [sys.executable, "-m", "bridges", "user", "add", USER, "--data", str(data)]
+    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+    listen = {name: ANY if name.startswith("pravega") else "off" for name in LISTENERS}
+    settings = {"auth.required": "true", "pravega.token_ms": "2s"}
+    node = NodeProcess(data, settings=settings, listen=listen)
+    try:
+        yield node.start()
+    finally:
+        node.dispose()
+
+
+def test_calls_need_a_name_and_a_password(strict: NodeProcess) -> None:
+    wrong = (("authorization", "Basic " + base64.b64encode(b"writer:wrong").decode()),)
+    for metadata in ((), wrong, (("authorization", "Basic ?"),), (("authorization", "Bearer a.b.c"),)):
+        client = ControllerClient(strict.addresses["pravega"], metadata)
+        with pytest.raises(grpc.RpcError) as refused:
+            client.listScopes()
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        client.close()
+    client = ControllerClient(strict.addresses["pravega"], LOGIN)
+    assert "_system" in client.listScopes().scopes
+    client.close()
+
+
+def test_commands_need_a_token_of_their_stream(strict: NodeProcess) -> None:
+    client = ControllerClient(strict.addresses["pravega"], LOGIN)
+    client.createScope(scope="strict")
+    for stream in ("one", "two"):
+        config = {"streamInfo": {"scope": "strict", "stream": stream}, "scalingPolicy": {"minNumSegments": 1}}
+        assert client.createStream(**config).status == 0
+    writer, segment = uuid4().bytes, "strict/one/0.#epoch.0"
+    tokens = {name: client.getDelegationToken(scope="strict", stream=name).delegationToken for name in ("one", "two")}
+    assert tokens["one"].count(".") == 2
+    assert client.getCurrentSegments(scope="strict", stream="one").delegationToken.count(".") == 2
+    with RawClient(strict.addresses["pravega-segmentstore"]) as raw:
+        for bad in ("", "x.y.z", tokens["two"], tokens["one"][:-2] + "AA"):
+            answer = raw.ask(wire.SetupAppend(5, writer, segment, bad), wire.AuthTokenCheckFailed)
+            assert (answer.request_id, answer.error_code) == (5, 0)
+            raw.ask(wire.ReadSegment(segment, 0, 10, bad, 6), wire.AuthTokenCheckFailed)
+            raw.ask(wire.SealSegment(7, segment, bad), wire.AuthTokenCheckFailed)
+        # What is merged goes away, and can be read where it goes.
+        other = "strict/two/0.#epoch.0"
+        raw.ask(wire.MergeSegments(8, segment, other, tokens["one"]), wire.AuthTokenCheckFailed)
+        raw.ask(wire.MergeSegmentsBatch(9, segment, [other], tokens["one"]), wire.AuthTokenCheckFailed)
+        raw.ask(wire.SetupAppend(5, writer, segment, tokens["one"]), wire.AppendSetup)
+        raw.ask(wire.AppendBlockEnd(writer, 4, b"data", 1, 1, 1), wire.DataAppended)
+        # It ends while the writer is set up.
+        number = 1
+        while True:
+            number += 1
+            answer = raw.ask(wire.AppendBlockEnd(writer, 4, b"data", 1, number, 1), wire.Command)
+            if not isinstance(answer, wire.DataAppended):
+                break
+        assert isinstance(answer, wire.AuthTokenCheckFailed)
+        assert answer.error_code == 1
+        assert raw.ends()
+    client.close()
+
+
+WHEEL = """
+import asyncio, os, sys
+from pravega_client import StreamManager
+streams = StreamManager(sys.argv[1], auth_enabled=True, tls_enabled={tls})
+streams.create_scope("wheel")
+streams.create_stream("wheel", "events", 1)
+writer = streams.create_writer("wheel", "events")
+for number in range(10):
+    writer.write_event(str(number))
+writer.flush()
+reader = streams.create_reader_group("group", "wheel", "events").create_reader("reader")
+async def read():
+    found = []
+    while len(found) < 10:
+        part = await reader.get_segment_slice_async()
+        found += [int(event.data()) for event in part]
+        reader.release_segment(part)
+    return found
+assert asyncio.run(read()) == list(range(10))
+os._exit(0)  # the wheel's threads trip over the end of the interpreter
+"""
+
+
+def wheel(uri: str, *, tls: bool = False, **more: str) -> None:
+    environment = {
+        "pravega_client_auth_method": "Basic",
+        "pravega_client_auth_username": USER,
+        "pravega_client_auth_password": PASSWORD,
+        **more,
+    }
+    command = [sys.executable, "-c", WHEEL.format(tls=tls), uri]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_wheel_logs_in_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    cert, key = authority.issue("node")
+    certs = tmp_path / "certs"  # a directory of nothing else
+    certs.mkdir()
+    shutil.copy(authority.cert, certs)
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "bridges", "user", "add", USER, "--data", str(data)]
+    subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+    settings = {"auth.required": "true"}
+    for name in ("pravega", "pravega-segmentstore"):
+        settings |= {f"tls.{name}.cert": str(cert), f"tls.{name}.key": str(key)}
+    listen = {name: ANY if name.startswith("pravega") else "off" for name in LISTENERS}
+    node = NodeProcess(data, settings=settings, listen=listen)
+    # The wheel compares names only, not addresses.
+    node.start()
+    store = node.addresses["pravega-segmentstore"].replace("127.0.0.1", "localhost")
+    node.settings["advertise.pravega-segmentstore"] = store
+    try:
+        node.restart()
+        wheel(
+            f"tls://localhost:{node.addresses['pravega'].rpartition(':')[2]}",
+            tls=True,
+            pravega_client_tls_cert_path=str(certs),
+        )
+    finally:
+        node.dispose()

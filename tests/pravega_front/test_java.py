@@ -1,0 +1,204 @@
+"""Pravega's Java client against a node."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from pravega_front.wire.controller import DeleteScopeStatus, TableStatus
+from tests import drivers
+from tests.node_process import NodeProcess
+from tests.pravega_front.conftest import needs_node
+from tests.pravega_front.controller_client import ControllerClient
+
+HERE = Path(__file__).resolve().parent
+SCOPE = "java"
+JAVA = drivers.java("pravega-java", HERE / "java" / "pom.xml", "anabranch.tests.PravegaDriver")
+
+pytestmark = pytest.mark.java
+
+
+class Java:
+    """The driver, told what to do with which controller."""
+
+    def __init__(self, driver: drivers.Driver, controller: str) -> None:
+        self._driver = driver
+        self._controller = f"tcp://{controller}"
+
+    def __call__(self, op: str, **arguments: Any) -> Any:
+        return self._driver.call({"op": op, "controller": self._controller, "scope": SCOPE} | arguments)
+
+
+@pytest.fixture(scope="module")
+def java(controller_address: str) -> Iterator[Java]:
+    driver = JAVA.start()
+    try:
+        yield Java(driver, controller_address)
+    finally:
+        driver.close()
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def plain(found: Sequence[str]) -> list[bytes]:
+    return [base64.b64decode(one) for one in found]
+
+
+def events(first: int, last: int, keys: int = 1) -> list[list[str]]:
+    return [[f"key-{number % keys}", b64(f"{number}".encode())] for number in range(first, last)]
+
+
+def test_a_writer_and_a_reader_group_over_a_scale(java: Java) -> None:
+    assert java("create", stream="events", segments=1)
+    assert not java("create", stream="events", segments=1)
+    java("writer", name="w", stream="events")
+    assert java("write", name="w", events=events(0, 2000, 5)) == 2000
+    assert java("group", name="group", stream="events")
+    java("reader", name="group", reader="r")
+    found = plain(java("read", reader="r", count=1000))
+    assert java("scale", stream="events", sealed=[0], ranges=[[0.0, 0.4], [0.4, 1.0]])
+    assert java("write", name="w", events=events(2000, 4000, 5)) == 2000
+    found += plain(java("read", reader="r", count=3000))
+    numbers = [int(one) for one in found]
+    assert sorted(numbers) == list(range(4000))
+    for key in range(5):
+        assert [one for one in numbers if one % 5 == key] == list(range(key, 4000, 5)), "in the order of their key"
+    java("close_writer", name="w")
+    java("close_reader", reader="r")
+    java("delete_group", name="group")
+    assert "events" in java("list")
+
+
+def test_checkpoints_truncation_and_the_batch_client(java: Java) -> None:
+    java("create", stream="points", segments=2)
+    java("writer", name="p", stream="points")
+    java("write", name="p", events=events(0, 100, 7))
+    java("group", name="points", stream="points")
+    java("reader", name="points", reader="p")
+    java("read", reader="p", count=100)
+    assert java("checkpoint", name="points", reader="p", point="middle") == 0
+    java("write", name="p", events=events(100, 200, 7))
+    assert sorted(map(int, plain(java("read", reader="p", count=100)))) == list(range(100, 200))
+    java("close_reader", reader="p")
+    java("reset", name="points", point="middle")
+    java("reader", name="points", reader="again")
+    assert sorted(map(int, plain(java("read", reader="again", count=100)))) == list(range(100, 200))
+    assert sorted(map(int, plain(java("batch", stream="points")))) == list(range(200))
+    assert java("truncate", stream="points", point="middle")
+    assert sorted(map(int, plain(java("batch", stream="points")))) == list(range(100, 200))
+    java("close_reader", reader="again")
+
+
+def test_transactions(java: Java) -> None:
+    java("create", stream="transactions", segments=2)
+    large = [["large", b64(bytes([number]) * 1_000_000)] for number in range(12)]
+    rounds = [[True, events(0, 50, 5)], [False, events(50, 100, 5)], [True, large]]
+    assert java("transact", stream="transactions", rounds=rounds) == ["COMMITTED", "ABORTED", "COMMITTED"]
+    java("group", name="transactions", stream="transactions")
+    java("reader", name="transactions", reader="t")
+    found = plain(java("read", reader="t", count=62))
+    assert sorted(int(one) for one in found if len(one) < 10) == list(range(50))
+    assert [one for one in found if len(one) > 10] == [base64.b64decode(one) for _, one in large]
+    java("close_reader", reader="t")
+
+
+def test_large_events(java: Java) -> None:
+    java("create", stream="large", segments=1)
+    java("writer", name="large", stream="large", large=True)
+    large = bytes(range(256)) * (10 * 1024 * 4)  # 10 MiB
+    java("write", name="large", events=[["k", b64(b"before")], ["k", b64(large)], ["k", b64(b"after")]])
+    java("group", name="large", stream="large")
+    java("reader", name="large", reader="large")
+    assert plain(java("read", reader="large", count=3)) == [b"before", large, b"after"]
+    java("close_reader", reader="large")
+
+
+def test_byte_streams(java: Java) -> None:
+    java("create", stream="bytes", segments=1)
+    data = bytes(range(256)) * 1000
+    found, head, behind = java("bytes", stream="bytes", data=b64(data), truncate=100)
+    assert (base64.b64decode(found), head, behind) == (data, 100, -1)
+
+
+def test_revisions(java: Java) -> None:
+    java("create", stream="revisions", segments=1)
+    values = [f"{number}".encode() for number in range(10)]
+    found, conditional, marked, left = java("revisions", stream="revisions", values=[b64(one) for one in values])
+    assert plain(found) == [*values, b"conditional"]
+    assert conditional
+    assert marked
+    assert plain(left) == [b"conditional"]
+
+
+@needs_node
+def test_what_kafka_wrote_is_read_as_events(java: Java, node: NodeProcess) -> None:
+    java("create", stream="other")  # which makes the scope
+    producer = Producer({"bootstrap.servers": node.kafka})
+    for value in (b"one", b"", None, b"four"):
+        producer.produce(f"{SCOPE}.from-kafka", value, b"key")
+    assert producer.flush(30) == 0
+    java("group", name="from-kafka", stream="from-kafka")
+    java("reader", name="from-kafka", reader="k")
+    assert plain(java("read", reader="k", count=4)) == [b"one", b"", b"", b"four"]
+
+
+def test_a_sealed_stream(java: Java) -> None:
+    java("create", stream="sealed", segments=1)
+    java("writer", name="sealed", stream="sealed")
+    java("write", name="sealed", events=events(0, 10))
+    assert java("seal", stream="sealed")
+    with pytest.raises(drivers.DriverError, match="sealed"):
+        java("write", name="sealed", events=events(10, 11))
+    java("group", name="sealed", stream="sealed")
+    java("reader", name="sealed", reader="s")
+    assert len(java("read", reader="s", count=10)) == 10
+    assert java("delete", stream="sealed")
+
+
+def test_key_value_tables(java: Java) -> None:
+    java("create", stream="beside-tables")  # which makes the scope
+    for partitions in (1, 3):
+        found = java("tables", name=f"table-{partitions}", partitions=partitions, count=10)
+        every = sorted(f"{number:04}{second}" for number in range(10) for second in ("aa", "bb"))
+        every.remove("0001aa")
+        assert sorted(found.pop("all")) == every
+        assert found == {
+            "made": True,
+            "again": False,
+            "names": [f"table-{partitions}"],
+            "inserted again": "BadKeyVersionException",
+            "old version": "BadKeyVersionException",
+            "value": "new",
+            "removed": True,
+            "removed again": "BadKeyVersionException",
+            "never there": "NoSuchKeyException",
+            "of one": ["0001bb"],
+            "range": [f"{number:04}{second}" for number in (3, 4, 5) for second in ("aa", "bb")],
+            "many": ["", "", "value 2"],
+            "deleted": True,
+            "deleted again": False,
+        }
+
+
+def test_a_scope_is_deleted_with_everything_in_it(java: Java, node: NodeProcess, controller: ControllerClient) -> None:
+    inside = {"scope": "goes"}
+    java("create", stream="events", segments=2, **inside)
+    java("writer", name="goes", stream="events", **inside)
+    java("write", name="goes", events=events(0, 10))
+    java("close_writer", name="goes")
+    java("group", name="readers", stream="events", **inside)
+    table = {"scope": "goes", "kvtName": "table"}
+    assert not controller.createKeyValueTable(partitionCount=2, primaryKeyLength=4, **table).status
+    assert java("delete_scope", **inside)
+    assert not controller.checkScopeExists(scope="goes").exists
+    assert controller.getKeyValueTableConfiguration(**table).status == TableStatus.TABLE_NOT_FOUND
+    assert controller.deleteScopeRecursive(scope="goes").status == DeleteScopeStatus.SCOPE_NOT_FOUND
+    assert java("create", stream="events", **inside), "nothing of it is left"
+    assert java("group", name="readers", stream="events", **inside)

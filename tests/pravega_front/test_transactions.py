@@ -1,0 +1,258 @@
+"""Transactions, call by call and command by command, also when the process is killed under them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import pytest
+
+from pravega_front.names import TRANSACTION
+from pravega_front.wire import commands as wire
+from pravega_front.wire.controller import PingStatus, ScaleStatus, TxnState, TxnStatus
+from tests.node_process import ANY, NodeProcess
+from tests.pravega_front.conftest import LISTENERS
+from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.pravega_front.raw_client import Closed, RawClient
+
+SCOPE = "transactions"
+
+
+def event(data: bytes) -> bytes:
+    return struct.pack(">ii", 0, len(data)) + data
+
+
+class Stream:
+    """A stream of two segments, and what is done with transactions on it."""
+
+    def __init__(self, node: NodeProcess, name: str) -> None:
+        self.node = node
+        self.name = name
+        self.calls = ControllerClient(node.addresses["pravega"])
+        self.calls.createScope(scope=SCOPE)
+        self.info = stream(SCOPE, name)
+        policy = {"minNumSegments": 2}
+        assert self.calls.createStream(streamInfo=self.info, scalingPolicy=policy).status == 0
+
+    def begin(self, lease: int = 30_000) -> Any:
+        return self.calls.createTransaction(streamInfo=self.info, lease=lease).txnId
+
+    def segment(self, number: int, txn: Any = None) -> str:
+        name = f"{SCOPE}/{self.name}/{number}.#epoch.0"
+        return name if txn is None else f"{name}{TRANSACTION}{txn.highBits:016x}{txn.lowBits:016x}"
+
+    def write(self, txn: Any, data: bytes, events: int = 1) -> None:
+        """The same events to both segments."""
+        with RawClient(self.node.addresses["pravega-segmentstore"]) as client:
+            for number in (0, 1):
+                writer = uuid4().bytes
+                client.ask(wire.SetupAppend(1, writer, self.segment(number, txn), ""), wire.AppendSetup)
+                client.ask(wire.AppendBlockEnd(writer, len(data), data, events, events, 1), wire.DataAppended)
+
+    def read(self, number: int) -> bytes:
+        """All bytes of a segment."""
+        found = b""
+        with RawClient(self.node.addresses["pravega-segmentstore"]) as client:
+            name = self.segment(number)
+            end = client.ask(wire.GetStreamSegmentInfo(1, name, ""), wire.StreamSegmentInfo).write_offset
+            while len(found) < end:
+                found += client.ask(wire.ReadSegment(name, len(found), 1 << 20, "", 1), wire.SegmentRead).data
+        return found
+
+    def state(self, txn: Any) -> TxnState:
+        return TxnState(self.calls.checkTransactionState(streamInfo=self.info, txnId=txn).status)
+
+    def ended(self, txn: Any) -> TxnState:
+        """How a transaction ends, once it has."""
+        while (state := self.state(txn)) in (TxnState.COMMITTING, TxnState.ABORTING):
+            pass
+        return state
+
+
+def test_the_life_of_a_transaction(node: NodeProcess) -> None:
+    found = Stream(node, "life")
+    committed, aborted = found.begin(), found.begin()
+    assert committed.lowBits >= 0
+    assert committed.highBits >= 0
+    found.write(committed, event(b"a") + event(b"b"), 2)
+    found.write(aborted, event(b"never"))
+    assert found.read(0) == b""
+    ping = found.calls.pingTransaction
+    assert ping(streamInfo=found.info, txnId=committed, lease=20_000).status == PingStatus.OK
+    assert ping(streamInfo=found.info, txnId=committed, lease=10**9).status == PingStatus.LEASE_TOO_LARGE
+    assert found.state(committed) is TxnState.OPEN
+    assert found.calls.commitTransaction(streamInfo=found.info, txnId=committed).status == TxnStatus.SUCCESS
+    assert found.calls.abortTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.SUCCESS
+    assert found.calls.commitTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.FAILURE
+    assert (found.ended(committed), found.ended(aborted)) == (TxnState.COMMITTED, TxnState.ABORTED)
+    assert ping(streamInfo=found.info, txnId=committed, lease=20_000).status == PingStatus.COMMITTED
+    assert [found.read(number) for number in (0, 1)] == [event(b"a") + event(b"b")] * 2
+    unknown = {"highBits": 0, "lowBits": 10**12}
+    assert found.state(unknown) is TxnState.UNKNOWN
+    answer = found.calls.commitTransaction(streamInfo=found.info, txnId=unknown)
+    assert answer.status == TxnStatus.TRANSACTION_NOT_FOUND
+    with RawClient(node.addresses["pravega-segmentstore"]) as client:
+        late = wire.SetupAppend(1, uuid4().bytes, found.segment(0, aborted), "")
+        client.ask(late, wire.NoSuchSegment)
+    assert len(found.calls.listCompletedTransactions(streamInfo=found.info).response) == 2
+
+
+def test_a_stream_is_not_sealed_under_its_transactions(node: NodeProcess) -> None:
+    found = Stream(node, "unsealed")
+    found.calls.scale(streamInfo=found.info, sealedSegments=[0, 1], newKeyRanges=[{"start": 0, "end": 1}])
+    txn = found.begin()
+    last = f"{SCOPE}/unsealed/2.#epoch.1"
+    with RawClient(node.addresses["pravega-segmentstore"]) as client:
+        client.ask(wire.SealSegment(1, last, ""), wire.OperationUnsupported)
+        found.calls.abortTransaction(streamInfo=found.info, txnId=txn)
+        assert found.ended(txn) is TxnState.ABORTED
+        client.ask(wire.SealSegment(1, last, ""), wire.SegmentSealed)
+    assert not found.calls.getCurrentSegments(scope=SCOPE, stream="unsealed").segmentRanges
+
+
+def test_leases(node: NodeProcess) -> None:
+    found = Stream(node, "leases")
+    for lease in (10, 10**9):
+        with pytest.raises(grpc.RpcError) as refused:
+            found.begin(lease)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+
+
+def test_a_scale_waits_for_transactions(node: NodeProcess) -> None:
+    found = Stream(node, "scaled")
+    txn = found.begin()
+    found.write(txn, event(b"before the scale"))
+    ranges = [{"start": 0, "end": 0.25}, {"start": 0.25, "end": 0.5}]
+    answers: list[Any] = []
+    scale = threading.Thread(
+        target=lambda: answers.append(found.calls.scale(streamInfo=found.info, sealedSegments=[0], newKeyRanges=ranges))
+    )
+    scale.start()
+    assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
+    scale.join(60)
+    assert answers[0].status == ScaleStatus.STARTED
+    assert found.read(0) == event(b"before the scale")
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    process = NodeProcess(tmp_path_factory.mktemp("mortal") / "data", listen=dict.fromkeys(LISTENERS, ANY))
+    try:
+        yield process.start()
+    finally:
+        process.dispose()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.008, 0.03])
+def test_a_commit_under_which_the_process_is_killed(mortal: NodeProcess, delay: float) -> None:
+    found = Stream(mortal, f"killed-{int(delay * 1000)}")
+    open_still, large, small = found.begin(), found.begin(), found.begin()
+    piece = event(b"l" * 1_000_000)
+    for _ in range(5):
+        found.write(large, piece * 2, 2)  # more than fits into one batch: a transaction of the log
+    found.write(small, event(b"small"))
+    found.write(open_still, event(b"open"))
+    accepted: list[Any] = []
+
+    def commit() -> None:
+        for txn in (large, small):
+            try:
+                found.calls.commitTransaction(streamInfo=found.info, txnId=txn)
+                accepted.append(txn)
+            except grpc.RpcError:
+                return
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    time.sleep(delay)  # how far the commit has come is different each time, and every outcome is right
+    mortal.restart(kill=True)
+    thread.join(60)
+    found = _again(found)
+    for txn in accepted:
+        assert found.ended(txn) is TxnState.COMMITTED, "it was accepted"
+    states = {name: found.ended(txn) for name, txn in (("large", large), ("small", small))}
+    assert found.state(open_still) is TxnState.OPEN, "it goes on with a whole lease"
+    for number in (0, 1):
+        data = found.read(number)
+        expected = b""
+        if states["large"] is TxnState.COMMITTED:
+            expected += piece * 10
+        if states["small"] is TxnState.COMMITTED:
+            expected += event(b"small")
+        assert data == expected
+    for txn in (large, small, open_still):
+        if found.state(txn) is TxnState.OPEN:
+            found.calls.abortTransaction(streamInfo=found.info, txnId=txn)
+            assert found.ended(txn) is TxnState.ABORTED
+
+
+def test_commits_are_carried_out_as_they_were_decided_also_by_the_next_start(mortal: NodeProcess) -> None:
+    found = Stream(mortal, "order")
+    late, early = found.begin(), found.begin()
+    for _ in range(5):
+        found.write(early, event(b"e" * 1_000_000) * 2, 2)
+    found.write(late, event(b"late"))
+    for txn in (early, late):
+        assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
+    mortal.restart(kill=True)  # most likely before anything was carried out
+    found = _again(found)
+    assert [found.ended(txn) for txn in (early, late)] == [TxnState.COMMITTED] * 2
+    for number in (0, 1):
+        assert found.read(number) == event(b"e" * 1_000_000) * 10 + event(b"late")
+
+
+def test_commits_leave_nothing_among_kafkas_producers(node: NodeProcess) -> None:
+    found = Stream(node, "producers")
+    txn = found.begin()
+    for _ in range(5):
+        found.write(txn, event(b"l" * 1_000_000) * 2, 2)
+    found.calls.commitTransaction(streamInfo=found.info, txnId=txn)
+    assert found.ended(txn) is TxnState.COMMITTED
+    assert [_kafkas_producers(node, f"{SCOPE}.producers", partition) for partition in (0, 1)] == [0, 0]
+
+
+def _kafkas_producers(node: NodeProcess, topic: str, partition: int) -> int:
+    """How many producers Kafka's DescribeProducers tells of, which is request 61."""
+    name = bytes([len(topic) + 1]) + topic.encode()
+    request = struct.pack(">hhihb", 61, 0, 1, -1, 0) + b"\2" + name + struct.pack(">bib", 2, partition, 0) + b"\0"
+    host, _, port = node.kafka.rpartition(":")
+    with socket.create_connection((host, int(port)), 30) as kafka, kafka.makefile("rb") as answers:
+        kafka.sendall(struct.pack(">i", len(request)) + request)
+        answer = answers.read(struct.unpack(">i", answers.read(4))[0])
+    at = answer.index(name) + len(name)
+    count, index, error, message, producers = struct.unpack_from(">bihbb", answer, at)
+    assert (count, index, error, message) == (2, partition, 0, 0), answer
+    return int(producers) - 1
+
+
+def _again(found: Stream) -> Stream:
+    """The same stream after a restart."""
+    again = object.__new__(Stream)
+    again.node, again.name, again.info = found.node, found.name, found.info
+    again.calls = ControllerClient(found.node.addresses["pravega"])
+    return again
+
+
+def test_writers_are_told_when_their_transaction_is_gone(node: NodeProcess) -> None:
+    found = Stream(node, "gone")
+    txn = found.begin()
+    writer = uuid4().bytes
+    with RawClient(node.addresses["pravega-segmentstore"]) as client:
+        client.ask(wire.SetupAppend(1, writer, found.segment(0, txn), ""), wire.AppendSetup)
+        found.calls.abortTransaction(streamInfo=found.info, txnId=txn)
+        found.ended(txn)
+        # Until the topic behind it is deleted, its segments take no more; afterwards there are none.
+        number = 0
+        answer: wire.Command = wire.KeepAlive()
+        while not isinstance(answer, wire.NoSuchSegment | wire.SegmentIsSealed):
+            number += 1
+            try:
+                answer = client.ask(wire.AppendBlockEnd(writer, 4, b"late", 1, number, 1), wire.Command)
+            except Closed:
+                pytest.fail("the connection stays")

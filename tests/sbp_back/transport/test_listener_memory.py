@@ -1,0 +1,837 @@
+"""What clients make a listener hold is bounded, for each connection and for all together, and nobody is cut for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sbp_back.budget import Kind, MemoryBudget
+from sbp_back.document import controls
+from sbp_back.document import messages as m
+from sbp_back.document.batch import RECORDS_IN_A_TURN
+from sbp_back.errors import ErrorCode
+from sbp_back.range_server.store import Files, StoreOptions
+from sbp_back.range_server.store.reader import MAX_ENTRIES
+from sbp_back.transport.dialects import DIALECTS
+from sbp_back.transport.handler import Reply
+from sbp_back.transport.listener import Listener, ListenerOptions
+from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
+from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.frame import FrameReader, encode_frame, receive_buffer
+from sbp_back.wire.model import (
+    AppendRequest,
+    AppendResponse,
+    AppendResult,
+    CreateRangeRequest,
+    FetchRequest,
+    FetchResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListRangeRequest,
+    ListRangeResponse,
+    PingRequest,
+    PingResponse,
+    RangeInfo,
+    RangeServerInfo,
+    Request,
+    Response,
+    Status,
+    SystemErrorResponse,
+)
+from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
+from tests.sbp_back.document.document_lab import appended, ask, batch, carrier, created, running, write
+
+DIALECT = DIALECTS["sbp-0.2"]
+MIB = 1024 * 1024
+STORE = StoreOptions(segment_bytes=64 * MIB, low_water_bytes=0)
+
+
+class Watched(MemoryBudget):
+    """Remembers the most that was held."""
+
+    peak = 0
+
+    def _change(self, account, size: int) -> None:  # type: ignore[no-untyped-def]
+        super()._change(account, size)
+        self.peak = max(self.peak, self.held)
+
+
+def budget(total: int) -> Watched:
+    return Watched(total, asyncio.get_running_loop().call_soon)
+
+
+class Stalled:
+    """A handler that answers appends when the test says so, pings at once."""
+
+    def __init__(self) -> None:
+        self.appends: list[tuple[AppendRequest, Reply]] = []
+        self.pings = 0
+        self.heartbeats = 0
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        if isinstance(request, AppendRequest):
+            self.appends.append((request, reply))
+        elif isinstance(request, PingRequest):
+            self.pings += 1
+            reply(PingResponse(request.header, request.payload))
+        elif isinstance(request, HeartbeatRequest):
+            self.heartbeats += 1
+            reply(HeartbeatResponse(request.client_id, request.role))
+
+    @property
+    def held(self) -> int:
+        return sum(entry.size for request, _ in self.appends for entry in request.entries)
+
+    def answer(self) -> None:
+        appends, self.appends = self.appends, []
+        for request, reply in appends:
+            reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries]))
+
+
+class Client:
+    """A bare socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dialect: str = "sbp-0.2") -> None:
+        self.dialect = DIALECTS[dialect]
+        self.reader = reader
+        self.writer = writer
+        self._frames = FrameReader()
+        self._received: list[tuple[int, Response]] = []
+        self._last = 0
+
+    def send(self, request: Request) -> None:
+        self._last += 1
+        opcode, header, payload = self.dialect.encode_request(request)
+        self.writer.writelines(encode_frame(opcode, 0, self._last, header, payload))
+
+    async def response(self) -> tuple[int, Response]:
+        while not self._received:
+            data = await self.reader.read(1 << 18)
+            assert data, "the connection was cut"
+            self._received = [
+                (frame.stream_id, self.dialect.decode_response(frame.opcode, frame.flags, frame.header, frame.payload))
+                for frame in self._frames.feed(data)
+            ]
+        return self._received.pop(0)
+
+    async def close(self) -> None:
+        self.writer.transport.abort()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+async def connect(address: tuple[str, int], dialect: str = "sbp-0.2") -> Client:
+    return Client(*await asyncio.open_connection(*address), dialect)
+
+
+@asynccontextmanager
+async def served(total: int, **options: object) -> AsyncIterator[tuple[Listener, Stalled, Watched]]:
+    handler = Stalled()
+    shared = budget(total)
+    listener = Listener(handler, DIALECT, "127.0.0.1", 0, ListenerOptions(**options), shared)  # type: ignore[arg-type]
+    await listener.start()
+    try:
+        yield listener, handler, shared
+        handler.answer()
+    finally:
+        await listener.close()
+    assert (shared.held, shared.accounts, shared.waiting) == (0, 0, 0), "everything was given back"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def paused(listener: Listener) -> int:
+    return sum(1 for one in listener._connections if one._read_paused)
+
+
+def append(size: int) -> AppendRequest:
+    return AppendRequest(0, [pack_entry(1, 0, 0, 0, 1, 5, bytes(size))])
+
+
+# --- what is received -----------------------------------------------------------------------------------------------
+
+
+async def test_many_appending_connections_before_a_stalled_store_hold_no_more_than_the_budget() -> None:
+    async with served(16 * MIB) as (listener, handler, shared):
+        clients = [await connect(listener.address) for _ in range(40)]
+        for client in clients:
+            for _ in range(4):
+                client.send(append(MIB))
+        await until(lambda: paused(listener) == 40)
+        assert shared.peak <= 16 * MIB + 40 * 4096, "beyond it what came unasked, in small pieces"
+        assert 4 * MIB < handler.held <= shared.by_kind[Kind.REQUESTS], "but what there is is made use of"
+
+        answered = 0
+
+        async def read(client: Client) -> None:
+            nonlocal answered
+            for _ in range(4):
+                _, response = await client.response()
+                assert isinstance(response, AppendResponse)
+                answered += 1
+
+        reading = asyncio.gather(*(read(client) for client in clients))
+        while not reading.done():
+            handler.answer()
+            await asyncio.sleep(0)
+        await reading
+        assert answered == 160
+        assert shared.peak <= 16 * MIB + 40 * 4096
+        for client in clients:
+            await client.close()
+
+
+async def test_a_connection_that_holds_all_it_may_leaves_room_for_others() -> None:
+    async with served(16 * MIB) as (listener, handler, _):
+        greedy = [await connect(listener.address) for _ in range(8)]
+        for client in greedy:
+            for _ in range(8):
+                client.send(append(MIB))
+        await until(lambda: paused(listener) == 8)
+        modest = await connect(listener.address)
+        held = len(handler.appends)
+        modest.send(append(30_000))
+        await until(lambda: len(handler.appends) > held)
+        assert handler.appends[-1][0].entries[0].size < 31_000
+        for client in [*greedy, modest]:
+            await client.close()
+
+
+async def test_appends_of_a_connection_that_is_gone_count_until_they_are_stored() -> None:
+    async with served(64 * MIB) as (listener, handler, shared):
+        client = await connect(listener.address)
+        client.send(append(MIB))
+        await until(lambda: len(handler.appends) == 1)
+        await client.close()
+        await until(lambda: listener.connection_count == 0)
+        assert shared.by_kind[Kind.REQUESTS] > MIB
+        handler.answer()
+        assert shared.held == 0
+
+
+async def test_heartbeats_are_heard_behind_a_store_that_stalls() -> None:
+    """Or its clients would take the server for gone and send everything again."""
+    async with served(256 * MIB) as (listener, handler, _):
+        to = TcpCarrier(*listener.address, options=TcpOptions(heartbeat_idle=0.02, heartbeat_timeout=60))
+        got: list[object] = []
+        for _ in range(80):
+            to.submit(append(MIB), got.append)
+        await until(lambda: handler.heartbeats >= 5)
+        assert handler.held > 8 * MIB
+        while len(got) < 80:
+            handler.answer()
+            await asyncio.sleep(0)
+        assert all(isinstance(answer, AppendResponse) for answer in got)
+        await to.close()
+
+
+async def test_long_frames_half_received_do_not_wait_for_each_other() -> None:
+    async with served(16 * MIB, idle_seconds=0) as (listener, handler, shared):
+        frames = []
+        clients = [await connect(listener.address) for _ in range(20)]
+        opcode, header, payload = DIALECT.encode_request(append(4 * MIB))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        for client in clients:
+            frames.append(frame)
+            client.writer.write(frame[: len(frame) // 2])
+        await until(lambda: shared.waiting > 0)
+        assert shared.peak <= 16 * MIB + 20 * 2 * 65536
+        for client in clients:
+            client.writer.write(frame[len(frame) // 2 :])
+
+        async def read(client: Client) -> None:
+            await client.response()
+
+        reading = asyncio.gather(*(read(client) for client in clients))
+        while not reading.done():
+            handler.answer()
+            await asyncio.sleep(0)
+        await reading
+        for client in clients:
+            await client.close()
+
+
+async def test_a_frame_that_does_not_come_to_its_end_costs_its_connection() -> None:
+    async with served(16 * MIB, stall_seconds=60, idle_seconds=0) as (listener, _, shared):
+        client = await connect(listener.address)
+        opcode, header, payload = DIALECT.encode_request(append(2 * MIB))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        client.writer.write(frame[:100_000])
+        (connection,) = await held_connections(listener)
+        await until(lambda: bool(connection._frame_since))  # type: ignore[attr-defined]
+        assert shared.held > 2 * MIB
+        now = asyncio.get_running_loop().time()
+        connection.look_after(now + 20)  # type: ignore[attr-defined]
+        assert listener.connection_count == 1
+        connection.look_after(now + 61)  # type: ignore[attr-defined]
+        await until(lambda: listener.connection_count == 0)
+        await client.close()
+
+
+async def held_connections(listener: Listener) -> list[object]:
+    await until(lambda: listener.connection_count > 0)
+    return list(listener._connections)
+
+
+async def test_small_frames_that_are_not_complete_are_counted() -> None:
+    async with served(16 * MIB, idle_seconds=0) as (listener, _, shared):
+        clients = [await connect(listener.address) for _ in range(10)]
+        opcode, header, payload = DIALECT.encode_request(append(60_000))
+        frame = b"".join(bytes(part) for part in encode_frame(opcode, 0, 1, header, payload))
+        for client in clients:
+            client.writer.write(frame[:50_000])
+        await until(lambda: shared.by_kind[Kind.REQUESTS] == 500_000)
+        for client in clients:
+            await client.close()
+        await until(lambda: listener.connection_count == 0)
+        assert shared.held == 0
+
+
+async def test_one_turn_of_the_loop_serves_a_bounded_number_of_frames() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        client = await connect(listener.address)
+        total = 6000
+        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        client.writer.write(
+            b"".join(bytes(p) for k in range(total) for p in encode_frame(opcode, 0, k + 1, header, payload))
+        )
+        most = before = 0
+        while handler.pings < total:
+            await asyncio.sleep(0)
+            most = max(most, handler.pings - before)
+            before = handler.pings
+        assert most <= 1024, "a read and what was left of the one before"
+        for _ in range(total):
+            await client.response()
+        await client.close()
+
+
+def test_readers_that_share_a_buffer_keep_their_bytes_apart() -> None:
+    shared = receive_buffer()
+    readers = [FrameReader(buffer=shared) for _ in range(3)]
+    sizes = [0, 1, 30_000, 65_000, 70_000, 300_000, 5]
+    streams = []
+    for number in range(3):
+        parts = [
+            part
+            for k, size in enumerate(sizes)
+            for part in encode_frame(1, 0, k, b"head %d" % number, [bytes([number + k]) * size])
+        ]
+        streams.append(b"".join(bytes(part) for part in parts))
+    got: list[list[tuple[int, bytes, int]]] = [[], [], []]
+    at = [0, 0, 0]
+    steps = [7, 4096, 33_333]
+    while any(at[n] < len(streams[n]) for n in range(3)):
+        for n in range(3):
+            piece = streams[n][at[n] : at[n] + steps[n]]
+            at[n] += len(piece)
+            while piece:
+                target = readers[n].get_buffer()
+                count = min(len(target), len(piece))
+                target[:count] = piece[:count]
+                piece = piece[count:]
+                frames = readers[n].received(count)
+                got[n] += [(frame.stream_id, frame.header, len(frame.payload)) for frame in frames]
+    for n in range(3):
+        assert got[n] == [(k, b"head %d" % n, size) for k, size in enumerate(sizes)]
+        assert readers[n].buffered == 0
+
+
+# --- what is answered -----------------------------------------------------------------------------------------------
+
+
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is in the page cache."""
+
+    def nothing(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(Files, "read_cached", nothing)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 5000])
+async def test_three_hundred_catch_up_fetches_of_cold_data_over_one_connection_are_all_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
+) -> None:
+    cold(monkeypatch)
+    shared = budget(64 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        for _ in range(4):
+            await write(writer, bytes(MIB - 1000))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        client = await connect(embedded.addresses["sbp-range-server"])
+        for k in range(300):
+            client.send(FetchRequest(wanted, k % 4, max_bytes=MIB, max_wait_ms=max_wait_ms))
+        await client.writer.drain()
+        await until(lambda: shared.by_kind[Kind.RESPONSES] > MIB)
+        seen = set()
+        for _ in range(300):
+            number, response = await client.response()
+            assert isinstance(response, FetchResponse)
+            assert [entry.base_offset for entry in response.entries] == [(number - 1) % 4]
+            seen.add(number)
+        assert len(seen) == 300
+        assert shared.peak <= 10 * MIB, "what one connection may have read and not taken, and some requests"
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_slow_readers_together_hold_no_more_than_the_budget(tmp_path: Path) -> None:
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        for _ in range(16):
+            await write(writer, bytes(60_000))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(30)]
+        for client in clients:
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(40):
+                client.send(FetchRequest(wanted, 0, max_bytes=16 * 60_000, max_wait_ms=1000))
+        await until(lambda: shared.waiting > 0)
+        for client in clients:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+        async def read(client: Client) -> None:
+            for _ in range(40):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert response.entries[0].base_offset == 0
+
+        await asyncio.gather(*(read(client) for client in clients))
+        assert shared.peak <= 17 * MIB
+        for client in clients:
+            await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_fetches_that_wait_for_data_hold_nothing_and_end_with_their_connection(tmp_path: Path) -> None:
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, b"first")
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(2)]
+        for client in clients:
+            for _ in range(1000):
+                client.send(FetchRequest(wanted, 1, max_bytes=16 * MIB, max_wait_ms=300_000))
+        await until(lambda: embedded.range_server.waiting_fetches == 2000)
+        assert shared.held < MIB
+        await clients[0].close()
+        await until(lambda: embedded.range_server.waiting_fetches == 1000)
+        await write(writer, b"second")
+        for _ in range(1000):
+            _, response = await clients[1].response()
+            assert isinstance(response, FetchResponse)
+            assert [bytes(entry.payload) for entry in response.entries] == [b"second"]
+        await clients[1].close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_what_is_asked_inside_the_process_waits_for_no_room(tmp_path: Path) -> None:
+    """Whoever asks has counted it already: a front whose requests fill the budget must not wait for itself."""
+    shared = budget(16 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        front = shared.account(lambda: None)
+        front.take(Kind.REQUESTS, 16 * MIB)
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, bytes(3 * MIB))
+        (entry,) = await embedded.client.fetch_entries(stream, 0, 4 * MIB)
+        assert len(entry.payload) == 3 * MIB
+        assert shared.held == 16 * MIB
+        (wanted,) = await embedded.client.list_ranges(stream)
+        client = await connect(embedded.addresses["sbp-range-server"])
+        client.send(FetchRequest(wanted, 0, max_bytes=1000))
+        await until(lambda: shared.waiting == 1)
+        front.give(Kind.REQUESTS, 16 * MIB)
+        _, response = await client.response()
+        assert isinstance(response, FetchResponse)
+        assert len(response.entries) == 1
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_an_entry_longer_than_a_connections_part_is_fetched_when_it_is_its_turn(tmp_path: Path) -> None:
+    shared = budget(24 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await write(writer, bytes(12 * MIB))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(6)]
+
+        async def read(client: Client) -> None:
+            client.send(FetchRequest(wanted, 0, max_bytes=1000))
+            client.send(FetchRequest(wanted, 0, max_bytes=1000, max_wait_ms=1000))
+            for _ in range(2):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert len(response.entries[0].payload) == 12 * MIB
+
+        await asyncio.gather(*(read(client) for client in clients))
+        assert shared.peak <= 24 * MIB + MIB
+        for client in clients:
+            await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_catch_up_fetches_of_the_document_are_all_answered_and_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold(monkeypatch)
+    shared = budget(64 * MIB)
+    async with running(tmp_path, budget=shared, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        for _ in range(4):
+            await appended(to, stream, bytes(MIB // 2))
+        client = await connect(embedded.addresses["sbp-v0.1"], "sbp-v0.1")
+        items = [m.FetchItem(stream, k, k % 4, MIB // 2) for k in range(10)]
+        for _ in range(30):
+            client.send(m.FetchBatchRequest(5000, 1, items))
+        await client.writer.drain()
+        await until(lambda: shared.by_kind[Kind.RESPONSES] > MIB)
+        results = 0
+        while results < 300:
+            _, response = await client.response()
+            assert isinstance(response, m.FetchBatchResponse)
+            for result in response.results:
+                assert result.status == Status()
+                assert result.size > MIB // 2
+                results += 1
+        assert shared.peak <= 28 * MIB, "a frame's worth of results more than its own part"
+        await client.close()
+        await until(lambda: shared.held == 0)
+
+
+async def test_batches_of_the_document_count_with_the_copy_that_gets_their_offset() -> None:
+    request = m.AppendBatchRequest(0, [m.AppendItem(1, 0, batch(bytes(1000))), m.AppendItem(1, 1, batch(b"x"))])
+    assert request.working_bytes == sum(len(item.batch) for item in request.items)
+
+
+# --- work by numbers ------------------------------------------------------------------------------------------------
+
+
+async def test_an_append_of_more_entries_than_a_turn_should_cost_is_refused_and_the_connection_goes_on() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        client = await connect(listener.address)
+        entries = [pack_entry(1, 0, 0, k, 1, 5, b"") for k in range(MAX_APPEND_ENTRIES + 1)]
+        client.send(AppendRequest(0, entries))
+        _, response = await client.response()
+        assert isinstance(response, SystemErrorResponse)
+        assert response.status.code == ErrorCode.PAYLOAD_TOO_LARGE
+        client.send(AppendRequest(0, entries[:-1]))
+        await until(lambda: len(handler.appends) == 1)
+        assert len(handler.appends[0][0].entries) == MAX_APPEND_ENTRIES
+        handler.answer()
+        _, response = await client.response()
+        assert isinstance(response, AppendResponse)
+        await client.close()
+
+
+async def test_a_read_returns_a_bounded_number_of_small_entries(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        total = MAX_ENTRIES + 1000
+        await asyncio.gather(*(write(writer, b"") for _ in range(total)))
+        first = await embedded.client.fetch_entries(stream, 0, 16 * MIB)
+        assert len(first) == MAX_ENTRIES
+        rest = await embedded.client.fetch_entries(stream, first[-1].end_offset, 16 * MIB)
+        assert [entry.base_offset for entry in first + rest] == list(range(total))
+
+
+async def test_a_long_listing_is_made_and_written_beside_the_loop() -> None:
+    """Others are answered meanwhile."""
+    ranges = [RangeInfo(k, 1, 0, 0, -1, [RangeServerInfo(1, "host:1")], 1, 1) for k in range(20_000)]
+    writing = threading.Event()
+    loop_thread = threading.get_ident()
+    threads = set()
+
+    class Recorded(type(DIALECT)):  # type: ignore[misc]
+        def encode_response(self, opcode, response):  # type: ignore[no-untyped-def]
+            if isinstance(response, ListRangeResponse):
+                threads.add(threading.get_ident())
+                assert writing.wait(30)
+            return super().encode_response(opcode, response)
+
+    class Listing(Stalled):
+        def handle(self, request: Request, reply: Reply) -> None:
+            if isinstance(request, ListRangeRequest):
+                reply(ListRangeResponse(ranges=ranges))
+            else:
+                super().handle(request, reply)
+
+    shared = budget(64 * MIB)
+    listener = Listener(Listing(), Recorded(), "127.0.0.1", 0, None, shared)
+    await listener.start()
+    client = await connect(listener.address)
+    client.send(ListRangeRequest(server_id=1))
+    client.send(PingRequest(b"", b"meanwhile"))
+    assert await client.response() == (2, PingResponse(b"", b"meanwhile"))
+    writing.set()
+    number, response = await client.response()
+    assert number == 1
+    assert isinstance(response, ListRangeResponse)
+    assert len(response.ranges) == 20_000
+    assert threads
+    assert loop_thread not in threads
+    await client.close()
+    await listener.close()
+    assert shared.held == 0
+
+
+async def test_a_servers_listing_is_collected_in_several_turns(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        server = embedded.range_server
+        for k in range(1200):
+            await embedded.client.channel(server.info).carrier.call(CreateRangeRequest(RangeInfo(k, 1, 0, 0)))
+        got: list[Response] = []
+        server.handle(ListRangeRequest(server_id=server.info.server_id), got.append)
+        assert not got, "not in one go"
+        await until(lambda: bool(got))
+        assert isinstance(got[0], ListRangeResponse)
+        assert sorted(known.stream_id for known in got[0].ranges) == list(range(1200))
+
+
+async def test_the_documents_listings_share_what_a_frame_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controls, "_MAX_LISTED", 20)
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        for _ in range(15):
+            await created(to)
+        server = RangeServerInfo(embedded.range_server.info.server_id)
+        request = m.ListRangesRequest(0, [m.RangeOwner(server) for _ in range(1000)])
+        response = await ask(to, request, m.ListRangesResponse)
+        assert [len(result.ranges) for result in response.results] == [15, *[0] * 999]
+        assert {result.status.code for result in response.results[1:]} == {ErrorCode.PAYLOAD_TOO_LARGE}
+
+
+async def test_a_fetch_of_many_streams_begins_in_several_turns(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        await appended(to, stream, b"body")
+        assert len(await embedded.client.fetch_entries(stream, 0, 1)) == 1, "its ranges are known"
+        server = embedded.document.server
+        got: list[Response] = []
+        items = [m.FetchItem(stream, k, 0, 1) for k in range(1000)]
+        server.handle(m.FetchBatchRequest(0, 0, items), got.append)
+        assert not got, "not in one go"
+        await until(lambda: isinstance(got[-1], m.FetchBatchResponse) and got[-1].last if got else False)
+        results = [one for part in got if isinstance(part, m.FetchBatchResponse) for one in part.results]
+        assert sorted(one.request_index for one in results) == list(range(1000))
+        assert server.waiting_fetches == 0
+
+
+def short_records(count: int) -> bytearray:
+    """A batch of records of one byte without a meta."""
+    one = batch(b"x")
+    head = 13 + int.from_bytes(one[9:13], "big")
+    return one[:head] + (bytes(7) + b"\1x") * count
+
+
+async def test_appends_of_many_batches_or_records_take_several_turns_and_keep_their_order(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        to = carrier(embedded, "in-process")
+        stream = await created(to)
+        await appended(to, stream, b"first")
+        server = embedded.document.server
+        got: dict[str, list[m.AppendItemResult]] = {"records": [], "batches": [], "last": []}
+
+        def collect(name: str) -> Reply:
+            def reply(part: Response) -> None:
+                assert isinstance(part, m.AppendBatchResponse)
+                got[name] += part.results
+
+            return reply
+
+        records = 3 * RECORDS_IN_A_TURN
+        requests = {
+            "records": [m.AppendItem(stream, 0, short_records(records))],
+            "batches": [m.AppendItem(stream, k, batch(b"%d" % k)) for k in range(2000)],
+            "last": [m.AppendItem(stream, 0, batch(b"last"))],
+        }
+        for name, items in requests.items():
+            server.handle(m.AppendBatchRequest(0, items), collect(name))
+        await until(lambda: bool(got["last"]))
+        await until(lambda: len(got["batches"]) == 2000)
+        assert [one.base_offset for one in got["records"]] == [1]
+        in_order = sorted(got["batches"], key=lambda one: one.request_index)
+        assert [one.base_offset for one in in_order] == [1 + records + k for k in range(2000)]
+        assert [one.base_offset for one in got["last"]] == [1 + records + 2000]
+
+
+async def test_a_request_of_thousands_of_elements_is_read_beside_the_loop_and_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path, store=STORE) as embedded:
+        client = await connect(embedded.addresses["sbp-v0.1"], "sbp-v0.1")
+        client.send(m.DescribeStreamsRequest(0, list(range(20_000))))
+        client.send(PingRequest(b"", b"behind it"))
+        answered = {}
+        for _ in range(2):
+            number, response = await client.response()
+            answered[number] = response
+        assert answered[2] == PingResponse(b"", b"behind it")
+        described = answered[1]
+        assert isinstance(described, m.DescribeStreamsResponse)
+        assert len(described.results) == 20_000
+        await client.close()
+
+
+async def test_connections_that_are_ready_at_once_share_one_turn_of_the_loop() -> None:
+    async with served(64 * MIB) as (listener, handler, _):
+        clients = [await connect(listener.address) for _ in range(20)]
+        opcode, header, payload = DIALECT.encode_request(PingRequest())
+        frames = b"".join(bytes(p) for k in range(500) for p in encode_frame(opcode, 0, k + 1, header, payload))
+        for client in clients:
+            client.writer.write(frames)
+        most = before = 0
+        while handler.pings < 20 * 500:
+            await asyncio.sleep(0)
+            most = max(most, handler.pings - before)
+            before = handler.pings
+        assert most <= 1024, "not five hundred of each"
+        for client in clients:
+            for _ in range(500):
+                await client.response()
+            await client.close()
+
+
+async def test_what_many_readers_have_read_in_one_turn_is_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path, budget=budget(256 * MIB), store=STORE) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        writer = await embedded.client.open(stream, 1)
+        await asyncio.gather(*(write(writer, bytes(60_000)) for _ in range(40)))
+        (wanted,) = await embedded.client.list_ranges(stream)
+        clients = [await connect(embedded.addresses["sbp-range-server"]) for _ in range(20)]
+        for client in clients:
+            for _ in range(10):
+                client.send(FetchRequest(wanted, 0, max_bytes=MIB, max_wait_ms=1000))
+        stats = embedded.store.stats
+        most, before = 0, stats.read_bytes
+        reading = asyncio.gather(*(client.response() for client in clients))
+        while not reading.done():
+            await asyncio.sleep(0)
+            most = max(most, stats.read_bytes - before)
+            before = stats.read_bytes
+        await reading
+        for client in clients:
+            for _ in range(9):
+                _, response = await client.response()
+                assert isinstance(response, FetchResponse)
+                assert len(response.entries) == 17
+            await client.close()
+        assert most <= 2 * 3 * MIB, "two turns, each a little more than its allowance"
+
+
+# --- all of it together ---------------------------------------------------------------------------------------------
+
+
+class Moody(Stalled):
+    """Answers in any order, some at once; reads for fetches as a range server does, some in a thread's time."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._later: list[Callable[[], None]] = []
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        if isinstance(request, FetchRequest):
+            self._fetch(request, reply)
+        elif isinstance(request, AppendRequest):
+            self.soon(lambda: reply(AppendResponse(results=[AppendResult(Status(), 1) for _ in request.entries])))
+        else:
+            super().handle(request, reply)
+
+    def soon(self, step: Callable[[], None]) -> None:
+        if self._rng.random() < 0.3:
+            step()
+        else:
+            self._later.append(step)
+
+    def step(self) -> bool:
+        if self._later:
+            self._later.pop(self._rng.randrange(len(self._later)))()
+        return bool(self._later)
+
+    def _fetch(self, request: FetchRequest, reply: Reply) -> None:
+        room = request.room
+        assert room is not None
+        if room.gone:
+            reply(FetchResponse(Status(ErrorCode.NO_NEW_RECORD)))
+            return
+        least = self._rng.choice([100, 10_000, MIB])
+        most = max(least, request.max_bytes)
+        granted = room.reserve(most, least)
+        if not granted:
+            room.wait(most, least, lambda: self._fetch(request, reply))
+            return
+
+        def read() -> None:
+            size = self._rng.choice([0, min(granted, 5000), granted])
+            room.settle(granted, size, 1)
+            reply(FetchResponse(entries=[pack_entry(1, 0, 0, 0, 1, 5, bytes(size))] if size else []))
+
+        self.soon(read)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_clients_do_nothing_is_left_behind_and_nobody_waits_for_ever(seed: int) -> None:
+    rng = random.Random(seed)
+    total = rng.choice([4, 16, 64]) * MIB
+    handler = Moody(rng)
+    shared = budget(total)
+    listener = Listener(handler, DIALECT, "127.0.0.1", 0, ListenerOptions(idle_seconds=0), shared)
+    await listener.start()
+    served_whole = 0
+
+    async def run() -> None:
+        nonlocal served_whole
+        for _ in range(3):
+            client = await connect(listener.address)
+            count = rng.randrange(1, 40)
+            for _ in range(count):
+                kind = rng.randrange(3)
+                if kind == 0:
+                    client.send(append(rng.choice([10, 5000, 70_000, MIB])))
+                elif kind == 1:
+                    size = rng.choice([1000, 100_000, 2 * MIB])
+                    client.send(FetchRequest(RangeInfo(1, 1, 0, 0), 0, max_bytes=size, max_wait_ms=100))
+                else:
+                    client.send(PingRequest(b"", bytes(rng.choice([0, 3000, 200_000]))))
+            leaves = rng.random() < 0.3
+            for _ in range(rng.randrange(count) if leaves else count):
+                await client.response()
+            served_whole += not leaves
+            await client.close()
+
+    running = asyncio.gather(*(run() for _ in range(12)))
+    async with asyncio.timeout(100):
+        # A connection that is not read from is found to have ended when what keeps it so is answered.
+        while not running.done() or listener.connection_count:
+            handler.step()
+            await asyncio.sleep(0)
+        await running
+    while handler.step():
+        pass
+    assert served_whole > 0
+    assert (shared.held, shared.by_kind, shared.accounts, shared.waiting) == (0, [0] * len(Kind), 0, 0)
+    assert shared.peak <= total + 12 * (MIB + 128 * 1024), "what came unasked, and reads that could not be less"
+    await listener.close()

@@ -1,0 +1,354 @@
+"""One topic, three protocols: YDB's, Pravega's and Kafka's clients read what the others wrote, at the same places."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import grpc
+import pytest
+import ydb
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from pravega_client import StreamManager
+
+from pravega_front.names import TRANSACTION
+from pravega_front.wire import commands as wire
+from pravega_front.wire.controller import TxnState, TxnStatus
+from tests.conftest import TEST_SETTINGS
+from tests.node_process import ANY, NodeProcess
+from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.pravega_front.raw_client import RawClient as Segments
+from tests.ydb_topic_front.raw import RawClient as RawYdb
+from tests.ydb_topic_front.reading import Session, write
+from ydb_topic_front.wire.statuses import Status
+
+PATIENCE = 30
+LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    listen = {**dict.fromkeys(LISTENERS, ANY), "sbp-pd": "off", "sbp-range-server": "off"}
+    process = NodeProcess(tmp_path_factory.mktemp("three") / "data", settings=TEST_SETTINGS, listen=listen)
+    try:
+        yield process.start()
+    finally:
+        process.dispose()
+
+
+@pytest.fixture
+def raw(node: NodeProcess) -> Iterator[RawYdb]:
+    with RawYdb(node.ydb) as client:
+        yield client
+
+
+@pytest.fixture
+def segments(node: NodeProcess) -> Iterator[Segments]:
+    with Segments(node.addresses["pravega-segmentstore"]) as client:
+        yield client
+
+
+@pytest.fixture
+def controller(node: NodeProcess) -> Iterator[ControllerClient]:
+    client = ControllerClient(node.addresses["pravega"])
+    client.createScope(scope="default")  # or it is there already
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def event(data: bytes) -> bytes:
+    return struct.pack(">ii", 0, len(data)) + data
+
+
+def segment(name: str, number: int = 0) -> str:
+    return f"default/{name}/{number}.#epoch.0"
+
+
+def set_up(client: Segments, name: str) -> bytes:
+    writer = uuid4().bytes
+    client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
+    return writer
+
+
+def appended(client: Segments, name: str, *events: bytes) -> tuple[bytes, int]:
+    """(writer id, length of the segment) of events appended at once."""
+    writer = set_up(client, name)
+    data = b"".join(map(event, events))
+    done = client.ask(wire.AppendBlockEnd(writer, len(data), data, len(events), len(events), 1), wire.DataAppended)
+    return writer, done.current_segment_write_offset
+
+
+def end_of(client: Segments, name: str) -> int:
+    return client.ask(wire.GetStreamSegmentInfo(1, name, ""), wire.StreamSegmentInfo).write_offset
+
+
+def bytes_from(client: Segments, name: str, position: int) -> bytes:
+    """All of a segment behind a position."""
+    found = b""
+    end = end_of(client, name)
+    while position + len(found) < end:
+        found += client.ask(wire.ReadSegment(name, position + len(found), 1 << 20, "", 1), wire.SegmentRead).data
+    return found
+
+
+def messages(raw: RawYdb, path: str, count: int, start: int = 0) -> list[tuple[Any, Any]]:
+    """(message, its batch) of partition 0, read without a consumer from an offset on."""
+    session = Session(raw, consumer="", topics_read_settings=[{"path": path, "partition_ids": [0]}])
+    session.started(read_offset=start)
+    found: list[tuple[Any, Any]] = []
+    while len(found) < count:
+        for data in session.receive("read_response").partition_data:
+            found += [(one, batch) for batch in data.batches for one in batch.message_data]
+    session.end()
+    return found
+
+
+def items(message: Any) -> list[tuple[str, bytes]]:
+    return [(one.key, one.value) for one in message.metadata_items]
+
+
+def consumed(node: NodeProcess, topic: str, count: int) -> list[tuple[int, bytes]]:
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "direct", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            message = consumer.poll(PATIENCE)
+            assert message is not None
+            assert message.error() is None, message.error()
+            found.append((message.offset(), message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def page(node: NodeProcess, path: str) -> Any:
+    with urllib.request.urlopen(f"{node.console}{path}", timeout=PATIENCE) as answer:
+        return json.load(answer)
+
+
+async def events(reader: Any, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        part = await reader.get_segment_slice_async()
+        found += [bytes(one.data()) for one in part]
+        reader.release_segment(part)
+    return found
+
+
+def test_what_each_wrote_is_read_by_all_at_the_same_offsets(node: NodeProcess) -> None:
+    name = "flights"
+    with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
+        driver.wait(timeout=PATIENCE, fail_fast=True)
+        driver.topic_client.create_topic(name, consumers=["readers"])
+        streams = StreamManager(f"tcp://{node.addresses['pravega']}")
+        pravega = streams.create_writer("default", name)
+        kafka = Producer({"bootstrap.servers": node.kafka})
+        expected: list[bytes] = []
+        with driver.topic_client.writer(name, producer_id="p", codec=ydb.TopicCodec.GZIP) as writer:
+            for number in range(10):
+                writer.write_with_ack(f"ydb {number}", timeout=PATIENCE)
+                pravega.write_event(f"pravega {number}", routing_key="key")
+                pravega.flush()
+                kafka.produce(name, b"kafka %d" % number, b"key", partition=0)
+                assert kafka.flush(PATIENCE) == 0
+                expected += [b"%s %d" % (who, number) for who in (b"ydb", b"pravega", b"kafka")]
+        with driver.topic_client.reader(name, "readers") as reader:
+            found: list[tuple[int, bytes]] = []
+            while len(found) < len(expected):
+                batch = reader.receive_batch(timeout=PATIENCE)
+                found += [(one.offset, one.data) for one in batch.messages]
+                reader.commit_with_ack(batch, timeout=PATIENCE)
+    assert found == list(enumerate(expected))
+    assert consumed(node, name, len(expected)) == found
+    group = streams.create_reader_group("readers", "default", name)
+    assert asyncio.run(events(group.create_reader("one"), len(expected))) == expected
+
+    (shown,) = [one for one in page(node, "/api/topics")["topics"] if one["name"] == name]
+    assert shown["records"] == len(expected)
+    for front in ("kafka", "ydb", "pravega"):
+        assert shown["traffic"][front]["records_in"] == 10, front
+        assert shown["traffic"][front]["bytes_out"] > 0, front
+    with urllib.request.urlopen(f"{node.console}/metrics", timeout=PATIENCE) as answer:
+        lines = answer.read().decode().splitlines()
+    for front in ("kafka", "ydb", "pravega"):
+        assert any(f'front="{front}"' in line and f'topic="{name}"' in line for line in lines), front
+    command = [sys.executable, "-m", "bridges", "tail", name, "--from", "earliest", "--limit", "30", "--json"]
+    tail = subprocess.run([*command, "--node", node.console], capture_output=True, text=True, timeout=60, check=False)
+    assert [json.loads(line)["value"].encode() for line in tail.stdout.splitlines()] == expected, tail.stderr
+
+
+def test_every_field_of_an_event_on_its_way_to_ydb(
+    raw: RawYdb, segments: Segments, controller: ControllerClient
+) -> None:
+    name = "from-pravega"
+    assert controller.createStream(streamInfo=stream("default", name), scalingPolicy={"minNumSegments": 1}).status == 0
+    before = time.time()
+    writer, _ = appended(segments, segment(name), b"one", b"", b"three")
+    anonymous = set_up(segments, segment(name))
+    segments.ask(wire.AppendBlockEnd(anonymous, 5, b"bytes", 1, 1, 1), wire.DataAppended)
+    found = messages(raw, name, 4)
+    assert [(one.offset, one.data) for one, _ in found] == [(0, b"one"), (1, b""), (2, b"three"), (3, b"bytes")]
+    # No key, no headers; an event of no bytes is no tombstone; what is no event says so.
+    assert [items(one) for one, _ in found] == [[], [], [], [("anabranch.codec", b"pravega.bytes")]]
+    assert [one.seq_no for one, _ in found[:3]] == [1, 2, 3], "the events' numbers"
+    for message, batch in found:
+        assert before - 1 <= message.created_at.seconds <= time.time()
+        assert batch.codec == 1
+    assert [batch.producer_id for _, batch in found[:3]] == [f"pravega:{UUID(bytes=writer)}"] * 3
+
+
+def test_every_field_of_a_message_on_its_way_to_pravega(raw: RawYdb, segments: Segments) -> None:
+    name = "from-ydb"
+    damaged = gzip.compress(b"damaged")[:-6]
+    raw.result("CreateTopic", path=name)
+    item = [{"key": "__key", "value": b"key"}, {"key": "header", "value": b"h"}]
+    write(raw, name, b"plain", metadata_items=item)
+    write(raw, name, b"", metadata_items=[{"key": "anabranch.tombstone", "value": b""}])
+    write(raw, name, gzip.compress(b"packed"), damaged, codec=2)
+    write(raw, name, b"?!", codec=10_007)
+    values = [b"plain", b"", b"packed", damaged, b"?!"]
+    assert bytes_from(segments, segment(name), 0) == b"".join(map(event, values))
+
+
+def test_positions_in_bytes_stay_over_truncation_and_restart(
+    node: NodeProcess, raw: RawYdb, segments: Segments
+) -> None:
+    name = "positions"
+    raw.result("CreateTopic", path=name)
+    at = [0]
+    for number in range(5):
+        write(raw, name, b"ydb %d" % number)
+        at.append(end_of(segments, segment(name)))
+        _, end = appended(segments, segment(name), b"pravega %d" % number)
+        at.append(end)
+    values = [b"%s %d" % (who, number) for number in range(5) for who in (b"ydb", b"pravega")]
+    lengths = [len(event(one)) for one in values]
+    assert at == [sum(lengths[:number]) for number in range(11)]
+    segments.ask(wire.TruncateSegment(1, segment(name), at[3], ""), wire.SegmentTruncated)
+    node.restart(kill=True)
+    write(raw, name, b"later")
+    values.append(b"later")
+    with Segments(node.addresses["pravega-segmentstore"]) as again:
+        info = again.ask(wire.GetStreamSegmentInfo(1, segment(name), ""), wire.StreamSegmentInfo)
+        assert (info.start_offset, info.write_offset) == (at[3], at[10] + len(event(b"later")))
+        for number in (3, 4, 7, 10):
+            assert bytes_from(again, segment(name), at[number]) == b"".join(map(event, values[number:]))
+        again.ask(wire.ReadSegment(segment(name), 0, 10, "", 1), wire.SegmentIsTruncated)
+    found = messages(raw, name, 8, start=3)
+    assert [(one.offset, one.data) for one, _ in found] == list(enumerate(values))[3:]
+
+
+def begun(controller: ControllerClient, info: Any) -> Any | None:
+    """A new transaction; None while none can begin, as somebody waits for those that there are."""
+    try:
+        return controller.createTransaction(streamInfo=info, lease=30_000).txnId
+    except grpc.RpcError as refused:
+        if refused.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[attr-defined]
+            raise
+        return None
+
+
+def test_a_split_by_ydb_waits_for_pravegas_transactions(
+    raw: RawYdb, segments: Segments, controller: ControllerClient
+) -> None:
+    name = "split"
+    info = stream("default", name)
+    assert controller.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1}).status == 0
+    txn = controller.createTransaction(streamInfo=info, lease=30_000).txnId
+    appended(segments, f"{segment(name)}{TRANSACTION}{txn.highBits:016x}{txn.lowBits:016x}", b"accepted")
+    wanted = {"set_min_active_partitions": 2, "alter_auto_partitioning_settings": {"set_strategy": 2}}
+    split = threading.Thread(target=lambda: raw.result("AlterTopic", path=name, alter_partitioning_settings=wanted))
+    split.start()
+    while (other := begun(controller, info)) is not None:
+        assert split.is_alive(), "the segment was sealed under its transaction"
+        controller.abortTransaction(streamInfo=info, txnId=other)
+    committed = controller.commitTransaction(streamInfo=info, txnId=txn)
+    assert committed.status == TxnStatus.SUCCESS
+    split.join(PATIENCE)
+    assert not split.is_alive()
+    assert controller.checkTransactionState(streamInfo=info, txnId=txn).status == TxnState.COMMITTED
+    assert bytes_from(segments, segment(name), 0) == event(b"accepted")
+    ranges = controller.getCurrentSegments(scope="default", stream=name).segmentRanges
+    assert [one.segmentId.segmentId & 0xFFFFFFFF for one in ranges] == [1, 2]
+
+
+def by_kafka(node: NodeProcess, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": node.kafka})  # its futures end with it
+    admin.delete_topics([name])[name].result(PATIENCE)
+
+
+def by_ydb(node: NodeProcess, name: str) -> None:
+    with RawYdb(node.ydb) as client:
+        client.result("DropTopic", path=name)
+
+
+def by_pravega(node: NodeProcess, name: str) -> None:
+    client = ControllerClient(node.addresses["pravega"])
+    try:
+        for call in (client.sealStream, client.deleteStream):
+            assert call(scope="default", stream=name).status == 0
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("delete", [by_kafka, by_ydb, by_pravega])
+def test_whoever_uses_a_topic_is_told_that_it_was_deleted(
+    node: NodeProcess,
+    raw: RawYdb,
+    segments: Segments,
+    controller: ControllerClient,
+    delete: Callable[[NodeProcess, str], None],
+) -> None:
+    name = f"deleted-{delete.__name__}".replace("_", "-")
+    info = stream("default", name)
+    assert controller.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1}).status == 0
+    writer, end = appended(segments, segment(name), b"before")
+    txn = controller.createTransaction(streamInfo=info, lease=30_000).txnId
+    session = Session(raw, consumer="", topics_read_settings=[{"path": name, "partition_ids": [0]}])
+    session.started()
+    writing = raw.stream("StreamWrite")
+    writing.send(init_request={"path": name})
+    assert writing.receive().status == Status.SUCCESS
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "direct", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(name, 0, 0)])
+    first = consumer.poll(PATIENCE)
+    assert first is not None
+    assert first.value() == b"before"
+    with Segments(node.addresses["pravega-segmentstore"]) as parked:
+        parked.send(wire.ReadSegment(segment(name), end, 100, "", 5))
+        end_of(parked, segment(name))  # the read has been taken
+        delete(node, name)
+
+        told = parked.receive(wire.Command)
+        assert isinstance(told, wire.NoSuchSegment | wire.SegmentIsSealed | wire.SegmentRead)
+        parked.ask(wire.ReadSegment(segment(name), end, 100, "", 6), wire.NoSuchSegment)
+    late = wire.AppendBlockEnd(writer, 12, event(b"late"), 1, 2, 2)
+    segments.ask(late, wire.NoSuchSegment)
+    ended = controller.commitTransaction(streamInfo=info, txnId=txn)
+    assert ended.status == TxnStatus.TRANSACTION_NOT_FOUND
+    assert session.refusal()[0] == Status.SCHEME_ERROR
+    assert [one.status for one in writing.rest()] == [Status.SCHEME_ERROR]
+    # It says nothing when an assigned partition goes, but knows it when it asks.
+    metadata = consumer.list_topics(name, PATIENCE).topics[name]
+    assert metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    consumer.close()
+    # Another of the name has nothing of it, and nothing of the transaction either.
+    assert controller.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1}).status == 0
+    assert controller.checkTransactionState(streamInfo=info, txnId=txn).status == TxnState.UNKNOWN
+    assert end_of(segments, segment(name)) == 0
+    write(raw, name, b"anew")
+    assert [one.data for one, _ in messages(raw, name, 1)] == [b"anew"]

@@ -1,0 +1,186 @@
+"""What readers get of stored batches, compared with the messages as protobuf's own library reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.errors import BatchInvalid
+from bridges.formats import FORMATS, FormatId
+from bridges.formats.records import Buffer, Record
+from bridges.formats.ydb import encode_batch
+from ydb_topic_front.session.read_data import BatchReader, Place, ResponseBuilder
+from ydb_topic_front.wire.messages import StreamReadFromServer, StreamWriteFromClient, WriteRequest, messages
+
+BASE = 1000
+NEVER = 1 << 40
+_Meta = messages["Ydb.Topic.StreamWriteMessage.InitRequest"]
+
+WRITTEN = st.lists(
+    st.fixed_dictionaries(
+        {
+            "seq_no": st.integers(1, 1 << 62),
+            "data": st.binary(max_size=20) | st.integers(100, 300).map(bytes),
+            "uncompressed_size": st.integers(0, 1 << 40),
+            "metadata_items": st.lists(
+                st.fixed_dictionaries({"key": st.text(max_size=3), "value": st.binary(max_size=3)}), max_size=3
+            ),
+        },
+        optional={
+            "created_at": st.fixed_dictionaries(
+                {"seconds": st.integers(-5, 1 << 36), "nanos": st.integers(0, 999_999_999)}
+            ),
+            "message_group_id": st.text(max_size=3),
+        },
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def batch_of(request: Any, producer: bytes = b"producer", meta: bytes = b"", codec: int = 2) -> bytes:
+    return encode_batch(producer, meta, codec, len(request.messages), 1, 9, -1, request.SerializeToString())
+
+
+def read(reader: BatchReader, max_bytes: int = NEVER, max_messages: int = 1000) -> Any:
+    builder = ResponseBuilder(7)
+    parts: list[Buffer] = []
+    size = reader.take(parts, max_bytes, max_messages)
+    builder.batch(size, parts, reader.tail)
+    raw, credit = builder.finish()
+    message = StreamReadFromServer.FromString(raw)
+    assert message.status == 400000
+    response = message.read_response
+    assert response.bytes_size == credit > 0
+    assert len(raw) - credit < 30, "the credit is about what is sent"
+    (data,) = response.partition_data
+    assert data.partition_session_id == 7
+    (batch,) = data.batches
+    return batch
+
+
+def expected(request: Any, group: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "offset": offset,
+            "seq_no": one.seq_no,
+            "created_at": (one.HasField("created_at"), one.created_at.seconds, one.created_at.nanos),
+            "data": one.data,
+            "size": one.uncompressed_size,
+            "group": group,
+            "items": [(item.key, item.value) for item in one.metadata_items],
+        }
+        for offset, one in enumerate(request.messages, BASE)
+    ]
+
+
+def found(batch: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "offset": one.offset,
+            "seq_no": one.seq_no,
+            "created_at": (one.HasField("created_at"), one.created_at.seconds, one.created_at.nanos),
+            "data": one.data,
+            "size": one.uncompressed_size,
+            "group": one.message_group_id,
+            "items": [(item.key, item.value) for item in one.metadata_items],
+        }
+        for one in batch.message_data
+    ]
+
+
+@given(WRITTEN, st.integers(BASE - 2, BASE + 9))
+def test_a_reader_gets_what_was_written(written: list[dict[str, Any]], start: int) -> None:
+    request = WriteRequest(messages=written)
+    end = BASE + len(written)
+    batch = read(BatchReader(batch_of(request), BASE, end, 12_345, Place(start)))
+    assert found(batch) == [one for one in expected(request, "producer") if one["offset"] >= start]
+    assert (batch.producer_id, batch.codec, batch.written_at.seconds, batch.written_at.nanos) == (
+        "producer",
+        2,
+        12,
+        345_000_000,
+    )
+
+
+@given(WRITTEN, st.integers(0, 400), st.integers(1, 4))
+def test_a_batch_is_read_in_parts(written: list[dict[str, Any]], max_bytes: int, max_messages: int) -> None:
+    request = WriteRequest(messages=written)
+    payload, end = batch_of(request), BASE + len(written)
+    place = Place(BASE)
+    seen: list[dict[str, Any]] = []
+    for _ in range(3 * len(written) + 3):
+        # Each time anew: what is known is only the place.
+        reader = BatchReader(payload, BASE, end, -1, place)
+        part = found(read(reader, max_bytes, max_messages))
+        assert part or reader.ended
+        seen += part
+        assert reader.offset == BASE + len(seen)
+        place = reader.place
+        if reader.ended:
+            break
+    assert reader.ended
+    assert seen == expected(request, "producer")
+
+
+def test_the_session_of_the_writer_and_its_absence() -> None:
+    meta = _Meta(write_session_meta={"a": "1", "ключ": "значение"}).SerializeToString()
+    request = WriteRequest(messages=[{"seq_no": 1}])
+    batch = read(BatchReader(batch_of(request, b"p", meta), 0, 1, 5, Place(0)))
+    assert dict(batch.write_session_meta) == {"a": "1", "ключ": "значение"}
+    nobody = read(BatchReader(batch_of(request, b"", codec=10_007), 0, 1, -1, Place(0)))
+    assert (nobody.producer_id, nobody.codec, nobody.HasField("written_at")) == ("", 10_007, False)
+    assert nobody.message_data[0].message_group_id == ""
+    other = read(BatchReader(batch_of(request), 0, 1, -1, Place(0), "kafka:7"))
+    assert (other.producer_id, other.message_data[0].message_group_id) == ("kafka:7", "kafka:7")
+
+
+def test_unusual_encodings_are_read_as_protobuf_does() -> None:
+    # Other orders, and fields of requests that readers do not get.
+    one = b"\x1a\x03abc" + b"\x20\x03" + b"\x08\x05" + b"\x30\x09" + b"\x42\x02\x08\x01" + b"\x3a\x03\x0a\x01k"
+    raw = b"\x0a%c" % len(one) + one + b"\x10\x02"
+    request = WriteRequest.FromString(raw)
+    payload = encode_batch(b"producer", b"", 2, 1, 1, 9, -1, raw)
+    assert found(read(BatchReader(payload, BASE, BASE + 1, -1, Place(BASE)))) == expected(request, "producer")
+
+
+def test_what_others_wrote_has_gaps() -> None:
+    builder = FORMATS[FormatId.YDB].builder(BASE, BASE + 20)
+    for offset in (3, 7, 15):
+        builder.add(Record(b"key", b"value", [("h", b"x")], 5000, BASE + offset))
+    payload = builder.finish()
+    for start, left in ((0, [3, 7, 15]), (4, [7, 15]), (15, [15]), (16, [])):
+        reader = BatchReader(payload, BASE, BASE + 20, 1, Place(BASE + start))
+        batch = read(reader)
+        assert [one.offset - BASE for one in batch.message_data] == left
+        assert reader.ended
+    assert [
+        (one.key, one.value)
+        for one in read(BatchReader(payload, BASE, BASE + 20, 1, Place(BASE))).message_data[0].metadata_items
+    ] == [
+        ("__key", b"key"),
+        ("h", b"x"),
+    ]
+
+
+@pytest.mark.parametrize("raw", [b"\x0a\x05\x08\x01", b"\x0a\x03\x1a\x05a", b"\x0a\x01\x08", b"\x0a\x02\x0b\x0b", b""])
+def test_a_damaged_message_is_an_error(raw: bytes) -> None:
+    reader = BatchReader(encode_batch(b"p", b"", 1, min(1, len(raw)), 1, 1, -1, raw), 0, min(1, len(raw)), -1, Place(0))
+    if not raw:
+        assert reader.take([], 100, 100) == 0
+        assert reader.ended
+        return
+    with pytest.raises(BatchInvalid):
+        reader.take([], 100, 100)
+    with pytest.raises(BatchInvalid):
+        BatchReader(raw, 0, 1, -1, Place(0))
+
+
+def test_the_tables_of_the_wire_agree() -> None:
+    """Every field of a written message that readers get has the tag that this module believes."""
+    init = StreamWriteFromClient()
+    init.write_request.messages.add(seq_no=1, data=b"x")
+    assert init.SerializeToString().startswith(b"\x12")

@@ -1,0 +1,151 @@
+"""What a WriteRequest is taken for, whole and in slices, and what damaged bytes are."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridges.formats.records import StoredBatch
+from bridges.formats.ydb import YdbFormat, encode_batch
+from bridges.sliced import advance
+from ydb_topic_front.session import write_request
+from ydb_topic_front.session.write_request import WriteParts, parse_other, parts_of, write_body
+from ydb_topic_front.wire.messages import StreamWriteFromClient
+from ydb_topic_front.wire.statuses import YdbError
+
+MOST = 1000
+
+
+def message(seq_no: int, data: bytes = b"x", created: tuple[int, int] | None = None, items: int = 0) -> dict[str, Any]:
+    fields: dict[str, Any] = {"seq_no": seq_no, "data": data}
+    if created is not None:
+        fields["created_at"] = {"seconds": created[0], "nanos": created[1]}
+    if items:
+        fields["metadata_items"] = [{"key": f"k{number}", "value": b"v"} for number in range(items)]
+    return fields
+
+
+def raw_of(*messages: dict[str, Any], codec: int = 1) -> bytes:
+    raw: bytes = StreamWriteFromClient(write_request={"messages": messages, "codec": codec}).SerializeToString()
+    return raw
+
+
+def examined(raw: bytes, most: int = MOST) -> tuple[WriteParts, int]:
+    """What it asks for, and after how many slices that was known."""
+    body = write_body(raw)
+    assert body is not None
+    work = parts_of(raw, body, most)
+    steps = 0
+    while True:
+        ended, found = advance(work)
+        if ended:
+            assert isinstance(found, WriteParts)
+            return found, steps
+        steps += 1
+
+
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(1, 2**40),
+        st.binary(max_size=40),
+        st.none() | st.tuples(st.integers(1, 2**33), st.integers(0, 999_999_999)),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda one: one[0],
+).map(lambda found: [message(*one) for one in sorted(found, key=lambda one: one[0])])
+
+
+@given(MESSAGES, st.integers(1, 20), st.integers(64, 400))
+def test_slices_find_what_a_look_at_the_whole_finds(found: list[dict[str, Any]], most: int, bound: int) -> None:
+    """And what is stored says the same again."""
+    raw = raw_of(*found)
+    whole, steps = examined(raw)
+    (part,) = whole.parts
+    assert steps == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_request, "_UNCOUNTED_BYTES", 0)
+        patch.setattr(write_request, "_AT_ONCE_BYTES", 0)
+        patch.setattr(write_request, "_SLICE_BYTES", bound // 2)
+        patch.setattr(write_request, "_SLICE_MESSAGES", 3)
+        patch.setattr(write_request, "MAX_BATCH_BYTES", bound)
+        sliced, steps = examined(raw, most)
+    assert steps > 0
+    assert [number for one in sliced.parts for number in one.seq_nos] == list(part.seq_nos)
+    assert max(one.max_created_ms for one in sliced.parts) == part.max_created_ms
+    assert all(len(one.seq_nos) <= most for one in sliced.parts)
+    records = []
+    for one in sliced.parts:
+        numbers = one.seq_nos
+        batch = encode_batch(
+            b"p", b"", sliced.codec, len(numbers), numbers[0], numbers[-1], one.max_created_ms, one.messages
+        )
+        stored = StoredBatch(0, len(numbers), 3, batch)
+        records += [record for record in YdbFormat().records(stored) if record is not None]
+    assert [(record.sequence, record.value) for record in records] == [(one["seq_no"], one["data"]) for one in found]
+
+
+def test_numbers_without_gaps_are_a_range() -> None:
+    found, _ = examined(raw_of(*(message(number) for number in range(5, 15))))
+    assert found.parts[0].seq_nos == range(5, 15)
+
+
+@pytest.mark.parametrize(
+    ("created", "highest"),
+    [
+        ([], -1),
+        ([(0, 0)], 0),
+        ([(5, 1_000_000), (5, 999_000_000), (4, 0)], 5_999),
+        ([(1, 0), (9, 5_000_000), (9, 1_000_000)], 9_005),
+        ([(-5, 0)], -1),
+        ([(2**60, 0)], -1),
+    ],
+)
+def test_the_highest_time_is_told(created: list[tuple[int, int]], highest: int) -> None:
+    messages = [message(number, created=time) for number, time in enumerate(created, 1)]
+    found, _ = examined(raw_of(*(messages or [message(1)])))
+    assert found.parts[0].max_created_ms == highest
+
+
+def test_a_request_of_very_many_small_messages_is_gone_through_in_slices() -> None:
+    found, steps = examined(raw_of(*(message(number) for number in range(1, 30_001))), 8_000)
+    assert steps > 10
+    assert [len(part.seq_nos) for part in found.parts] == [8_000, 8_000, 8_000, 6_000]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_taken(raw: bytes) -> None:
+    body = write_body(raw)
+    with pytest.MonkeyPatch.context() as patch:
+        for small in (64 * 1024, 0):
+            patch.setattr(write_request, "_UNCOUNTED_BYTES", small)
+            patch.setattr(write_request, "_AT_ONCE_BYTES", small)
+            with suppress(YdbError):
+                parse_other(raw) if body is None else examined(raw)
+
+
+@given(MESSAGES, st.data())
+def test_damaged_requests_are_refused_or_can_be_read_again(found: list[dict[str, Any]], data: st.DataObject) -> None:
+    raw = bytearray(raw_of(*found))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] = data.draw(st.integers(0, 255))
+    body = write_body(bytes(raw))
+    if body is None:
+        return
+    try:
+        taken, _ = examined(bytes(raw))
+    except YdbError:
+        return
+    for part in taken.parts:
+        numbers = part.seq_nos
+        batch = encode_batch(
+            b"", b"", taken.codec, len(numbers), numbers[0], numbers[-1], part.max_created_ms, part.messages
+        )
+        stored = StoredBatch(0, len(numbers), 3, batch)
+        got = [record for record in YdbFormat().records(stored) if record is not None]
+        assert [record.sequence for record in got] == list(numbers)

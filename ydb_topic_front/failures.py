@@ -1,0 +1,64 @@
+"""What the log's failures are called in YDB's words (reference/ydb.md, sections 1.8 and 2.10).
+
+Clients come again after UNAVAILABLE, OVERLOADED, SESSION_EXPIRED and ABORTED, and give up after BAD_REQUEST,
+SCHEME_ERROR and UNAUTHORIZED.
+"""
+
+from __future__ import annotations
+
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.lineage import InvalidChange
+from bridges.catalog.progress import GroupHeld
+from bridges.catalog.topics import (
+    InvalidPartitions,
+    NameCollision,
+    SplitNotAllowed,
+    TopicEnded,
+    TopicExists,
+    TopicNotFound,
+)
+from bridges.errors import (
+    BatchInvalid,
+    BatchTooLarge,
+    DataCorrupt,
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    PartitionSealed,
+    StorageFull,
+    TooManyTransactions,
+)
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError
+
+_WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
+    (PartitionSealed, Status.OVERLOADED, Issue.PARTITION_INACTIVE),
+    (StorageFull, Status.OVERLOADED, Issue.NONE),
+    (TooManyTransactions, Status.OVERLOADED, Issue.NONE),
+    (LogUnavailable, Status.UNAVAILABLE, Issue.NONE),
+    (LogDeleted, Status.SCHEME_ERROR, Issue.UNKNOWN_TOPIC),
+    (TopicNotFound, Status.SCHEME_ERROR, Issue.UNKNOWN_TOPIC),
+    # Somebody else is making or deleting it at this moment; of one that is there, nobody is told in this way.
+    (TopicExists, Status.OVERLOADED, Issue.NONE),
+    (NameCollision, Status.ALREADY_EXISTS, Issue.NONE),
+    (InvalidPartitions, Status.BAD_REQUEST, Issue.BAD_REQUEST),
+    (InvalidConfig, Status.BAD_REQUEST, Issue.BAD_REQUEST),
+    (InvalidChange, Status.OVERLOADED, Issue.NONE),
+    (SplitNotAllowed, Status.PRECONDITION_FAILED, Issue.NONE),
+    (TopicEnded, Status.PRECONDITION_FAILED, Issue.NONE),
+    (GroupHeld, Status.PRECONDITION_FAILED, Issue.NONE),
+    (BatchTooLarge, Status.BAD_REQUEST, Issue.BAD_REQUEST),
+    (BatchInvalid, Status.BAD_REQUEST, Issue.BAD_REQUEST),
+    (OffsetOutOfRange, Status.BAD_REQUEST, Issue.BAD_REQUEST),
+    (DataCorrupt, Status.GENERIC_ERROR, Issue.NONE),
+)
+
+
+def told(error: YdbError | LogError) -> YdbError:
+    """``error`` as clients are told of it."""
+    if isinstance(error, YdbError):
+        return error
+    for kind, status, issue in _WORDS:
+        if isinstance(error, kind):
+            return YdbError(status, str(error), issue)
+    return YdbError(Status.UNAVAILABLE if error.retriable else Status.GENERIC_ERROR, str(error))

@@ -1,0 +1,47 @@
+"""YDB's topic service as a front of a node (docs/fronts.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridges.net.address import Address
+from bridges.node.front import Front, Listener, NodeServices
+from ydb_topic_front.settings import YdbSettings
+from ydb_topic_front.tables import ERASERS, MIGRATIONS
+
+if TYPE_CHECKING:
+    from bridges.catalog.group_view import GroupDirectory
+    from ydb_topic_front.serving import YdbServer
+
+
+class YdbFront(Front):
+    """What the YDB front brings; its format lies in ``bridges.formats``."""
+
+    name = "ydb"
+    listeners = (Listener("ydb", 2136, tls=True, authentication=("token",)),)
+    settings = YdbSettings
+    migrations = MIGRATIONS
+    erasers = ERASERS
+
+    def __init__(self, node: NodeServices) -> None:
+        self._node = node
+        self._server: YdbServer | None = None
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        from ydb_topic_front.serving import YdbServer  # not before: gRPC takes its time to import
+
+        self._server = YdbServer(self._node)
+        return await self._server.start(listen)
+
+    async def drain(self) -> None:
+        if self._server is not None:
+            await self._server.drain()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    @property
+    def groups(self) -> GroupDirectory | None:
+        return None if self._server is None else self._server.groups

@@ -1,0 +1,1 @@
+"""What requests mean, in terms of topics, logs and positions."""

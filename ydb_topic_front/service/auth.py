@@ -1,0 +1,37 @@
+"""Login: a name and a password for a token, which clients then send with every call as ``x-ydb-auth-ticket``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bridges.auth.authenticator import AuthenticationBusy
+from ydb_topic_front.service.core import AUDIENCE
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.net.grpc_server import GrpcCall
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+
+_Result = messages["Ydb.Auth.LoginResult"]
+
+TOKEN_SECONDS = 12 * 3600
+"""As long as YDB's own are valid; SDKs ask for a new one in time."""
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's methods."""
+    authenticator = service.node.authenticator
+
+    async def login(request: Any, call: GrpcCall) -> Any:
+        try:
+            principal = await authenticator.verify(request.user, request.password)
+        except AuthenticationBusy as error:
+            raise YdbError(Status.OVERLOADED, str(error)) from error
+        if principal is None:
+            # Nobody is told which of the two it was.
+            raise YdbError(Status.UNAUTHORIZED, "the user does not exist or has another password", Issue.ACCESS_DENIED)
+        return _Result(token=authenticator.issue(principal, TOKEN_SECONDS, AUDIENCE))
+
+    registry.call("Login", login)

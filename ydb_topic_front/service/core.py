@@ -1,0 +1,154 @@
+"""What all handlers of the YDB front work with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from bridges.auth import ANONYMOUS, Operation, Principal, Resource, ResourceKind
+from bridges.auth.tokens import TokenError
+from bridges.net.grpc_server import Code, GrpcRefusal
+from ydb_topic_front.service import paths
+from ydb_topic_front.service.directories import Directories
+from ydb_topic_front.service.paths import PROTOCOL
+from ydb_topic_front.service.topic_store import TopicStore
+from ydb_topic_front.settings import YdbSettings
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Topic
+    from bridges.log.partition_log import PartitionLog
+    from bridges.net.address import Address
+    from bridges.net.grpc_server import GrpcCall
+    from bridges.node.front import NodeServices
+    from ydb_topic_front.service.readers import Readers
+
+
+AUDIENCE = "ydb"
+"""What tokens of this front are made for."""
+
+
+class Reader(NamedTuple):
+    """Who reads a partition for a consumer: times in ms since the epoch, ``last_read_offset`` -1 before the first."""
+
+    session_id: str
+    reader_name: str
+    began_ms: int
+    last_read_offset: int = -1
+    last_read_ms: int = 0
+
+
+FindReader = Callable[[str, str, int], Reader | None]
+"""Of a consumer in a partition of a topic, by their names; None where nobody reads."""
+
+
+class YdbService:
+    """The node's parts and this front's own state; one per front, made on the event loop."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self.node = node
+        self.settings = node.section(YdbSettings)
+        self.catalog = node.catalog
+        self.logs = node.logs
+        self.loop = asyncio.get_running_loop()
+        self.log = structlog.get_logger("anabranch.ydb")
+        self.addresses: Mapping[str, Address] = {}
+        self.directories = Directories(node.catalog, node.db)
+        self.topics = TopicStore(node.catalog, node.db, self.directories, node.barrier)
+        self.find_reader: FindReader = _nobody
+        """Who reads a partition for a consumer."""
+        self.readers: Readers | None = None
+        """The sessions that read."""
+
+    @property
+    def node_id(self) -> int:
+        """What clients are told of this node: numbers begin with 1."""
+        return self.node.node_id + 1
+
+    def listening(self, addresses: Mapping[str, Address]) -> None:
+        """The listeners are open at ``addresses``, by name."""
+        self.addresses = addresses
+
+    def database(self, call: GrpcCall) -> str:
+        """The database that a client names with every call, without a slash at the end."""
+        return call.header("x-ydb-database").rstrip("/") or self.settings.database
+
+    def name_of(self, call: GrpcCall, path: str) -> str:
+        """A topic's path below the database, of an absolute or a relative one. Raises YdbError."""
+        return paths.below(path, self.database(call))
+
+    def path_of(self, call: GrpcCall, topic: Topic) -> str:
+        """The absolute path of a topic in the client's database."""
+        return paths.whole(topic.names.get(PROTOCOL, topic.name), self.database(call))
+
+    def topic_at(self, call: GrpcCall, path: str, operation: Operation) -> Topic:
+        """The topic at ``path``, with which the client may do this. Raises YdbError."""
+        topic = self.catalog.by_name(PROTOCOL, self.name_of(call, path))
+        # A name is taken as soon as somebody begins to make a topic, which can be found when it is there.
+        if topic is None or self.catalog.topics.get(topic.name) is not topic:
+            raise unknown_topic(path)
+        self.require(call, operation, Resource(ResourceKind.TOPIC, topic.name))
+        return topic
+
+    async def load(self) -> None:
+        """Read what the front keeps."""
+        await self.directories.load()
+        await self.topics.load()
+
+    def require(self, call: GrpcCall, operation: Operation, resource: Resource) -> None:
+        """Raise YdbError unless the client may do this."""
+        if not self.node.authorizer.allows(self.principal(call), operation, resource):
+            what = f"{resource.kind.value} {resource.name!r}" if resource.name else f"the {resource.kind.value}"
+            raise YdbError(
+                Status.UNAUTHORIZED, f"access denied: you may not {operation.value} {what}", Issue.ACCESS_DENIED
+            )
+
+    def admit(self, call: GrpcCall, size: int) -> None:
+        """Have about ``size`` bytes counted until the call is over. Raises YdbError while there is no room."""
+        if not call.admits(size):
+            raise YdbError(Status.OVERLOADED, "the node is short of memory; try again later")
+
+    def log_of(self, topic: Topic, partition: int) -> PartitionLog:
+        """The log of a partition, whether or not it is open. Raises YdbError when there is none, or none any more."""
+        log = self.logs.get(topic.name, partition)
+        if log is None:
+            raise YdbError(Status.UNAVAILABLE, f"partition {partition} of {topic.name!r} is not served any more")
+        return log
+
+    def generation(self, topic: str, partition: int) -> int:
+        """What clients are told of who serves a partition: another number after every change, the first is 1."""
+        return self.logs.leader_epoch(topic, partition) + 1
+
+    def principal(self, call: GrpcCall) -> Principal:
+        """Who calls: by its token, or else by its certificate.
+
+        Raises GrpcRefusal for a client that must say who it is and does not.
+        """
+        ticket = call.header("x-ydb-auth-ticket")
+        if not ticket and (name := call.certificate_name):
+            return Principal(ANONYMOUS.kind, name)
+        return self.identify(ticket)
+
+    def identify(self, ticket: str) -> Principal:
+        """Whose token this is; nobody's if it is empty.
+
+        Raises GrpcRefusal (UNAUTHENTICATED) where clients must have one. Where they need not, tokens that are not the
+        node's are taken for none: clients have those of the service that they come from.
+        """
+        authenticator = self.node.authenticator
+        try:
+            if ticket:
+                return authenticator.check(ticket, AUDIENCE).principal
+            if authenticator.required:
+                raise TokenError("there is no token; get one with Login")
+        except TokenError as error:
+            if authenticator.required:
+                raise GrpcRefusal(Code.UNAUTHENTICATED, str(error)) from None
+        return ANONYMOUS
+
+
+def _nobody(consumer: str, topic: str, partition: int) -> Reader | None:
+    return None

@@ -1,0 +1,261 @@
+"""DescribeTopic, DescribePartition and DescribeConsumer.
+
+Clients look into messages without asking whether they are there (reference/ydb.md, section 1.7), so those are always
+filled in. Statistics are those of the logs, which are opened for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bridges.auth import Operation, Resource, ResourceKind
+from bridges.catalog.lineage import WHOLE, PartitionInfo
+from ydb_topic_front.service import paths, topic_settings
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Topic
+    from bridges.log.partition_log import PartitionLog
+    from bridges.net.grpc_server import GrpcCall
+    from ydb_topic_front.dispatch import Registry
+    from ydb_topic_front.service.core import YdbService
+
+_TopicResult = messages["Ydb.Topic.DescribeTopicResult"]
+_PartitionResult = messages["Ydb.Topic.DescribePartitionResult"]
+_ConsumerResult = messages["Ydb.Topic.DescribeConsumerResult"]
+_Entry = messages["Ydb.Scheme.Entry"]
+TOPIC_ENTRY = _Entry.TOPIC
+
+_PARTITION_BYTES = 500
+"""What a partition takes of the memory for an answer, about."""
+_AT_ONCE = 100
+"""Partitions described in one turn of the event loop, and opened together."""
+_SETTINGS = (
+    "supported_codecs",
+    "partition_write_speed_bytes_per_second",
+    "partition_write_burst_bytes",
+    "attributes",
+    "metering_mode",
+    "metrics_level",
+)
+"""Fields that are told as they came."""
+_MIB = 1024 * 1024
+_WINDOWS = (("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000))
+
+
+class Descriptions:
+    """Tells clients of topics, partitions and consumers. Handlers raise YdbError or LogError."""
+
+    def __init__(self, service: YdbService) -> None:
+        self._service = service
+        self._catalog = service.catalog
+
+    async def topic(self, request: Any, call: GrpcCall) -> Any:
+        """A topic, its partitions and its consumers."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        settings = service.topics.of(topic.name)
+        service.admit(call, 2 * settings.size + _PARTITION_BYTES * len(topic.partitions))
+        result = _TopicResult()
+        fill_entry(result.self, paths.last(service.path_of(call, topic)), TOPIC_ENTRY, topic.created_ms)
+        topic_settings.describe_partitioning(settings, len(topic.active), result.partitioning_settings)
+        self._fill_retention(topic, result)
+        for name in _SETTINGS:
+            value = getattr(settings.wanted, name)
+            if name == "attributes":
+                result.attributes.update(value)
+            elif name == "supported_codecs":
+                result.supported_codecs.CopyFrom(value)
+            elif name != "metrics_level" or settings.wanted.HasField(name):
+                setattr(result, name, value)
+        for consumer in settings.consumers.values():
+            described = result.consumers.add()
+            described.CopyFrom(consumer)
+            described.read_from.SetInParent()
+            described.supported_codecs.SetInParent()
+        stats = _Sums()
+        async for info, log in self._partitions(topic, request.include_stats):
+            target = result.partitions.add()
+            self._fill_partition(topic, info, target, request.include_location)
+            _fill_keys(info, settings.splits, target)
+            if log is not None:
+                stats.add(self._fill_stats(log, target.partition_stats))
+        if request.include_stats:
+            stats.fill(result.topic_stats)
+        return result
+
+    async def partition(self, request: Any, call: GrpcCall) -> Any:
+        """One partition; writers that go to the partition's node ask where that is."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        info = self._catalog.partition(topic.name, request.partition_id)
+        if info is None:
+            raise bad_request(f"there is no partition {request.partition_id}")
+        result = _PartitionResult()
+        self._fill_partition(topic, info, result.partition, request.include_location)
+        _fill_keys(info, service.topics.of(topic.name).splits, result.partition)
+        if request.include_stats:
+            self._fill_stats(await self._opened(topic, info), result.partition.partition_stats)
+        return result
+
+    async def consumer(self, request: Any, call: GrpcCall) -> Any:
+        """A consumer, and how far it is in each partition."""
+        service = self._service
+        topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        consumer = service.topics.of(topic.name).consumers.get(request.consumer)
+        if consumer is None:
+            raise YdbError(
+                Status.SCHEME_ERROR,
+                f"there is no consumer '{request.consumer}' of '{request.path}'",
+                Issue.UNKNOWN_TOPIC,
+            )
+        service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
+        service.admit(call, 2 * consumer.ByteSize() + _PARTITION_BYTES * len(topic.partitions))
+        result = _ConsumerResult()
+        name = f"{paths.last(service.path_of(call, topic))}/{request.consumer}"
+        fill_entry(result.self, name, TOPIC_ENTRY, topic.created_ms)
+        result.consumer.CopyFrom(consumer)
+        result.consumer.read_from.SetInParent()
+        result.consumer.supported_codecs.SetInParent()
+        result.consumer.consumer_stats.SetInParent()
+        async for info, log in self._partitions(topic, request.include_stats):
+            target = result.partitions.add()
+            self._fill_partition(topic, info, target, request.include_location)
+            self._fill_consumer(topic, info, request.consumer, target.partition_consumer_stats)
+            if log is not None:
+                self._fill_stats(log, target.partition_stats)
+        return result
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    async def _partitions(self, topic: Topic, opened: bool) -> AsyncIterator[tuple[PartitionInfo, PartitionLog | None]]:
+        """All partitions, as they were when this began; with their logs, open, if ``opened``."""
+        infos = tuple(topic.partitions)
+        for first in range(0, len(infos), _AT_ONCE):
+            some = infos[first : first + _AT_ONCE]
+            logs: Sequence[PartitionLog | None] = [None] * len(some)
+            if opened:
+                logs = await asyncio.gather(*(self._opened(topic, info) for info in some))
+            elif first:
+                await asyncio.sleep(0)
+            for pair in zip(some, logs, strict=True):
+                yield pair
+
+    async def _opened(self, topic: Topic, info: PartitionInfo) -> PartitionLog:
+        log = self._service.log_of(topic, info.index)
+        await log.ready()
+        return log
+
+    def _fill_partition(self, topic: Topic, info: PartitionInfo, target: Any, location: bool) -> None:
+        target.partition_id = info.index
+        target.active = info.is_active
+        target.child_partition_ids.extend(info.children)
+        target.parent_partition_ids.extend(info.parents)
+        if location:
+            target.partition_location.node_id = self._service.node_id
+            target.partition_location.generation = self._service.generation(topic.name, info.index)
+
+    def _fill_retention(self, topic: Topic, result: Any) -> None:
+        milliseconds = self._catalog.effective(topic.name, "retention.ms")
+        if milliseconds >= 0:  # else for ever, for which there is no word
+            result.retention_period.seconds, rest = divmod(milliseconds, 1000)
+            result.retention_period.nanos = rest * 1_000_000
+        result.retention_period.SetInParent()
+        result.retention_storage_mb = max(0, self._catalog.effective(topic.name, "retention.bytes")) // _MIB
+
+    def _fill_stats(self, log: PartitionLog, target: Any) -> Any:
+        target.partition_offsets.start = log.log_start_offset
+        target.partition_offsets.end = log.last_stable_offset
+        target.store_size_bytes = log.size_bytes
+        _, _, written_ms = log.state.last
+        if written_ms:
+            _fill_time(target.last_write_time, written_ms)
+        target.max_write_time_lag.SetInParent()
+        now = time.time_ns() // 1_000_000
+        for name, window in _WINDOWS:
+            setattr(target.bytes_written, name, log.state.index.bytes_since(now - window))
+        target.bytes_written.SetInParent()
+        target.partition_node_id = self._service.node_id
+        return target
+
+    def _fill_consumer(self, topic: Topic, info: PartitionInfo, consumer: str, target: Any) -> None:
+        target.SetInParent()
+        committed = self._service.node.progress.committed(consumer, topic.name, info.index)
+        target.committed_offset = 0 if committed is None else committed.offset
+        target.last_read_offset = target.committed_offset
+        reader = self._service.find_reader(consumer, topic.name, info.index)
+        if reader is None:
+            return
+        target.read_session_id = reader.session_id
+        target.reader_name = reader.reader_name
+        target.connection_node_id = self._service.node_id
+        _fill_time(target.partition_read_session_create_time, reader.began_ms)
+        if reader.last_read_offset >= 0:
+            target.last_read_offset = reader.last_read_offset
+            _fill_time(target.last_read_time, reader.last_read_ms)
+
+
+class _Sums:
+    """What partitions have together."""
+
+    __slots__ = ("_bytes", "_first_ms", "_windows")
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._first_ms: int | None = None
+        self._windows = dict.fromkeys((name for name, _ in _WINDOWS), 0)
+
+    def add(self, stats: Any) -> None:
+        self._bytes += stats.store_size_bytes
+        if stats.HasField("last_write_time"):
+            written_ms = stats.last_write_time.seconds * 1000 + stats.last_write_time.nanos // 1_000_000
+            self._first_ms = written_ms if self._first_ms is None else min(self._first_ms, written_ms)
+        for name in self._windows:
+            self._windows[name] += getattr(stats.bytes_written, name)
+
+    def fill(self, target: Any) -> None:
+        target.store_size_bytes = self._bytes
+        if self._first_ms is not None:
+            _fill_time(target.min_last_write_time, self._first_ms)
+        target.max_write_time_lag.SetInParent()
+        target.bytes_written.SetInParent()
+        for name, many in self._windows.items():
+            setattr(target.bytes_written, name, many)
+
+
+def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
+    """What lies at a path; ``kind`` is one of ``Ydb.Scheme.Entry.Type``. Nobody owns anything."""
+    entry.SetInParent()
+    entry.name = name
+    entry.type = kind
+    if created_ms:
+        entry.created_at.plan_step = created_ms
+
+
+def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
+    """The range of keys, of partitions that have one of their own."""
+    if not splits and info.keys == WHOLE:
+        return
+    target.key_range.SetInParent()
+    low, high = info.keys.byte_strings
+    if low:
+        target.key_range.from_bound = low
+    if high:
+        target.key_range.to_bound = high
+
+
+def _fill_time(target: Any, milliseconds: int) -> None:
+    target.seconds, rest = divmod(milliseconds, 1000)
+    target.nanos = rest * 1_000_000
+
+
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's methods."""
+    descriptions = Descriptions(service)
+    registry.call("DescribeTopic", descriptions.topic)
+    registry.call("DescribePartition", descriptions.partition)
+    registry.call("DescribeConsumer", descriptions.consumer)

@@ -1,0 +1,117 @@
+"""Directories: topics lie in them, and clients make and remove them.
+
+A directory is there while something lies in it, and as long as nobody removes it. Those of YDB's clients are kept, the
+directories of topics that they make included; those that only a topic of another protocol lies in follow from its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from ydb_topic_front.service.paths import PROTOCOL, parents
+from ydb_topic_front.wire.statuses import Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Database
+    from bridges.catalog.topics import Catalog, Topic
+
+T = TypeVar("T")
+
+MOST = 100_000
+"""Directories that are kept: they stay in memory."""
+_AT_ONCE = 1000
+
+
+class Directories:
+    """Directories by their paths below the database. Call :meth:`load` before anything else."""
+
+    def __init__(self, catalog: Catalog, db: Database) -> None:
+        self._catalog = catalog
+        self._db = db
+        self._kept: set[str] = set()
+
+    async def load(self) -> None:
+        """Read all that are kept into memory."""
+
+        def read(connection: sqlite3.Connection) -> set[str]:
+            return {path for (path,) in connection.execute("SELECT path FROM front_ydb_directories")}
+
+        self._kept = await self._db.run(read)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def has(self, path: str) -> bool:
+        """Whether there is a directory at ``path``; the database itself, whose path is empty, is one."""
+        if not path or path in self._kept:
+            return True
+        for topics in slices(self._catalog.topics.values()):
+            if any(topic.names.get(PROTOCOL, "").startswith(f"{path}/") for topic in topics):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    async def children(self, path: str) -> dict[str, Topic | None]:
+        """What lies in a directory, by name: topics, and None for directories.
+
+        A topic of another protocol may have a name that is also that of a directory; it is told as a topic then.
+        """
+        found: dict[str, Topic | None] = {}
+        prefix = f"{path}/" if path else ""
+        for topics in slices(self._catalog.topics.values()):
+            for topic in topics:
+                below = topic.names.get(PROTOCOL, "")
+                if below and below.startswith(prefix):
+                    name, slash, _ = below[len(prefix) :].partition("/")
+                    if not slash or name not in found:
+                        found[name] = None if slash else topic
+            await asyncio.sleep(0)
+        for kept in slices(self._kept):
+            for one in kept:
+                if one.startswith(prefix):
+                    found.setdefault(one[len(prefix) :].partition("/")[0], None)
+            await asyncio.sleep(0)
+        return found
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    async def make(self, path: str) -> None:
+        """Keep a directory and those it lies in; nothing happens to those that are kept. Durable when this returns.
+
+        Raises YdbError when there are too many, or an error of the database.
+        """
+        new = [one for one in (*parents(path), path) if one not in self._kept]
+        if not new:
+            return
+        if len(self._kept) + len(new) > MOST:
+            raise YdbError(
+                Status.GENERIC_ERROR, f"there are {len(self._kept)} directories, and at most {MOST} are kept"
+            )
+        await self._db.run(lambda connection: insert(connection, new))
+        self.made(new)
+
+    def made(self, paths: Iterable[str]) -> None:
+        """Directories were kept by somebody's own :func:`insert`."""
+        self._kept.update(paths)
+
+    async def remove(self, path: str) -> None:
+        """Keep a directory no more. Durable when this returns. Raises an error of the database."""
+        await self._db.run(
+            lambda connection: connection.execute("DELETE FROM front_ydb_directories WHERE path = ?", (path,))
+        )
+        self._kept.discard(path)
+
+
+def insert(connection: sqlite3.Connection, paths: Iterable[str]) -> None:
+    """Part of a transaction: keep directories."""
+    now = time.time_ns() // 1_000_000
+    connection.executemany("INSERT OR IGNORE INTO front_ydb_directories VALUES (?, ?)", [(path, now) for path in paths])
+
+
+def slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """``items`` as they are now, as many at a time as one turn of the event loop may look at."""
+    every = list(items)
+    return (every[first : first + _AT_ONCE] for first in range(0, len(every), _AT_ONCE))

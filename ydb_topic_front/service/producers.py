@@ -1,0 +1,109 @@
+"""Which partition each producer writes to, durably (reference/ydb.md, section 2.2).
+
+A producer stays where its first session put it, whatever becomes of the number of partitions, since only that partition
+knows what it has written. Its row is forgotten when it has not been used for as long as partitions remember producers.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from hashlib import md5
+from typing import TYPE_CHECKING
+
+from bridges.catalog.lineage import KEY_SPACE, WHOLE
+from bridges.formats.producer import SeqNoStamp
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.lineage import PartitionInfo
+    from bridges.catalog.sql import Database
+    from bridges.catalog.topics import Topic
+
+_REFRESHED_MS = 3_600_000
+"""A row in use is written again when it is older than this."""
+_ERASED_AT_ONCE = 1_000
+"""Rows removed in one transaction, which others wait for."""
+
+
+def place_of(producer: bytes, active: list[PartitionInfo]) -> PartitionInfo:
+    """The partition of a producer that is nowhere yet: by its key where partitions have ranges of keys.
+
+    Raises YdbError.
+    """
+    if not active:
+        raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
+    number = int.from_bytes(md5(producer, usedforsecurity=False).digest(), "big")
+    key = number % KEY_SPACE
+    for one in active:
+        if one.keys != WHOLE and one.keys.low <= key < one.keys.high:
+            return one
+    return active[number % len(active)]
+
+
+class Producers:
+    """The table ``front_ydb_producers``; ``idle_ms`` and ``most`` bound how long, and how many, are remembered."""
+
+    def __init__(self, db: Database, idle_ms: int, most: int) -> None:
+        self._db = db
+        self._idle_ms = idle_ms
+        self._most = most
+
+    async def partition_of(self, topic: Topic, producer: bytes, wanted: int | None) -> int:
+        """The partition that a producer writes to; if it is nowhere yet, ``wanted``, or one by its name.
+
+        Durable when this returns. A producer whose partition was split goes on in the part that has its key. Raises
+        YdbError: it is elsewhere than ``wanted``.
+        """
+        key = SeqNoStamp(producer, ()).key
+        active = topic.active
+        numbers = {one.index: one for one in topic.partitions}
+        fresh = wanted if wanted is not None else place_of(producer, active).index
+        now = time.time_ns() // 1_000_000
+
+        def find(connection: sqlite3.Connection) -> int:
+            query = "SELECT partition, used_ms FROM front_ydb_producers WHERE topic = ? AND producer = ?"
+            row = connection.execute(query, (topic.name, key)).fetchone()
+            found, used = row or (fresh, 0)
+            if found not in numbers:
+                found, used = fresh, 0
+            here = descendant(numbers, found, producer, wanted)
+            if (wanted is None or here == wanted) and (here != found or now - used > _REFRESHED_MS):
+                connection.execute("REPLACE INTO front_ydb_producers VALUES (?, ?, ?, ?)", (topic.name, key, here, now))
+            return here
+
+        here = await self._db.run(find)
+        if wanted is not None and here != wanted:
+            raise bad_request(f"the producer is already bound to partition {here}, not {wanted}")
+        return here
+
+    async def expire(self, now_ms: int) -> None:
+        """Forget producers that were not used for long, and the oldest if there are too many."""
+
+        def remove(connection: sqlite3.Connection) -> int:
+            (count,) = connection.execute("SELECT count(*) FROM front_ydb_producers").fetchone()
+            oldest = "SELECT topic, producer FROM front_ydb_producers INDEXED BY front_ydb_producers_used"
+            chosen = f"{oldest} WHERE used_ms < ? ORDER BY used_ms LIMIT ?"
+            before, most = now_ms - self._idle_ms, _ERASED_AT_ONCE
+            if count > self._most:
+                before, most = now_ms, min(count - self._most, _ERASED_AT_ONCE)
+            delete = f"DELETE FROM front_ydb_producers WHERE (topic, producer) IN ({chosen})"
+            return connection.execute(delete, (before, most)).rowcount
+
+        while await self._db.run(remove) == _ERASED_AT_ONCE:
+            pass
+
+
+def descendant(numbers: dict[int, PartitionInfo], found: int, producer: bytes, wanted: int | None) -> int:
+    """The active partition that took the place of ``found`` for a producer, which prefers ``wanted``.
+
+    Raises YdbError when there is none.
+    """
+    at = numbers[found]
+    while not at.is_active:
+        children = [numbers[child] for child in at.children]
+        if wanted is not None and any(child.index == wanted for child in children):
+            at = numbers[wanted]
+        else:
+            at = place_of(producer, children)
+    return at.index

@@ -1,0 +1,319 @@
+"""What YDB's clients say of a topic: checked, changed, kept, and split into what everybody needs and what only they do.
+
+Retention is the topic's configuration, which every protocol sees. All else is kept as one message, a
+``CreateTopicRequest`` as if the topic were created anew, and told again as it came. What a field is worth is in
+docs/ydb.md: several are kept without having an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bridges.catalog.topic_config import SPLIT
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+CreateTopicRequest = messages["Ydb.Topic.CreateTopicRequest"]
+Consumer = messages["Ydb.Topic.Consumer"]
+
+MAX_BYTES = 256 * 1024
+"""Of all that is kept about a topic, its consumers included: it stays in memory."""
+MAX_BYTES_OF_ALL = 64 * 1024 * 1024
+"""Of all that is kept about all topics."""
+MAX_CONSUMERS = 3000
+MAX_CODECS = 100
+MAX_CONSUMER_NAME = 1024
+_LAST_STANDARD_CODEC = 4
+_FIRST_CUSTOM_CODEC, _LAST_CUSTOM_CODEC = 10_000, 19_999
+
+_DISABLED = 1
+_STRATEGIES = frozenset({2, 3, 4})
+"""Those that have partitions split: up, up and down, paused."""
+_WINDOW_S, _UP_PERCENT, _DOWN_PERCENT = 300, 90, 30
+_MIB = 1024 * 1024
+_MAX_SECONDS = 2**53
+_FOR_OTHERS = ("operation_params", "path", "retention_period", "retention_storage_mb")
+"""Fields of the request that are not kept in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What is kept about one topic. Messages in it are not changed any more."""
+
+    wanted: Any
+    """A CreateTopicRequest."""
+    codecs: frozenset[int]
+    """The codecs that writers may use; empty for any."""
+    consumers: Mapping[str, Any]
+    """Messages of the kind Consumer by name, in the order they were added."""
+    splits: bool
+    """Whether the topic's partitions may be split: each has a range of keys then."""
+    size: int
+    """Bytes."""
+
+    @classmethod
+    def of(cls, wanted: Any) -> TopicSettings:
+        """From a CreateTopicRequest that nobody changes any more."""
+        return cls(
+            wanted,
+            frozenset(wanted.supported_codecs.codecs),
+            {consumer.name: consumer for consumer in wanted.consumers},
+            int(wanted.partitioning_settings.auto_partitioning_settings.strategy) in _STRATEGIES,
+            wanted.ByteSize(),
+        )
+
+    @classmethod
+    def stored(cls, data: bytes) -> TopicSettings:
+        """What :meth:`to_bytes` gave. Raises ``google.protobuf.message.DecodeError``."""
+        return cls.of(CreateTopicRequest.FromString(data))
+
+    def to_bytes(self) -> bytes:
+        """For the database."""
+        return bytes(self.wanted.SerializeToString())
+
+
+NONE = TopicSettings.of(CreateTopicRequest())
+"""Of a topic of which YDB's clients have said nothing."""
+
+
+def created(request: Any) -> TopicSettings:
+    """What is kept of a CreateTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED."""
+    _check_size(request)
+    wanted = CreateTopicRequest()
+    wanted.CopyFrom(request)
+    for name in _FOR_OTHERS:
+        wanted.ClearField(name)
+    for consumer in wanted.consumers:
+        consumer.ClearField("consumer_stats")
+    _drop_repeated(wanted.supported_codecs)
+    return _checked(wanted, twice=Status.BAD_REQUEST)
+
+
+def altered(settings: TopicSettings, request: Any) -> TopicSettings:
+    """``settings`` after an AlterTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED, NOT_FOUND for a consumer that
+    is to be changed or dropped and is not there, ALREADY_EXISTS for one that is to be added and is."""
+    _check_size(request)
+    wanted = CreateTopicRequest()
+    wanted.CopyFrom(settings.wanted)
+    if request.HasField("alter_partitioning_settings"):
+        _alter_partitioning(wanted, request.alter_partitioning_settings)
+    if request.HasField("set_supported_codecs"):
+        wanted.supported_codecs.CopyFrom(request.set_supported_codecs)
+        _drop_repeated(wanted.supported_codecs)
+    for name in ("partition_write_speed_bytes_per_second", "partition_write_burst_bytes"):
+        if request.HasField(f"set_{name}"):
+            setattr(wanted, name, getattr(request, f"set_{name}"))
+    if request.HasField("set_content_based_deduplication"):
+        wanted.content_based_deduplication = request.set_content_based_deduplication
+    if request.set_metering_mode:
+        wanted.metering_mode = request.set_metering_mode
+    match request.WhichOneof("metrics_level"):
+        case "set_metrics_level":
+            wanted.metrics_level = request.set_metrics_level
+        case "reset_metrics_level":
+            wanted.ClearField("metrics_level")
+    _alter_attributes(wanted.attributes, request.alter_attributes)
+    _alter_consumers(wanted, request)
+    return _checked(wanted, twice=Status.ALREADY_EXISTS)
+
+
+def configuration(request: Any) -> dict[str, str]:
+    """The topic's configuration that a CreateTopicRequest asks for. Raises YdbError: BAD_REQUEST."""
+    config: dict[str, str] = {}
+    if request.HasField("retention_period"):
+        config["retention.ms"] = _retention_ms(request.retention_period)
+    if request.retention_storage_mb:
+        config["retention.bytes"] = _retention_bytes(request.retention_storage_mb)
+    return config
+
+
+def configuration_changes(request: Any) -> dict[str, str | None]:
+    """Changes of the topic's configuration that an AlterTopicRequest asks for. Raises YdbError: BAD_REQUEST."""
+    changes: dict[str, str | None] = {}
+    if request.HasField("set_retention_period"):
+        changes["retention.ms"] = _retention_ms(request.set_retention_period)
+    if request.HasField("set_retention_storage_mb"):
+        megabytes = request.set_retention_storage_mb
+        changes["retention.bytes"] = _retention_bytes(megabytes) if megabytes else None
+    return changes
+
+
+def split_configuration(settings: TopicSettings) -> dict[str, str]:
+    """The configuration without which the catalog splits no partition."""
+    return {SPLIT: "true"} if settings.splits else {}
+
+
+def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> None:
+    """Fill a PartitioningSettings in, of a topic with so many ``active`` partitions, with YDB's defaults for what
+    nobody has said: clients look into its parts without asking whether they are there."""
+    target.CopyFrom(settings.wanted.partitioning_settings)
+    if not settings.splits:
+        target.min_active_partitions = active
+    target.min_active_partitions = max(1, target.min_active_partitions)
+    auto = target.auto_partitioning_settings
+    auto.strategy = auto.strategy or _DISABLED
+    speed = auto.partition_write_speed
+    speed.stabilization_window.seconds = speed.stabilization_window.seconds or _WINDOW_S
+    speed.up_utilization_percent = speed.up_utilization_percent or _UP_PERCENT
+    speed.down_utilization_percent = speed.down_utilization_percent or _DOWN_PERCENT
+
+
+def _alter_partitioning(wanted: Any, change: Any) -> None:
+    settings = wanted.partitioning_settings
+    for name in ("min_active_partitions", "max_active_partitions", "partition_count_limit"):
+        if change.HasField(f"set_{name}"):
+            setattr(settings, name, getattr(change, f"set_{name}"))
+    if not change.HasField("alter_auto_partitioning_settings"):
+        return
+    change = change.alter_auto_partitioning_settings
+    auto = settings.auto_partitioning_settings
+    if change.HasField("set_strategy"):
+        auto.strategy = change.set_strategy
+    if not change.HasField("set_partition_write_speed"):
+        return
+    change, speed = change.set_partition_write_speed, auto.partition_write_speed
+    if change.HasField("set_stabilization_window"):
+        speed.stabilization_window.CopyFrom(change.set_stabilization_window)
+    for name in ("up_utilization_percent", "down_utilization_percent"):
+        if change.HasField(f"set_{name}"):
+            setattr(speed, name, getattr(change, f"set_{name}"))
+
+
+def _alter_attributes(attributes: Any, changes: Mapping[str, str]) -> None:
+    """An empty value takes an attribute away."""
+    for key, value in changes.items():
+        if value:
+            attributes[key] = value
+        elif key in attributes:
+            del attributes[key]
+
+
+def _alter_consumers(wanted: Any, request: Any) -> None:
+    """Dropped ones go first, so that one request may make a consumer anew."""
+    consumers = {consumer.name: consumer for consumer in wanted.consumers}
+    if missing := [name for name in request.drop_consumers if name not in consumers]:
+        raise YdbError(Status.NOT_FOUND, f"there is no consumer '{missing[0][:MAX_CONSUMER_NAME]}' to drop")
+    dropped = set(request.drop_consumers)
+    kept = [consumer for consumer in wanted.consumers if consumer.name not in dropped]
+    for added in request.add_consumers:
+        kept.append(Consumer())
+        kept[-1].CopyFrom(added)
+        kept[-1].ClearField("consumer_stats")
+    by_name = {consumer.name: consumer for consumer in kept}
+    for change in request.alter_consumers:
+        consumer = by_name.get(change.name)
+        if consumer is None:
+            raise YdbError(Status.NOT_FOUND, f"there is no consumer '{change.name[:MAX_CONSUMER_NAME]}' to alter")
+        _alter_consumer(consumer, change)
+    # Copies, since these may be parts of what is cleared now.
+    whole = [consumer.SerializeToString() for consumer in kept]
+    del wanted.consumers[:]
+    for data in whole:
+        wanted.consumers.add().MergeFromString(data)
+
+
+def _alter_consumer(consumer: Any, change: Any) -> None:
+    if change.HasField("set_important"):
+        consumer.important = change.set_important
+    if change.HasField("set_read_from"):
+        consumer.read_from.CopyFrom(change.set_read_from)
+    if change.HasField("set_supported_codecs"):
+        consumer.supported_codecs.CopyFrom(change.set_supported_codecs)
+    _alter_attributes(consumer.attributes, change.alter_attributes)
+    match change.WhichOneof("availability_period_action"):
+        case "set_availability_period":
+            consumer.availability_period.CopyFrom(change.set_availability_period)
+        case "reset_availability_period":
+            consumer.ClearField("availability_period")
+
+
+def _checked(wanted: Any, twice: Status) -> TopicSettings:
+    _check_size(wanted)
+    if wanted.content_based_deduplication:
+        raise YdbError(Status.UNSUPPORTED, "messages are not deduplicated by their content here")
+    for name in ("partition_write_speed_bytes_per_second", "partition_write_burst_bytes"):
+        if getattr(wanted, name) < 0:
+            raise bad_request(f"{name} is negative")
+    if "" in wanted.attributes:
+        raise bad_request("an attribute has no name")
+    _check_codecs(wanted.supported_codecs.codecs)
+    _check_partitioning(wanted.partitioning_settings)
+    if len(wanted.consumers) > MAX_CONSUMERS:
+        raise bad_request(f"a topic has at most {MAX_CONSUMERS} consumers, not {len(wanted.consumers)}")
+    names: set[str] = set()
+    for consumer in wanted.consumers:
+        _check_consumer(consumer)
+        if consumer.name in names:
+            raise YdbError(twice, f"there is a consumer '{consumer.name}' already", Issue.BAD_REQUEST)
+        names.add(consumer.name)
+    return TopicSettings.of(wanted)
+
+
+def _check_size(message: Any) -> None:
+    if message.ByteSize() > MAX_BYTES:
+        raise bad_request(f"attributes and consumers of a topic have at most {MAX_BYTES} bytes together")
+
+
+def _check_partitioning(settings: Any) -> None:
+    least, most = settings.min_active_partitions, settings.max_active_partitions
+    if least < 0 or most < 0 or settings.partition_count_limit < 0:
+        raise bad_request("a number of partitions is negative")
+    auto = settings.auto_partitioning_settings
+    if auto.strategy not in (0, _DISABLED, *_STRATEGIES):
+        raise bad_request(f"there is no strategy {auto.strategy} of auto-partitioning")
+    if auto.strategy in _STRATEGIES and most and most < max(1, least):
+        raise bad_request(f"max_active_partitions = {most} is less than min_active_partitions = {max(1, least)}")
+    speed = auto.partition_write_speed
+    up, down = speed.up_utilization_percent or _UP_PERCENT, speed.down_utilization_percent or _DOWN_PERCENT
+    if not 0 < down < up <= 100:
+        raise bad_request(f"of a partition's speed {down} % and {up} % are no bounds to merge and to split at")
+    if not 0 <= speed.stabilization_window.seconds <= _MAX_SECONDS or speed.stabilization_window.nanos < 0:
+        raise bad_request("stabilization_window is no length of time")
+
+
+def _check_consumer(consumer: Any) -> None:
+    name = consumer.name
+    if not name:
+        raise bad_request("a consumer needs a name")
+    if len(name) > MAX_CONSUMER_NAME:
+        raise bad_request(f"the name of a consumer has at most {MAX_CONSUMER_NAME} characters")
+    if "/" in name or "|" in name:
+        raise bad_request(f"consumer '{name}' has '/' or '|' in its name")
+    if not 0 <= consumer.read_from.seconds <= _MAX_SECONDS or not 0 <= consumer.read_from.nanos < 1_000_000_000:
+        raise bad_request(f"read_from of consumer '{name}' is no time")
+    if consumer.availability_period.seconds < 0 or consumer.availability_period.nanos < 0:
+        raise bad_request(f"availability_period of consumer '{name}' is negative")
+    if "" in consumer.attributes:
+        raise bad_request(f"an attribute of consumer '{name}' has no name")
+    _check_codecs(consumer.supported_codecs.codecs)
+
+
+def _check_codecs(codecs: Iterable[int]) -> None:
+    many = 0
+    for codec in codecs:
+        many += 1
+        if not (1 <= codec <= _LAST_STANDARD_CODEC or _FIRST_CUSTOM_CODEC <= codec <= _LAST_CUSTOM_CODEC):
+            raise bad_request(f"there is no codec {codec}")
+    if many > MAX_CODECS:
+        raise bad_request(f"{many} codecs are more than {MAX_CODECS}")
+
+
+def _drop_repeated(supported: Any) -> None:
+    codecs = list(dict.fromkeys(supported.codecs))
+    if len(codecs) < len(supported.codecs):
+        supported.codecs[:] = codecs
+
+
+def _retention_ms(period: Any) -> str:
+    milliseconds = period.seconds * 1000 + period.nanos // 1_000_000
+    if not 0 < milliseconds <= _MAX_SECONDS * 1000:
+        raise bad_request("retention_period must be a length of time, at least a millisecond")
+    return str(milliseconds)
+
+
+def _retention_bytes(megabytes: int) -> str:
+    if not 0 < megabytes <= 2**63 // _MIB - 1:
+        raise bad_request(f"retention_storage_mb = {megabytes} is no number of megabytes")
+    return str(megabytes * _MIB)

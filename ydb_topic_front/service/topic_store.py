@@ -1,0 +1,202 @@
+"""Topics as YDB's clients make and change them: the catalog's part and the front's own, in one transaction.
+
+What the front keeps of each topic is in memory. Work that was begun is finished, also when its caller goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from bridges.catalog.topics import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
+from ydb_topic_front.service import directories, paths
+from ydb_topic_front.service.paths import PROTOCOL
+from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings
+from ydb_topic_front.wire.statuses import Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.barrier import Barrier
+    from bridges.catalog.lineage import KeyRange
+    from bridges.catalog.sql import Database
+    from bridges.catalog.topics import Catalog, Topic
+    from ydb_topic_front.service.directories import Directories
+
+T = TypeVar("T")
+
+_STORE = "INSERT OR REPLACE INTO front_ydb_topics VALUES (?, ?)"
+
+
+class TopicStore:
+    """What is kept of every topic, by canonical name. Call :meth:`load` before anything else, :meth:`close` last."""
+
+    def __init__(self, catalog: Catalog, db: Database, directories: Directories, barrier: Barrier) -> None:
+        self._catalog = catalog
+        self._directories = directories
+        self._db = db
+        self._barrier = barrier
+        self.on_change: list[Callable[[Topic], None]] = []
+        """Called when what is kept of a topic has changed, and is durable."""
+        self._known: dict[str, TopicSettings] = {}
+        self._bytes = 0
+        self._new: dict[str, TopicSettings] = {}
+        self._creations: dict[str, asyncio.Task[Topic]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._work: set[asyncio.Task[Any]] = set()
+
+    async def load(self) -> None:
+        """Read everything into memory, and follow the catalog from now on."""
+
+        def read(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:
+            return connection.execute("SELECT topic, settings FROM front_ydb_topics").fetchall()
+
+        for topic, data in await self._db.run(read):
+            self._keep(topic, TopicSettings.stored(data))
+        self._catalog.on_change.append(self._changed)
+
+    async def close(self) -> None:
+        """Follow the catalog no more, and finish what is under way."""
+        if self._changed in self._catalog.on_change:
+            self._catalog.on_change.remove(self._changed)
+        while self._work:
+            await asyncio.wait(self._work)
+
+    def of(self, topic: str) -> TopicSettings:
+        """What is kept of a topic."""
+        return self._known.get(topic, NONE)
+
+    def _changed(self, change: Change) -> None:
+        topic = change.topic
+        if topic is None:
+            return
+        if change.kind is ChangeKind.CREATED:
+            new = self._new.pop(topic.name, None)
+            if new is not None:
+                self._keep(topic.name, new)
+        elif change.kind is ChangeKind.DELETED:
+            self._bytes -= self.of(topic.name).size
+            self._known.pop(topic.name, None)
+
+    def _keep(self, topic: str, settings: TopicSettings) -> None:
+        self._bytes += settings.size - self.of(topic).size
+        self._known[topic] = settings
+
+    def _check_room(self, more: int) -> None:
+        if self._bytes + more > MAX_BYTES_OF_ALL:
+            raise YdbError(
+                Status.GENERIC_ERROR, f"attributes and consumers of all topics have {MAX_BYTES_OF_ALL} bytes at most"
+            )
+
+    async def create(
+        self,
+        name: str,
+        path: str,
+        partitions: int,
+        config: Mapping[str, str],
+        settings: TopicSettings,
+        keys: tuple[KeyRange, ...] = (),
+    ) -> Topic:
+        """Make a topic that YDB calls ``path``; if there is one of this name and path, give that one, as it is.
+
+        ``keys`` are the partitions' ranges, or none. Durable when this returns. Raises what
+        :meth:`bridges.catalog.topics.Catalog.create_topic` raises: NameCollision for a topic of this name that another
+        path leads to, TopicExists while somebody else makes or deletes it; and YdbError when there is no room for more.
+        """
+        found = self._catalog.topics.get(name)
+        if found is not None:
+            if found.names.get(PROTOCOL) == path:
+                return found
+            called = found.names.get(PROTOCOL)
+            raise NameCollision(
+                f"topic {name!r} exists, and is called {called!r} here" if called else f"{name!r} is taken"
+            )
+        task = self._creations.get(path)
+        if task is None:
+            self._check_room(settings.size)
+            self._catalog.check_new_topic(name, partitions, config, {PROTOCOL: path}, keys)
+            task = self._begin(self._create(name, path, partitions, config, settings, keys))
+            self._creations[path] = task
+            task.add_done_callback(lambda _: self._creations.pop(path, None))
+        return await asyncio.shield(task)
+
+    async def _create(
+        self,
+        name: str,
+        path: str,
+        partitions: int,
+        config: Mapping[str, str],
+        settings: TopicSettings,
+        keys: tuple[KeyRange, ...],
+    ) -> Topic:
+        data = settings.to_bytes()
+        parents = paths.parents(path)
+
+        def also(connection: sqlite3.Connection) -> None:
+            connection.execute(_STORE, (name, data))
+            directories.insert(connection, parents)
+
+        if name in self._new:
+            raise TopicExists(f"topic {name!r} is being created")
+        self._new[name] = settings  # what the topic has as soon as it can be found
+        try:
+            topic = await self._catalog.create_topic(name, partitions, config, {PROTOCOL: path}, keys, also=also)
+        finally:
+            self._new.pop(name, None)
+        self._directories.made(parents)
+        return topic
+
+    async def change(
+        self,
+        topic: Topic,
+        changes: Mapping[str, str | None],
+        change: Callable[[TopicSettings], TopicSettings],
+        prepare: Callable[[TopicSettings, TopicSettings], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Change a topic's configuration and what is kept of it. Changes of one topic come one after the other.
+
+        ``change`` makes the new settings, and raises to refuse; ``prepare``, which gets both, is done before they are
+        kept. Durable when this returns. Raises what both raise, TopicNotFound, InvalidConfig, YdbError when there is
+        no room for more, or an error of the database.
+        """
+        await asyncio.shield(self._begin(self._change(topic, changes, change, prepare)))
+
+    async def _change(
+        self,
+        topic: Topic,
+        changes: Mapping[str, str | None],
+        change: Callable[[TopicSettings], TopicSettings],
+        prepare: Callable[[TopicSettings, TopicSettings], Coroutine[Any, Any, None]],
+    ) -> None:
+        name = topic.name
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            before = self.of(name)
+            settings = change(before)
+            self._check_room(max(0, settings.size - before.size))
+            self._catalog.check_config(name, changes)
+            await prepare(before, settings)
+            data = settings.to_bytes()
+
+            def also(connection: sqlite3.Connection) -> None:
+                connection.execute(_STORE, (name, data))
+
+            if self._catalog.topics.get(name) is not topic:
+                raise TopicNotFound(f"topic {name!r} was deleted")
+            await self._catalog.set_config(name, changes, also)
+            if self._catalog.topics.get(name) is topic:
+                self._keep(name, settings)
+                for callback in tuple(self.on_change):
+                    self._barrier.call("change of a YDB topic", callback, topic)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._work.discard(task)
+        if not task.cancelled():
+            task.exception()  # raised where it is waited for, if anybody still does

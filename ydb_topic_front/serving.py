@@ -1,0 +1,84 @@
+"""What serves YDB's clients: the gRPC listeners, and the services behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bridges.net.address import Address
+from bridges.net.grpc_server import GrpcLimits, GrpcServer
+from ydb_topic_front.dispatch import Registry
+from ydb_topic_front.service import auth, describe, discovery, read, scheme, table_stubs, topics, write
+from ydb_topic_front.service.core import YdbService
+
+if TYPE_CHECKING:
+    from bridges.catalog.group_view import GroupDirectory
+    from bridges.metrics import FrontMetrics
+    from bridges.node.front import NodeServices
+
+#: Services by module; each has ``register(registry, service)``.
+SERVICES = (discovery, auth, topics, describe, scheme, table_stubs, write, read)
+
+
+class YdbServer:
+    """Serves YDB's clients from a node's shared log: what :class:`ydb_topic_front.front.YdbFront` runs."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self._node = node
+        self._server: GrpcServer | None = None
+        self._service: YdbService | None = None
+
+    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        node = self._node
+        service = self._service = YdbService(node)
+        await service.load()
+        settings = service.settings
+        limits = GrpcLimits(
+            message_bytes=settings.max_request_bytes,
+            streams=settings.max_streams,
+            streams_per_connection=settings.max_streams_per_connection,
+            idle_seconds=settings.connections_max_idle_ms / 1000,
+        )
+        registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal)
+        for module in SERVICES:
+            module.register(registry, service)
+        server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
+        registry.fill(server)
+        ports = await server.start(
+            {name: (address.host, address.port, node.tls(name)) for name, address in listen.items()}
+        )
+        bound = {name: Address(listen[name].host, port) for name, port in ports.items()}
+        service.listening(bound)
+        return bound
+
+    async def drain(self) -> None:
+        if self._server is not None:
+            await self._server.drain()
+
+    @property
+    def groups(self) -> GroupDirectory | None:
+        """The consumers that read, as groups."""
+        return None if self._service is None else self._service.readers
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+        if self._service is not None:
+            if self._service.readers is not None:
+                self._service.readers.close()
+            await self._service.topics.close()
+
+
+class _Observer:
+    """Puts what the server reports into the node's metrics; a stream counts as a connection."""
+
+    def __init__(self, metrics: FrontMetrics) -> None:
+        self._metrics = metrics
+        self.opened = metrics.connection_opened
+        self.closed = metrics.connection_closed
+
+    def done(self, method: str, seconds: float, received: int, sent: int) -> None:
+        self._metrics.kind(method).done(seconds, received, sent)
+
+    def failed(self, method: str, error: str) -> None:
+        self._metrics.kind(method).failed(error)

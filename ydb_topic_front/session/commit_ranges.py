@@ -1,0 +1,68 @@
+"""Offsets a reader has confirmed, in any order: the position moves over what lies without a hole behind it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from ydb_topic_front.wire.statuses import bad_request
+
+MOST_RANGES = 10_000
+"""Ranges of one partition that may wait for a hole before them to be filled."""
+
+
+class CommitRanges:
+    """What one session has confirmed of one partition (reference/ydb.md, section 3.5)."""
+
+    __slots__ = ("_ends", "_own", "_starts", "position")
+
+    def __init__(self, committed: int) -> None:
+        self.position = committed
+        """The next offset to be confirmed: all before it are, by this session or by others."""
+        # This session's own: what lies below it was confirmed here, or before the session began.
+        self._own = committed
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def add(self, start: int, end: int) -> bool:
+        """Confirm ``[start, end)``; whether the position moved. Raises YdbError for what was confirmed before."""
+        if not 0 <= start < end:
+            raise bad_request(f"a commit of [{start}, {end}) holds no offset")
+        if start < self._own:
+            raise bad_request(f"a commit from offset {start}, where everything below {self._own} was committed before")
+        index = bisect_left(self._starts, start)
+        if index and self._ends[index - 1] > start:
+            raise bad_request(f"offset {start} is committed twice")
+        if index < len(self._starts) and self._starts[index] < end:
+            raise bad_request(f"offset {self._starts[index]} is committed twice")
+        if index and self._ends[index - 1] == start:
+            index -= 1
+            self._ends[index] = end
+        elif len(self._starts) >= MOST_RANGES and start > self.position:
+            raise bad_request(f"there are {MOST_RANGES} ranges of commits with holes between them")
+        else:
+            self._starts.insert(index, start)
+            self._ends.insert(index, end)
+        if index + 1 < len(self._starts) and self._starts[index + 1] == self._ends[index]:
+            self._ends[index] = self._ends.pop(index + 1)
+            del self._starts[index + 1]
+        return self._advance()
+
+    def moved(self, position: int) -> bool:
+        """Somebody else has committed up to ``position``; whether that moved this one's."""
+        if position <= self.position:
+            return False
+        self.position = position
+        self._advance()
+        return True
+
+    def _advance(self) -> bool:
+        before = self.position
+        while self._starts and self._starts[0] <= self.position:
+            del self._starts[0]
+            end = self._ends.pop(0)
+            self._own = max(self._own, end)
+            self.position = max(self.position, end)
+        return self.position > before

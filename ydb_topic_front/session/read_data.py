@@ -1,0 +1,292 @@
+"""Stored batches as readers get them: the messages' bytes as they were written, with other tags in front of the fields.
+
+The fields of a written and of a read message hold the same, under other numbers: what was field 1 (``seq_no``) is field
+2, and so on. All of these tags take one byte, so a message is copied with some bytes changed, behind its offset and the
+message group, which a reader gets with every message. No message becomes an object.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bridges.errors import BatchInvalid
+from bridges.formats.protobuf import put_bytes, put_varint, skip, varint
+from bridges.formats.records import Buffer
+from bridges.formats.ydb import DELTA_TAG, Head, next_message, parse_head
+
+SUCCESS = b"\x08\x80\xb5\x18"
+"""``FromServer.status``, as every answer has it that is no error."""
+
+_READ_RESPONSE = 0x22
+_PARTITION_DATA = 0x0A
+_SESSION_ID = 0x08
+_BATCH = 0x12
+_BYTES_SIZE = 0x10
+_MESSAGE = 0x0A
+_PRODUCER_ID = 0x12
+_CODEC = 0x20
+_WRITTEN_AT = 0x2A
+_GROUP = 0x3A
+
+_SEQ_NO, _CREATED_AT, _DATA, _SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
+_TAGS = {_SEQ_NO: 0x10, _CREATED_AT: 0x1A, _DATA: 0x2A, _SIZE: 0x30, _ITEM: 0x42}
+"""Tags of a written message, and of a read one."""
+
+
+class Place(NamedTuple):
+    """Where reading goes on: at ``offset``, whose message lies in the batch at ``base`` from byte ``position`` on and
+    has ``number`` others before it. ``position`` is -1 before anything of the batch was read."""
+
+    offset: int
+    base: int = -1
+    position: int = -1
+    number: int = 0
+
+
+class BatchReader:
+    """Takes messages out of one stored batch, some at a time, for a ``Batch`` of a ``ReadResponse``."""
+
+    __slots__ = (
+        "_base",
+        "_group",
+        "_head",
+        "_number",
+        "_payload",
+        "_position",
+        "_start",
+        "_tail",
+        "ended",
+        "full",
+        "offset",
+    )
+
+    def __init__(
+        self, payload: Buffer, base: int, end: int, written_ms: int, place: Place, producer_id: str | None = None
+    ) -> None:
+        """A batch of YDB's stored format that spans ``[base, end)``; ``producer_id`` is told instead of its own.
+
+        Raises BatchInvalid.
+        """
+        head = self._head = parse_head(payload)
+        if not head.sparse and head.messages != end - base:
+            raise BatchInvalid(f"{head.messages} YDB messages take {end - base} offsets")
+        self._payload = payload
+        self._base = base
+        self._start = place.offset
+        same = place.base == base and place.position >= 0
+        self._position = place.position if same else head.body
+        self._number = place.number if same else 0
+        producer = head.producer_id if producer_id is None else producer_id.encode()
+        group = bytearray()
+        if producer:
+            put_bytes(group, _GROUP, producer)
+        self._group = bytes(group)
+        self._tail = _tail(head, producer, written_ms)
+        self.offset = max(base, place.offset)
+        """The next offset to be read."""
+        self.ended = False
+        """Whether there is nothing more in the batch."""
+        self.full = False
+        """Whether the last :meth:`take` came to a message for which there was no room."""
+
+    @property
+    def place(self) -> Place:
+        """Where to go on later."""
+        return Place(self.offset, self._base, self._position, self._number)
+
+    @property
+    def tail(self) -> bytes:
+        """The fields of the ``Batch`` behind its messages."""
+        return self._tail
+
+    def take(self, parts: list[Buffer], max_bytes: int, max_messages: int, first: bool = True) -> int:
+        """Append the next messages to ``parts``, as fields of a ``Batch``, and give their bytes.
+
+        At most so many messages are looked at. If there is nothing before it, the ``first`` one comes even if it alone
+        is larger. Raises BatchInvalid.
+        """
+        payload, messages, base, start = self._payload, self._head.messages, self._base, self._start
+        group, sparse = self._group, self._head.sparse
+        # What stands in front of messages, by their length: many are equally long.
+        lengths: dict[int, bytes] = {}
+        end = len(payload)
+        position, number, size = self._position, self._number, 0
+        page, high = -1, b""
+        try:
+            for _ in range(max_messages):
+                if number >= messages:
+                    self.ended = True
+                    break
+                # A message of two bytes of length, as most have, is found in place.
+                if payload[position] == 0x0A and (low := payload[position + 1]) >= 0x80 > payload[position + 2]:
+                    begin = position + 3
+                    stop = begin + (low & 0x7F | payload[position + 2] << 7)
+                    if stop > end:
+                        raise BatchInvalid("a field is longer than its message")
+                else:
+                    found = next_message(payload, position, end)
+                    if found is None:
+                        raise BatchInvalid(f"a batch of YDB messages has fewer than {messages}")
+                    begin, stop = found
+                offset = base + number
+                if sparse:
+                    delta, begin = _delta(payload, begin, stop)
+                    offset = base + delta
+                if offset >= start:
+                    if (size or not first) and size + stop - begin > max_bytes:
+                        self.full = True
+                        break
+                    body = _message(payload, begin, stop)
+                    # The offset's higher digits are those of the last one, nearly always.
+                    if offset >> 7 != page:
+                        page = offset >> 7
+                        high = _encoded(page) + group if page else group
+                    front = len(high) + 2 + len(body)
+                    length = lengths.get(front)
+                    if length is None:
+                        length = lengths[front] = b"\x0a" + _encoded(front) + b"\x08"
+                    parts.append(length + (_HIGH if page else _LOW)[offset & 0x7F] + high)
+                    parts.append(body)
+                    size += len(length) - 1 + front
+                    self.offset = offset + 1
+                position = stop
+                number += 1
+        except IndexError as error:
+            raise BatchInvalid("a YDB message ends within a field") from error
+        self._position, self._number = position, number
+        return size
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    put_varint(out, value)
+    return bytes(out)
+
+
+_LOW = [bytes((digit,)) for digit in range(128)]
+_HIGH = [bytes((digit | 0x80,)) for digit in range(128)]
+"""The first byte of a number below 128, and of a larger one."""
+
+
+def _message(payload: Buffer, begin: int, end: int) -> bytearray:
+    """A written message as a read one, without its offset and group. Most have these fields, in this order."""
+    body = bytearray(payload[begin:end])
+    size = end - begin
+    position = 0
+    if body[0] == _SEQ_NO:
+        body[0] = 0x10
+        position = 1
+        while body[position] >= 0x80:
+            position += 1
+        position += 1
+        if position < size and body[position] == _CREATED_AT and body[position + 1] < 0x80:
+            body[position] = 0x1A
+            position += 2 + body[position + 1]
+        if position < size and body[position] == _DATA:
+            body[position] = 0x2A
+            taken = body[position + 1]
+            if taken < 0x80:
+                position += 2 + taken
+            else:
+                taken, position = varint(body, position + 1)
+                position += taken
+        if position < size and body[position] == _SIZE:
+            body[position] = 0x30
+            position += 1
+            while body[position] >= 0x80:
+                position += 1
+            position += 1
+        while position < size and body[position] == _ITEM:
+            body[position] = 0x42
+            taken, position = varint(body, position + 1)
+            position += taken
+    if position != size:
+        return _other_message(payload, begin, end)
+    return body
+
+
+def _other_message(payload: Buffer, begin: int, end: int) -> bytearray:
+    """As :func:`_message`, whatever the fields: those that readers have no place for are left out."""
+    body = bytearray()
+    position = begin
+    while position < end:
+        tag, start = varint(payload, position)
+        position = skip(payload, tag, start, end)
+        if tag in _TAGS:
+            body.append(_TAGS[tag])
+            body += payload[start:position]
+    return body
+
+
+def _delta(payload: Buffer, begin: int, end: int) -> tuple[int, int]:
+    """A message's distance from the batch's first offset, and where the rest of it begins: it stands first where we
+    wrote it. Raises BatchInvalid."""
+    position = begin
+    while position < end:
+        tag, position = varint(payload, position)
+        if tag == DELTA_TAG:
+            delta, after = varint(payload, position)
+            return delta, after if position == begin + 1 else begin
+        position = skip(payload, tag, position, end)
+    raise BatchInvalid("a message of a batch with gaps does not say where it lies")
+
+
+def _tail(head: Head, producer: bytes, written_ms: int) -> bytes:
+    tail = bytearray()
+    if producer:
+        put_bytes(tail, _PRODUCER_ID, producer)
+    tail += head.session_meta
+    tail.append(_CODEC)
+    put_varint(tail, head.codec)
+    if written_ms >= 0:
+        stamp = bytearray(b"\x08")
+        put_varint(stamp, written_ms // 1000)
+        stamp.append(0x10)
+        put_varint(stamp, written_ms % 1000 * 1_000_000)
+        put_bytes(tail, _WRITTEN_AT, stamp)
+    return bytes(tail)
+
+
+class ResponseBuilder:
+    """One ``FromServer`` with what was read of one partition, as bytes."""
+
+    __slots__ = ("_batches", "_session_id", "size")
+
+    def __init__(self, session_id: int) -> None:
+        self._session_id = session_id
+        self._batches: list[tuple[int, list[Buffer]]] = []
+        self.size = 0
+        """Bytes so far."""
+
+    @property
+    def batches(self) -> int:
+        """How many so far."""
+        return len(self._batches)
+
+    def batch(self, size: int, messages: list[Buffer], tail: bytes) -> None:
+        """Add a ``Batch`` of encoded ``messages``, together ``size`` bytes long."""
+        whole = size + len(tail)
+        self._batches.append((whole, [*messages, tail]))
+        self.size += whole
+
+    def finish(self) -> tuple[bytes, int]:
+        """The message, and the bytes of credit that it takes."""
+        data = bytearray((_SESSION_ID,))
+        put_varint(data, self._session_id)
+        parts: list[Buffer] = [data]
+        size = len(data)
+        for whole, batch in self._batches:
+            lead = bytearray((_BATCH,))
+            put_varint(lead, whole)
+            parts.append(lead)
+            parts += batch
+            size += len(lead) + whole
+        front = bytearray((_PARTITION_DATA,))
+        put_varint(front, size)
+        credit = bytearray((_BYTES_SIZE,))
+        put_varint(credit, size)
+        response = len(front) + size + len(credit)
+        lead = bytearray(SUCCESS)
+        lead.append(_READ_RESPONSE)
+        put_varint(lead, response)
+        return b"".join((lead, front, *parts, credit)), size

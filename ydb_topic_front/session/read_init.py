@@ -1,0 +1,65 @@
+"""The first message of a reader: which topics, from where, for whom (reference/ydb.md, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+_MOST_TOPICS = 1000
+"""Topics of one session."""
+_LONGEST_NAME = 1024
+
+
+class TopicWanted(NamedTuple):
+    """What is read of one topic: ``partitions`` empty for any; times in ms, -1 if they do not matter."""
+
+    path: str
+    partitions: frozenset[int]
+    max_lag_ms: int
+    read_from_ms: int
+
+
+class ReadInit(NamedTuple):
+    """What a session is to be."""
+
+    topics: tuple[TopicWanted, ...]
+    consumer: str
+    reader_name: str
+    knows_ends: bool
+    """Whether the client wants to be told of partitions that have ended."""
+
+
+def parse_init(init: Any) -> ReadInit:
+    """An ``InitRequest``. Raises YdbError."""
+    if init.direct_read:
+        message = "direct_read is not supported: read without it"
+        raise YdbError(Status.UNSUPPORTED, message)
+    if not init.topics_read_settings:
+        raise bad_request("no topics are to be read")
+    if len(init.topics_read_settings) > _MOST_TOPICS:
+        raise bad_request(f"a session reads at most {_MOST_TOPICS} topics")
+    if len(init.consumer) > _LONGEST_NAME or len(init.reader_name) > _LONGEST_NAME:
+        raise bad_request(f"names of consumers and readers have at most {_LONGEST_NAME} characters")
+    topics = []
+    for settings in init.topics_read_settings:
+        partitions = frozenset(settings.partition_ids)
+        if not init.consumer and not partitions:
+            raise bad_request(f"without a consumer, the partitions of '{settings.path}' have to be named")
+        lag = read_from = -1
+        if settings.HasField("max_lag"):
+            lag = settings.max_lag.seconds * 1000 + settings.max_lag.nanos // 1_000_000
+            if lag < 0:
+                raise bad_request(f"max_lag of '{settings.path}' is less than nothing")
+            lag = lag or -1
+        if settings.HasField("read_from"):
+            read_from = settings.read_from.seconds * 1000 + settings.read_from.nanos // 1_000_000
+        topics.append(TopicWanted(settings.path, partitions, lag, max(-1, read_from)))
+    return ReadInit(tuple(topics), init.consumer, init.reader_name, init.auto_partitioning_support)
+
+
+def no_such_consumer(consumer: str, path: str) -> YdbError:
+    """The topic has no consumer of that name."""
+    return YdbError(
+        Status.BAD_REQUEST, f"no read rule provided for consumer '{consumer}' of topic '{path}'", Issue.BAD_REQUEST
+    )

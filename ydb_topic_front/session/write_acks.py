@@ -1,0 +1,171 @@
+"""The answer to a WriteRequest: an ack for each of its messages (reference/ydb.md, section 2.5).
+
+Acks of messages whose numbers and offsets rise by one are bytes of one pattern, so that a run of them is made column by
+column instead of one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from bridges.formats.protobuf import put_varint
+from bridges.sliced import Sliced
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.statuses import Status
+
+_WriteResponse = messages["Ydb.Topic.StreamWriteMessage.WriteResponse"]
+
+_HEAD = bytearray(b"\x08")
+put_varint(_HEAD, Status.SUCCESS)
+_HEAD.append(0x22)  # field 4: write_response
+_ACK = 0x0A
+_SEQ_NO = 0x08
+_WRITTEN = 0x12
+_SKIPPED = b"\x1a\x02\x08\x01"  # field 3, with reason 1: already written
+_OFFSET = 0x08
+_LOWS = bytes(range(0x80, 0x100))
+_RUNS_AT_ONCE = 2_000
+
+
+class Run(NamedTuple):
+    """Messages that were treated alike: those with ``seq_nos`` lie from ``offset`` on, or were skipped (-1)."""
+
+    seq_nos: Sequence[int]
+    offset: int
+
+
+class Times(NamedTuple):
+    """What a request waited for, in seconds: for its turn (least and most of its parts), and for being durable."""
+
+    persisting: float
+    min_wait: float
+    max_wait: float
+
+
+def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced[bytes]:
+    """A ``FromServer`` with a write_response."""
+    out = bytearray()
+    steps = 0
+    for run in runs:
+        for first, count, offset in _straight(run):
+            _put(out, first, count, offset)
+            steps += 1 + count // 128
+            if steps >= _RUNS_AT_ONCE:
+                steps = 0
+                yield None
+    out += _tail(partition, *(round(seconds * 1000) for seconds in times))
+    return b"".join((_HEAD, _varint(len(out)), out))
+
+
+@lru_cache(maxsize=4096)
+def _tail(partition: int, persisting: int, min_wait: int, max_wait: int) -> bytes:
+    """What stands behind the acks; times in ms, as a YDB server tells them."""
+    response = _WriteResponse(partition_id=partition)
+    statistics = response.write_statistics
+    for duration, ms in (
+        (statistics.persisting_time, persisting),
+        (statistics.min_queue_wait_time, min_wait),
+        (statistics.max_queue_wait_time, max_wait),
+        # Nobody has quotas here, which clients want to be told.
+        (statistics.partition_quota_wait_time, 0),
+        (statistics.topic_quota_wait_time, 0),
+    ):
+        duration.SetInParent()
+        duration.seconds, duration.nanos = ms // 1000, ms % 1000 * 1_000_000
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    put_varint(out, value)
+    return bytes(out)
+
+
+def _straight(run: Run) -> Iterator[tuple[int, int, int]]:
+    """(first number, how many, offset or -1) of what is without gaps in a run."""
+    seq_nos, offset = run
+    if isinstance(seq_nos, range):
+        if seq_nos:
+            yield seq_nos[0], len(seq_nos), offset
+        return
+    begin = 0
+    for index in range(1, len(seq_nos) + 1):
+        if index == len(seq_nos) or seq_nos[index] != seq_nos[index - 1] + 1:
+            yield seq_nos[begin], index - begin, offset + begin if offset >= 0 else -1
+            begin = index
+
+
+def _put(out: bytearray, first: int, count: int, offset: int) -> None:
+    if count == 1:
+        number = _varint(first)
+        if offset < 0:
+            out += b"%c%c%c%b%b" % (_ACK, 5 + len(number), _SEQ_NO, number, _SKIPPED)
+        else:
+            at = _varint(offset)
+            parts = (_ACK, 4 + len(number) + len(at), _SEQ_NO, number, _WRITTEN, 1 + len(at), _OFFSET, at)
+            out += b"%c%c%c%b%c%c%c%b" % parts
+        return
+    while count:
+        # As far as all numbers, and all offsets, take the same number of bytes.
+        size = _size(first)
+        same = min(count, (1 << 7 * size) - first)
+        if offset < 0:
+            _put_alike(out, same, [(first, size)], bytes((_ACK, 1 + size + len(_SKIPPED), _SEQ_NO)), _SKIPPED)
+        else:
+            place = _size(offset)
+            same = min(same, (1 << 7 * place) - offset)
+            head = bytes((_ACK, 4 + size + place, _SEQ_NO))
+            _put_alike(out, same, [(first, size), (offset, place)], head, bytes((_WRITTEN, 1 + place, _OFFSET)))
+            offset += same
+        first += same
+        count -= same
+
+
+def _put_alike(out: bytearray, count: int, numbers: list[tuple[int, int]], head: bytes, middle: bytes) -> None:
+    """``count`` acks of the same length: head, number, middle, and the second number if there is one."""
+    (first, size), *others = numbers
+    start = len(out)
+    pattern = head + bytes(size) + middle + bytes(sum(size for _, size in others))
+    out += pattern * count
+    width = len(pattern)
+    at = start + len(head)
+    _put_column(out, at, width, first, size, count)
+    for value, place in others:
+        _put_column(out, at + size + len(middle), width, value, place, count)
+
+
+def _put_column(out: bytearray, at: int, width: int, first: int, size: int, count: int) -> None:
+    """Write the numbers from ``first`` on, ``size`` bytes each, at ``at`` and every ``width`` bytes behind it."""
+    end = at + width * count
+    for place in range(size):
+        if place == 0:
+            low = first & 0x7F
+            column = (_LOWS * (count // 128 + 2))[low : low + count]
+        else:
+            pieces = []
+            value, left = first, count
+            while left:
+                block = 1 << 7 * place
+                same = min(left, block - (value & block - 1))
+                pieces.append(bytes((value >> 7 * place & 0x7F | 0x80,)) * same)
+                value += same
+                left -= same
+            column = b"".join(pieces)
+        if place == size - 1:
+            column = column.translate(_LAST)
+        out[at + place : end : width] = column
+
+
+_LAST = bytes(byte & 0x7F for byte in range(256))
+
+
+def _size(value: int) -> int:
+    """Bytes of a varint."""
+    return max(1, (value.bit_length() + 6) // 7)

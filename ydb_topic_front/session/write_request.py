@@ -1,0 +1,247 @@
+"""What one message of a StreamWrite's client is, and what it asks to be written (reference/ydb.md, section 2.4).
+
+A WriteRequest's messages are stored as they came, so most of this looks only. All of them are gone through once, for
+their numbers, times and metadata, and no object is kept for each. A request of more than a mebibyte is gone through in
+slices (:mod:`bridges.sliced`), and cut where it would not fit into one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import lt
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from bridges.errors import BatchInvalid
+from bridges.formats.protobuf import length, varint
+from bridges.formats.records import Buffer
+from bridges.formats.ydb import created_ms
+from bridges.net.grpc_schema import Messages
+from bridges.sliced import Sliced
+from ydb_topic_front.wire.messages import StreamWriteFromClient, WriteRequest
+from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
+
+MAX_METADATA_BYTES = 4096
+"""Keys and values of one message's metadata items."""
+MAX_BATCH_BYTES = 8 * 1024**2
+"""Larger requests become several batches; one message that is larger becomes a batch of its own."""
+
+_AT_ONCE_BYTES = 1024**2 + 128 * 1024
+"""Requests up to here are gone through in one go, if they cannot have very many messages."""
+_UNCOUNTED_BYTES = 16 * 1024
+_SMALL_BYTES = 64 * 1024
+_SLICE_BYTES = 512 * 1024
+_SLICE_MESSAGES = 2_000
+_AT_ONCE_MESSAGES = 4_000
+_MESSAGE_TAG = 0x0A
+_WRITE_TAG = 0x12
+
+# What has to be looked at of every message. Metadata is mostly absent, and to see that it is costs half as much if its
+# field is not a repeated one.
+_LOOK = Messages(
+    {
+        "Anabranch.Look": """
+        message FromClient
+          2 write_request WriteRequest
+        message WriteRequest
+          1 messages repeated MessageData
+          2 codec int32
+          3 tx bytes optional
+        message MessageData
+          1 seq_no int64
+          2 created_at google.protobuf.Timestamp
+          7 metadata_item bytes optional
+        message Counted
+          2 write_request Counted.Messages
+        message Counted.Messages
+          1 messages repeated bytes
+        """
+    }
+)
+_LookFromClient = _LOOK["Anabranch.Look.FromClient"]
+_Counted = _LOOK["Anabranch.Look.Counted"]
+_LookWriteRequest = _LOOK["Anabranch.Look.WriteRequest"]
+
+
+class Part(NamedTuple):
+    """Messages that become one batch: their bytes, their numbers and the highest time among them (ms, -1: none)."""
+
+    messages: Buffer
+    seq_nos: Sequence[int]
+    max_created_ms: int
+
+
+class WriteParts(NamedTuple):
+    """A WriteRequest that is in order: ``parts`` in theirs."""
+
+    codec: int
+    parts: list[Part]
+
+
+def write_body(raw: bytes) -> memoryview | None:
+    """The bytes of the WriteRequest that a client's message consists of; None if it is, or has, anything else."""
+    if not raw or raw[0] != _WRITE_TAG:
+        return None
+    try:
+        size, start = varint(raw, 1)
+    except (IndexError, BatchInvalid):
+        return None
+    return memoryview(raw)[start:] if start + size == len(raw) else None
+
+
+def parse_other(raw: bytes) -> Any:
+    """A client's message that :func:`write_body` does not know: all but writes are short. Raises YdbError."""
+    if len(raw) > _SMALL_BYTES:
+        raise bad_request(f"a message of {len(raw)} bytes that is more than a write_request is too long")
+    try:
+        return StreamWriteFromClient.FromString(raw)
+    except DecodeError:
+        raise bad_request("this is no message of a StreamWrite") from None
+
+
+def parts_of(raw: bytes, body: memoryview, most_records: int) -> Sliced[WriteParts]:
+    """What a WriteRequest, ``body`` of the message ``raw``, asks for; parts have at most ``most_records`` messages.
+
+    Raises YdbError for what the protocol does not allow.
+    """
+    if len(raw) <= _UNCOUNTED_BYTES or (len(raw) <= _AT_ONCE_BYTES and _count(raw) <= _AT_ONCE_MESSAGES):
+        try:
+            request = _LookFromClient.FromString(raw).write_request
+            found = list(request.messages)
+            if len(found) <= most_records:
+                _check_head(request)
+                seq_nos, created = _check(found, body, 0)
+                return WriteParts(request.codec, [Part(_messages(body), seq_nos, created)])
+        except DecodeError:
+            raise bad_request("this is no write_request") from None
+        del request, found
+    result = yield from _in_slices(body, most_records)
+    return result
+
+
+def _count(raw: bytes) -> int:
+    """The number of messages, for less than it takes to parse them. Raises YdbError."""
+    try:
+        return len(_Counted.FromString(raw).write_request.messages)
+    except DecodeError:
+        raise bad_request("this is no write_request") from None
+
+
+def _messages(body: memoryview) -> Buffer:
+    """The bytes of the messages; nothing else of a request is read back, so its other fields may stay."""
+    if body[0] == _MESSAGE_TAG:
+        return body
+    messages_alone: bytes = WriteRequest(messages=WriteRequest.FromString(bytes(body)).messages).SerializeToString()
+    return messages_alone
+
+
+def _check_head(request: Any) -> None:
+    if request.HasField("tx"):
+        raise YdbError(Status.UNSUPPORTED, "transactions are not supported")
+    if not request.messages:
+        raise bad_request("a write_request needs messages")
+    if request.codec <= 0:
+        raise bad_request(f"codec {request.codec} is none")
+
+
+def _check(found: list[Any], raw: Buffer, last: int) -> tuple[Sequence[int], int]:
+    """Numbers and highest time of messages, ``raw`` in a WriteRequest, that come behind number ``last``.
+
+    Raises YdbError, DecodeError.
+    """
+    seq_nos: Sequence[int] = [message.seq_no for message in found]
+    first = seq_nos[0]
+    if first <= 0:
+        raise bad_request(f"seq_no {first} is not positive")
+    straight = range(first, first + len(seq_nos))
+    if seq_nos == list(straight):
+        seq_nos = straight
+    elif not all(map(lt, seq_nos, seq_nos[1:])):
+        raise bad_request("the seq_nos of a write_request must rise")
+    if first <= last:
+        raise bad_request("the seq_nos of a write_request must rise")
+    if True in [message.HasField("metadata_item") for message in found]:
+        _check_metadata(raw)
+    latest = nanos = -1
+    for message in found:
+        created = message.created_at
+        seconds = created.seconds
+        if seconds > latest:
+            latest, nanos = seconds, created.nanos
+        elif seconds == latest and created.nanos > nanos:
+            nanos = created.nanos
+    if latest <= 0 and not any(message.HasField("created_at") for message in found):
+        return seq_nos, -1
+    return seq_nos, created_ms(latest, nanos)
+
+
+def _check_metadata(raw: Buffer) -> None:
+    for message in WriteRequest.FromString(bytes(raw)).messages:
+        size = sum(len(item.key.encode()) + len(item.value) for item in message.metadata_items)
+        if size > MAX_METADATA_BYTES:
+            raise bad_request(f"the metadata of a message is {size} bytes, more than {MAX_METADATA_BYTES}")
+
+
+class _Open:
+    """A part in the making."""
+
+    __slots__ = ("begin", "count", "created", "end", "numbers")
+
+    def __init__(self, begin: int) -> None:
+        self.begin = self.end = begin
+        self.numbers: list[Sequence[int]] = []
+        self.count = 0
+        self.created = -1
+
+    def seq_nos(self) -> Sequence[int]:
+        first, last = self.numbers[0][0], self.numbers[-1][-1]
+        if last - first == self.count - 1:
+            return range(first, last + 1)
+        return [number for numbers in self.numbers for number in numbers]
+
+
+def _in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
+    end = len(body)
+    parts: list[Part] = []
+    position = last = 0
+    part = _Open(0)
+    try:
+        while position < end and body[position] == _MESSAGE_TAG:
+            start = position
+            count = 0
+            while position < end and body[position] == _MESSAGE_TAG:
+                size = body[position + 1]
+                following = position + 2 + size if size < 0x80 else length(body, position + 1, end)[1]
+                if following > end:
+                    raise IndexError
+                if count and (
+                    following - start > _SLICE_BYTES or count >= _SLICE_MESSAGES or part.count + count >= most_records
+                ):
+                    break
+                position = following
+                count += 1
+            piece = body[start:position].tobytes()
+            seq_nos, created = _check(list(_LookWriteRequest.FromString(piece).messages), piece, last)
+            last = seq_nos[-1]
+            if part.count and (position - part.begin > MAX_BATCH_BYTES or part.count + count > most_records):
+                parts.append(Part(body[part.begin : part.end], part.seq_nos(), part.created))
+                part = _Open(start)
+            part.numbers.append(seq_nos)
+            part.count += count
+            part.end = position
+            part.created = max(part.created, created)
+            yield None
+        # Everybody writes fields in the order of their numbers; whoever does not may send small requests.
+        if end - position > _SMALL_BYTES:
+            raise bad_request("the messages of a large write_request must come first in it")
+        rest = _LookWriteRequest.FromString(body[position:].tobytes())
+    except (DecodeError, BatchInvalid, IndexError):
+        raise bad_request("this is no write_request") from None
+    if rest.messages:
+        raise bad_request("the messages of a large write_request must come first in it")
+    if part.count:
+        rest.messages.add()  # the head is checked as that of a whole request
+        parts.append(Part(body[part.begin : part.end], part.seq_nos(), part.created))
+    _check_head(rest)
+    return WriteParts(rest.codec, parts)

@@ -1,0 +1,54 @@
+"""Settings of the YDB front: the section ``ydb`` of a node's."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bridges.node.sections import Duration, Section, Size
+
+MESSAGE_BYTES = 64_000_000
+"""What a YDB server receives in one message; SDKs cut their requests so that they fit."""
+
+
+class YdbSettings(Section):
+    """Of everything that YDB's clients see; where YDB has the setting, its default is YDB's."""
+
+    database: str = Field(
+        default="/local",
+        pattern=r"^/[^/]+(/[^/]+)*$",
+        description="Database of clients that name none. Topics are the same in every database.",
+    )
+    max_request_bytes: Size = Field(
+        default=MESSAGE_BYTES,
+        ge=64 * 1024,
+        le=2**31 - 1,
+        description="Largest message of a stream that is accepted; a larger one ends its stream.",
+    )
+    max_call_bytes: Size = Field(
+        default=4 * 1024**2, ge=4096, description="Largest request accepted that is not part of a stream."
+    )
+    max_streams: int = Field(default=10_000, ge=1, description="Most streams and calls at the same time.")
+    max_streams_per_connection: int = Field(
+        default=1_000, ge=1, description="Most streams and calls at the same time on one connection."
+    )
+    connections_max_idle_ms: Duration = Field(
+        default=600_000, ge=1000, description="Time after which a connection without a stream or call is closed."
+    )
+    unacknowledged_bytes_per_stream: Size = Field(
+        default=8 * 1024**2,
+        ge=1024,
+        description="Bytes a stream may have written and not acknowledged before the node stops reading from it.",
+    )
+    init_timeout_ms: Duration = Field(
+        default=60_000, ge=1, description="How long a stream may take to say what it wants."
+    )
+    max_producers: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="Most producers whose partition is remembered; those that were not used for longest go first.",
+    )
+    reader_patience_ms: Duration = Field(
+        default=10_000,
+        ge=100,
+        description="While memory is short, a reader that takes nothing of what it was sent for this time is cut.",
+    )

@@ -1,0 +1,41 @@
+"""What the front keeps in the node's database.
+
+Never change a migration that was released: append one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+
+def _version_1(connection: sqlite3.Connection) -> None:
+    for statement in (
+        # What YDB's clients said of a topic and nobody else needs, as the message that says it
+        # (ydb_topic_front/service/topic_settings.py). Topics of other protocols have no row.
+        """CREATE TABLE front_ydb_topics (
+            topic TEXT PRIMARY KEY, settings BLOB NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        # Directories that somebody made; those that topics lie in need no row. Paths are below the database.
+        """CREATE TABLE front_ydb_directories (
+            path TEXT PRIMARY KEY, made_ms INTEGER NOT NULL
+        ) STRICT, WITHOUT ROWID""",
+        # Which partition each producer writes to (ydb_topic_front/service/producers.py); long names are digests.
+        """CREATE TABLE front_ydb_producers (
+            topic TEXT, producer BLOB, partition INTEGER NOT NULL, used_ms INTEGER NOT NULL,
+            PRIMARY KEY (topic, producer)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX front_ydb_producers_used ON front_ydb_producers (used_ms)",
+    ):
+        connection.execute(statement)
+
+
+MIGRATIONS = (_version_1,)
+
+
+def erase_topic(connection: sqlite3.Connection, topic: str) -> None:
+    """Part of the transaction that deletes a topic."""
+    for table in ("topics", "producers"):
+        connection.execute(f"DELETE FROM front_ydb_{table} WHERE topic = ?", (topic,))
+
+
+ERASERS = (erase_topic,)
