@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes requirements/{run,dev}.lock from pyproject.toml: every version pinned, every file hashed, for Python >= 3.11.
-# run.lock is what a node needs; dev.lock adds what `make test` needs, with the same versions.
+# Writes requirements/{run,spark,dev}.lock from pyproject.toml: every version pinned, every file hashed, for Python >= 3.11.
+# run.lock is what a node needs; spark.lock adds the data pipeline's, dev.lock what `make test` needs; versions are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-.venv/bin/uv}
@@ -13,7 +13,8 @@ compile() { # OUTPUT, then further arguments
 mkdir -p requirements
 # setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
 compile requirements/run.lock --extra build
-compile requirements/dev.lock --extra build --extra dev --constraints requirements/run.lock
+compile requirements/spark.lock --extra build --extra spark --constraints requirements/run.lock
+compile requirements/dev.lock --extra build --extra dev --extra spark --constraints requirements/spark.lock
 for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock

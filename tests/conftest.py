@@ -26,6 +26,7 @@ TOOLS_OF_MARKER = {
     "node": ("node", "npm"),
     "kcat": ("kcat",),
     "rust": ("cargo",),
+    "spark": ("java",),
 }
 """Marker -> programs that its tests need."""
 

@@ -7,6 +7,7 @@ address; 4 the data directory cannot be used, or an address is taken; 5 the node
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 
 import click
 
@@ -31,22 +32,36 @@ _COMMANDS = {
 }
 """Command names, each (with ``_`` for ``-``) a module in bridges/commands with a click command called ``command``."""
 
+ENTRY_POINTS = "anabranch.commands"
+"""The entry-point group of commands that come with other packages: each names a click command, in a module that imports
+little, since help shows what it is for."""
+
 
 class _Lazy(click.Group):
     """Imports a command's module when it is asked for: start-up of a node should not pay for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [*_COMMANDS, *sorted(entry_points(group=ENTRY_POINTS).names)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
-            return None
+            return self._installed(cmd_name)
         command: click.Command = import_module(f"bridges.commands.{cmd_name.replace('-', '_')}").command
         return command
 
+    @staticmethod
+    def _installed(name: str) -> click.Command | None:
+        for entry in entry_points(group=ENTRY_POINTS, name=name):
+            command: click.Command = entry.load()
+            return command
+        return None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        others = ((name, self._installed(name)) for name in sorted(entry_points(group=ENTRY_POINTS).names))
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(
+                [*_COMMANDS.items(), *((name, found.short_help or "") for name, found in others if found)]
+            )
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,0 +1,1 @@
+"""Found by PySpark through its name: `format("anabranch")` needs no registration where this is installed."""

@@ -1,0 +1,1 @@
+"""Migrate, archive, replay and audit, and their commands."""

@@ -1,0 +1,1 @@
+"""What imports PySpark: the source, the sink, the session."""
