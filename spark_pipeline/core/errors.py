@@ -1,0 +1,47 @@
+"""What can go wrong between the pipeline and the systems it reads and writes, as exceptions that say what to do."""
+
+from __future__ import annotations
+
+
+class PipelineError(Exception):
+    """The root of what the pipeline raises on purpose. Its text is a sentence for whoever started the job."""
+
+
+class OptionError(PipelineError):
+    """An option has a value that it cannot have, or may not be given together with another."""
+
+
+class EndpointUnavailable(PipelineError):
+    """The system does not answer, or answers that it cannot at present: trying again may help."""
+
+
+class UnknownTopic(PipelineError):
+    """There is no such topic, or it has no such partition."""
+
+
+class OffsetsGone(PipelineError):
+    """Offsets that were to be read are no longer kept: ``start`` is where the partition begins by now."""
+
+    def __init__(self, topic: str, partition: int, wanted: int, start: int) -> None:
+        super().__init__(topic, partition, wanted, start)  # the arguments, so that it can be pickled
+        self.topic = topic
+        self.partition = partition
+        self.wanted = wanted
+        self.start = start
+
+    def __str__(self) -> str:
+        return f"offset {self.wanted} of {self.topic}-{self.partition} is gone: the partition begins at {self.start}"
+
+
+class UnreadableBatch(PipelineError):
+    """A stored batch cannot be read as its format says: it is damaged, or its writer made it so."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        super().__init__(topic, partition, offset, reason)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the batch at offset {self.offset} of {self.topic}-{self.partition} cannot be read: {self.reason}"

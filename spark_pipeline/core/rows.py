@@ -1,0 +1,90 @@
+"""The row: what a record looks like as columns, whatever protocol wrote it.
+
+The first columns are those of Spark's connector for Kafka, with its names and types; ``headers`` comes if it is asked
+for. The others say what the writer's protocol says besides (:data:`METADATA`), and are null where it says nothing.
+Types are those that PySpark makes of its own schema and takes back (reference/spark.md, section 1.1): any other
+binary, or a field that is not nullable, is refused there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+CREATE_TIME = 0
+"""``timestampType``: the timestamp is the writer's."""
+LOG_APPEND_TIME = 1
+"""``timestampType``: the timestamp is when the log took the batch."""
+
+HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+
+TYPES: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", HEADER_TYPE)),
+    "producer": pa.string(),
+    "seq": pa.int64(),
+    "writer": pa.string(),
+    "codec": pa.string(),
+    "written": pa.timestamp("us", tz="UTC"),
+}
+"""Column -> its type, in the order in which they come if all are asked for.
+
+``timestamp`` is in microseconds, a multiple of 1000; one that nobody told is -1 ms, as Kafka has it. ``headers`` is
+null for a record without any. ``producer`` is who wrote the record, by the writer's protocol (Kafka's producer id,
+YDB's producer id, the id of Pravega's writer), ``seq`` the number that it gave the record. ``writer`` is the protocol
+in which it was written (``kafka``, ``ydb``, ``pravega``, ``sbp-v0.1``, ``raw``). ``codec`` is what the value is still
+encoded with, null if it is plain. ``written`` is when the log took the record.
+"""
+
+BASIC: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+"""What Spark's connector for Kafka gives."""
+METADATA: tuple[str, ...] = ("producer", "seq", "writer", "codec", "written")
+"""What the writer's protocol says besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns are wanted, in this order. Raises ValueError for a name that is none, or is there twice."""
+
+    names: tuple[str, ...] = BASIC
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.names if name not in TYPES]
+        if unknown:
+            raise ValueError(f"there is no column {unknown[0]!r}: there are {', '.join(TYPES)}")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError("a column is asked for twice")
+
+    @classmethod
+    def of(cls, *, headers: bool = False, metadata: bool = False) -> Columns:
+        """The basic columns, with headers and with what the protocol says besides if these are wanted."""
+        return cls((*BASIC, *(("headers",) if headers else ()), *(METADATA if metadata else ())))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """As Arrow has it."""
+        return pa.schema([pa.field(name, TYPES[name]) for name in self.names])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+
+def empty(columns: Columns) -> pa.RecordBatch:
+    """No rows."""
+    return pa.RecordBatch.from_pylist([], schema=columns.schema)
+
+
+def constant(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
+    """An array of ``count`` times ``value``."""
+    return pa.repeat(pa.scalar(value, kind), count)

@@ -1,0 +1,147 @@
+"""What the pipeline asks of a system that keeps records, and how it is reached by a URL.
+
+Endpoints are synchronous and belong to the process and thread that made them: what travels to workers is the URL and
+the options. All raise :class:`~spark_pipeline.core.errors.PipelineError` of the kinds named there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_pipeline.core.rows import Columns
+
+__all__ = [
+    "BATCH_BYTES",
+    "Endpoint",
+    "OffsetRange",
+    "Positions",
+    "RawBatch",
+    "TopicInfo",
+    "TopicPartition",
+    "endpoint",
+]
+
+BATCH_BYTES = 2 * 1024 * 1024
+"""Bytes of stored batches that one ``pa.RecordBatch`` is made of, about: the best size for PySpark was measured to be
+1 to 4 MiB (reference/spark.md, section 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Offsets of one partition. ``start`` is the first that is kept; readers of committed data stop at ``stable``;
+    below ``high_watermark`` everything is durable. ``size``: bytes that are kept, about; -1 where nobody tells."""
+
+    start: int
+    stable: int
+    high_watermark: int
+    size: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic: its partitions by number, those that are sealed included, its configuration as its system has it.
+
+    ``states``: of each partition, "active" or "sealed", or what else its system knows. ``parents``: the partitions that
+    one was split from or merged from, whose records come before its own. ``identity`` tells a topic from another of the
+    same name that was there before; empty where the system has none.
+    """
+
+    name: str
+    partitions: tuple[int, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[int, str] = field(default_factory=dict)
+    parents: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    identity: str = ""
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatch:
+    """A batch as it is stored: offsets ``[base_offset, base_offset + count)`` and its bytes, unchanged.
+
+    ``format`` is a :class:`bridges.formats.FormatId`; ``written_ms`` when the log took it, -1 unknown.
+    """
+
+    base_offset: int
+    count: int
+    format: int
+    payload: bytes
+    written_ms: int = -1
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind its last."""
+        return self.base_offset + self.count
+
+
+class Endpoint(Protocol):
+    """One system. All methods raise EndpointUnavailable when it does not answer, and UnknownTopic."""
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics, by name."""
+
+    def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
+        """Where each of ``parts`` begins and ends now."""
+
+    def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset whose record's timestamp is at least the given one; None where there is no such record."""
+
+    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """The committed records of a range in order, in batches of about ``batch_bytes``, none of them empty.
+
+        Records of control batches and of aborted transactions are left out, as is what compaction took: offsets have
+        gaps there. All of the range must lie below ``stable``. Raises OffsetsGone if it begins below ``start``,
+        UnreadableBatch for a damaged one.
+        """
+
+    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+        """The batches that hold offsets of a range, verbatim and whole: all of them, control batches and those of
+        aborted transactions too. Raises OffsetsGone."""
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        """Groups of consumers and what each has committed."""
+
+    def close(self) -> None:
+        """Let go of connections; again makes no difference."""
+
+
+class _Opener(Protocol):
+    def __call__(self, url: str, options: Mapping[str, str]) -> Endpoint: ...
+
+
+_MODULES = {
+    "anabranch": "spark_pipeline.endpoints.anabranch",
+    "kafka": "spark_pipeline.endpoints.kafka",
+    "pravega": "spark_pipeline.endpoints.pravega",
+    "ydb": "spark_pipeline.endpoints.ydb",
+}
+"""Scheme of a URL -> the module that has ``open_endpoint(url, options)``; each needs a client library of its own."""
+
+
+def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
+    """The system at ``url``: ``anabranch://host:8090``, ``kafka://host:9092``, ``pravega://...``, ``ydb://...``.
+
+    Nothing is asked of it yet. Raises OptionError for a URL that is none, or a scheme that has no endpoint here.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in _MODULES:
+        known = ", ".join(f"{name}://" for name in _MODULES)
+        raise OptionError(f"{url!r} is no address of an endpoint: it begins with one of {known}")
+    try:
+        module = import_module(_MODULES[scheme])
+    except ModuleNotFoundError as error:
+        if error.name != _MODULES[scheme]:
+            raise OptionError(f"{scheme}:// needs the Python package {error.name}") from error
+        raise OptionError(f"{scheme}:// cannot be read by this version") from error
+    opener: _Opener = module.open_endpoint
+    return opener(url, dict(options or {}))
