@@ -272,6 +272,7 @@ class Node:
             self.catalog.sealed_as,
             self.catalog.hidden_stream_of,
             byte_starts,
+            self.catalog.import_epoch,
         )
         await self.logs.start()
         if self._backend.shared is not None:
@@ -508,7 +509,8 @@ class Node:
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:
-        topics = list(self.catalog.topics.values())
+        # What is being imported is compared with its source until it is handed over.
+        topics = [topic for topic in self.catalog.topics.values() if topic.import_epoch < 0]
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
         trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms)
         if trimmed:
@@ -538,6 +540,8 @@ class Node:
             for partition in change.topic.partitions:
                 if not partition.is_active:
                     self.logs.sealed(change.topic.name, partition.index, partition.children)
+        elif change.kind is ChangeKind.IMPORT and change.topic is not None:
+            self.logs.importing(change.topic.name, range(len(change.topic.partitions)), change.topic.import_epoch)
 
 
 def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:
