@@ -46,7 +46,7 @@ from bridges.node import backend, node_metrics, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
-from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check, group_directories
+from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace, check, group_directories
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.stalls import LoopStalls
 from bridges.node.tls_settings import Tls
@@ -337,7 +337,19 @@ class Node:
             every=self.every,
             advertised=self.advertised,
             tls=self.tls,
+            sbp=self._sbp_place,
         )
+
+    def _sbp_place(self) -> SbpPlace:
+        assert self._backend is not None, "started before the fronts"
+        sbp, identity = self.settings.sbp, self._backend.home.identity
+        if self.embedded is None:
+            nodes = tuple(Address.parse(one) for one in sbp.pd.split(","))
+            return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
+        told = self.settings.advertise.get(backend.PD)
+        found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
+        open_to_others = () if found is None or backend.PD not in self.addresses else (found,)
+        return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity)
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
         """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
