@@ -53,6 +53,13 @@ class RequestCounts:
         self.bytes_out += sent
         self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
 
+    def many(self, count: int, seconds: float, received: int = 0) -> None:
+        """``count`` requests were answered together after ``seconds``, with ``received`` bytes on the wire."""
+        self.count += count
+        self.seconds += count * seconds
+        self.bytes_in += received
+        self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += count
+
     def failed(self, error: str) -> None:
         """One error was told to a client (a request may carry several)."""
         self.errors[error] = self.errors.get(error, 0) + 1

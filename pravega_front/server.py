@@ -10,6 +10,7 @@ from bridges.net import server as net
 from bridges.net.framing import Framing
 from bridges.net.server import Limits
 from pravega_front.access import Access
+from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
 from pravega_front.session import Connection
 from pravega_front.wire.commands import Command
@@ -64,7 +65,9 @@ class SegmentStore(net.Server):
 
     observer: Observer
 
-    def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments, access: Access) -> None:
+    def __init__(
+        self, node: NodeServices, settings: PravegaSettings, segments: Segments, merges: Merges, access: Access
+    ) -> None:
         limits = Limits(
             frame_bytes=MAX_FRAME,
             connection_bytes=settings.unacknowledged_bytes_per_connection,
@@ -73,8 +76,10 @@ class SegmentStore(net.Server):
         )
         super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier)
         self.metrics = node.metrics
+        self.appends = node.metrics.kind("Append")
         self.settings = settings
         self.segments = segments
+        self.merges = merges
         self.access = access
         self.errors = ERRORS
         self.handlers: dict[type[Command], Handler] = {}
@@ -84,8 +89,8 @@ class SegmentStore(net.Server):
         return Connection(self, listener, advertised)
 
     async def forget_transient(self, name: str) -> None:
-        """Whoever wrote a large event is gone before it was merged: what there is of it goes."""
+        """Whoever wrote a large event is gone: what there is of it goes, unless it is merged."""
         try:
-            await self.segments.delete(name)
+            await self.merges.forget(name)
         except LogError as error:
             self.barrier.caught("deletion of a transient segment", error, segment=name)

@@ -13,6 +13,7 @@ from pravega_front.controller.core import Controller
 from pravega_front.controller.dispatch import Registry
 from pravega_front.server import SegmentStore
 from pravega_front.service import operations, tables
+from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
 from pravega_front.settings import PravegaSettings
 
@@ -34,6 +35,7 @@ class PravegaServer:
         self._node = node
         self._settings = node.section(PravegaSettings)
         self._segments: Segments | None = None
+        self._merges: Merges | None = None
         self._store: SegmentStore | None = None
         self._controller: Controller | None = None
         self._server: GrpcServer | None = None
@@ -43,11 +45,13 @@ class PravegaServer:
         segments = Segments(node, settings.append_events, settings.segments)
         await segments.load()
         self._segments = segments
+        merges = self._merges = Merges(node, segments)
         access = Access(node, settings.token_ms // 1000)
-        store = self._store = SegmentStore(node, settings, segments, access)
+        store = self._store = SegmentStore(node, settings, segments, merges, access)
         operations.register(store)
         tables.register(store, node.db)
         controller = self._controller = Controller(node, settings, segments, access)
+        await merges.load()
         await controller.load()
         registry = Registry(access)
         for module in CALLS:
@@ -88,6 +92,8 @@ class PravegaServer:
             await self._store.close()
         if self._controller is not None:
             await self._controller.close()
+        if self._merges is not None:
+            await self._merges.close()
         if self._segments is not None:
             self._segments.close()
 

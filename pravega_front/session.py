@@ -18,10 +18,10 @@ from bridges.formats.producer import LedgerKind
 from bridges.net import connection as net
 from bridges.net.budget import Kind
 from pravega_front.access import Refused
-from pravega_front.service.appends import Appender, Protest
+from pravega_front.service.appends import Appender, Appending, Protest
 from pravega_front.service.reads import BeyondEnd, Found, Parked, missing, read, stopping
 from pravega_front.wire import commands as wire
-from pravega_front.wire.blocks import appended
+from pravega_front.wire.blocks import appended, parse_block, parse_block_end
 from pravega_front.wire.fields import Buffer, WireError
 from pravega_front.wire.frames import HEAD, code_of, decode, encode, segment_read
 
@@ -33,9 +33,8 @@ log = structlog.get_logger(__name__)
 
 #: Requests up to this size are read on the event loop, longer ones in a thread, but for those that hold bytes only.
 _SHORT_BYTES = 32 * 1024
-_BYTES_ONLY = frozenset(
-    one.code for one in (wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd)
-)
+_BYTES_ONLY = frozenset((wire.ConditionalAppend.code, wire.ConditionalBlockEnd.code))
+_BLOCK, _BLOCK_END = wire.AppendBlock.code, wire.AppendBlockEnd.code
 
 #: Commands of one connection that are carried out at the same time; what comes behind them waits.
 _RUNNING = 64
@@ -81,10 +80,10 @@ class Connection(net.Connection):
     def __init__(self, server: SegmentStore, listener: str, advertised: tuple[str, int] | None) -> None:
         super().__init__(server, listener, advertised, server.framing)
         self._writers: dict[bytes, Appender] = {}
-        # Until when the tokens are valid that they were set up with.
-        self._until: dict[bytes, float | None] = {}
-        # A block whose end has not come: its bytes, its place among the requests, and when it came.
-        self._block: tuple[bytes, Buffer, net.Slot] | None = None
+        # Those that have gathered appends in this turn of the event loop.
+        self._gathering: dict[Appender, None] = {}
+        # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
+        self._block: tuple[bytes, Buffer, int, float] | None = None
         self._parked: set[Parked] = set()
         self.transient: set[str] = set()
         """Segments for large events that were made on this connection and not merged yet."""
@@ -103,9 +102,14 @@ class Connection(net.Connection):
         return slot._retained
 
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
+        code = code_of(frame)
+        if code in (_BLOCK, _BLOCK_END):
+            self._start_append(code, frame, arrived)
+            return
+        if self._gathering:
+            self._append_gathered()  # whatever this is about, it comes behind them
         slot = net.Slot(len(frame), arrived)
         self._slots.append(slot)
-        code = code_of(frame)
         if len(frame) > _SHORT_BYTES and code not in _BYTES_ONLY:
             self._running += 1
             self.server.spawn(self._start_long(slot, frame))
@@ -116,9 +120,39 @@ class Connection(net.Connection):
             self._malformed(slot, frame, str(error))
             return
         self._handle(slot, command, frame)
+
+    def _start_append(self, code: int, frame: bytes | bytearray, arrived: float) -> None:
+        """What most frames are, with as little as possible done for each."""
+        try:
+            if code == _BLOCK:
+                self._begin_block(frame, arrived)
+            else:
+                self._end_block(frame, arrived)
+            return
+        except (Protest, WireError) as error:
+            reason, refused = str(error), None
+        except Refused as error:
+            reason, refused = "", error
+        self._release(len(frame))
+        if refused is None:
+            self.close(reason, command=code, bytes=len(frame))
+        else:
+            self._refuse(wire.NO_ID, refused, "AppendBlockEnd")
+
+    def _work(self) -> None:
+        try:
+            super()._work()
+        finally:
+            if self._gathering:
+                self._append_gathered()
         if self._block is not None:
             # A block holds memory that others wait for, like a frame that is not complete.
-            self.receiving_since = min(self.receiving_since, self._block[2].arrived)
+            self.receiving_since = min(self.receiving_since, self._block[3])
+
+    def _append_gathered(self) -> None:
+        gathering, self._gathering = self._gathering, {}
+        for writer in gathering:
+            writer.flush()
 
     async def _start_long(self, slot: net.Slot, frame: bytes | bytearray) -> None:
         try:
@@ -140,10 +174,6 @@ class Connection(net.Connection):
     def _handle(self, slot: net.Slot, command: wire.Command, frame: bytes | bytearray) -> None:
         try:
             match command:
-                case wire.AppendBlock():
-                    self._begin_block(slot, command)
-                case wire.AppendBlockEnd():
-                    self._end_block(slot, command)
                 case wire.ConditionalAppend():
                     self._conditional(slot, command, command.event)
                 case wire.ConditionalBlockEnd():
@@ -283,9 +313,17 @@ class Connection(net.Connection):
         if request.writer_id not in self._writers:
             self.account.take(Kind.REQUESTS, _WRITER_BYTES)
         self._writers[request.writer_id] = Appender(
-            request.writer_id, segment, last, traffic, self.send, self._broken, self._writer_gone
+            request.writer_id,
+            segment,
+            last,
+            traffic,
+            until,
+            send=self.send,
+            begun=self._append_begun,
+            over=self._append_over,
+            broken=self._broken,
+            gone=self._writer_gone,
         )
-        self._until[request.writer_id] = until
         number = wire.NO_NUMBER if last is None else last
         return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)
 
@@ -295,7 +333,6 @@ class Connection(net.Connection):
     def _writer_gone(self, writer: Appender) -> None:
         if self._writers.get(writer.writer_id) is writer:
             del self._writers[writer.writer_id]
-            self._until.pop(writer.writer_id, None)
             self.account.give(Kind.REQUESTS, _WRITER_BYTES)
 
     def _writer(self, writer_id: bytes) -> Appender:
@@ -304,30 +341,33 @@ class Connection(net.Connection):
             raise Protest("an append of a writer that was not set up")
         return writer
 
-    def _begin_block(self, slot: net.Slot, block: wire.AppendBlock) -> None:
+    def _begin_block(self, frame: bytes | bytearray, arrived: float) -> None:
         if self._block is not None:
             raise Protest("a block begins within another")
-        self._writer(block.writer_id)
-        self._block = (block.writer_id, block.data, slot)
+        writer_id, data = parse_block(frame)
+        self._writer(writer_id)
+        self._block = (writer_id, data, len(frame), arrived)
 
-    def _end_block(self, slot: net.Slot, end: wire.AppendBlockEnd) -> None:
+    def _end_block(self, frame: bytes | bytearray, arrived: float) -> None:
         block, self._block = self._block, None
-        slots = [slot]
+        held = len(frame)
         data: Buffer | None = None
-        if block is not None:
-            writer_id, data, begun = block
-            slots.append(begun)
-            if writer_id != end.writer_id:
-                self._finish(begun)
-                raise Protest("a block is ended by another writer")
         try:
-            writer = self._writer(end.writer_id)
-            parts = appended(data, end)
-        except (Protest, WireError):
+            end = parse_block_end(frame)
             if block is not None:
-                self._finish(block[2])
+                writer_id, data, size, arrived = block
+                held += size
+                if writer_id != end.writer_id:
+                    raise Protest("a block is ended by another writer")
+            writer = self._writer(end.writer_id)
+            if writer.until is not None and self.server.access.expired(writer.until):
+                raise Refused("the token of a writer has expired", True)
+            parts = appended(data, end)
+            self._gathering[writer] = None
+            writer.append(parts, end.last_event_number, end.num_events, end.request_id, held, arrived)
+        except (Protest, WireError, Refused):
+            self._release(held - len(frame))  # the block's; whoever called this one has the frame's
             raise
-        self._append(slots, writer, parts, end.last_event_number, end.num_events, end.request_id, None)
 
     def _conditional(
         self, slot: net.Slot, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: Buffer
@@ -335,45 +375,33 @@ class Connection(net.Connection):
         if self._block is not None:
             raise Protest("a block was not ended")
         writer = self._writer(command.writer_id)
-        # Bytes of a byte stream are no events; the writer's number counts the append.
-        parts = [data] if len(data) else []
-        self._append([slot], writer, parts, command.event_number, 1, command.request_id, command.expected_offset)
-
-    def _append(
-        self,
-        slots: list[net.Slot],
-        writer: Appender,
-        parts: list[Buffer],
-        number: int,
-        events: int,
-        request_id: int,
-        expected: int | None,
-    ) -> None:
-        if self.server.access.expired(self._until.get(writer.writer_id)):
+        if writer.until is not None and self.server.access.expired(writer.until):
             raise Refused("the token of a writer has expired", True)
-        arrived = slots[0].arrived
-        size = sum(slot._size for slot in slots)
-        for slot in slots:
-            slot._retained = True
-
-        def ended() -> None:
-            self.server.observer.request_done("Append", monotonic() - arrived, size, 0)
-            for slot in slots:
-                self._release_slot(slot)
-
+        parts = [data] if len(data) else []
+        held, slot._size = slot._size, 0  # which is counted with the append from now on
         try:
-            writer.append(parts, number, events, request_id, ended, expected)
+            writer.append_at(
+                parts, command.event_number, command.request_id, held, slot.arrived, command.expected_offset
+            )
         except Protest:
-            for slot in slots:
-                self._release_slot(slot)
+            slot._size = held
             raise
+        self._finish(slot)
 
-    def _release_slot(self, slot: net.Slot) -> None:
+    def _append_begun(self, append: Appending) -> None:
+        slot = append.slot = net.Slot(0, append.arrived)
+        slot._retained = True
+        self._slots.append(slot)
+
+    def _append_over(self, append: Appending) -> None:
+        slot, held = append.slot, append.held
+        self.server.appends.many(append.appends, monotonic() - append.arrived, held)
+        slot._size = held
         if self._closing and not slot._done:
             # The connection has forgotten its requests; the bytes were held until now.
             slot._done = True
-            size, slot._size = slot._size, 0
-            self._release(size)
+            slot._size = 0
+            self._release(held)
             return
         self._finish(slot)
 
@@ -475,8 +503,9 @@ class Connection(net.Connection):
             writer.ended = True
         self.account.give(Kind.REQUESTS, _WRITER_BYTES * len(self._writers))
         self._writers.clear()
-        self._until.clear()
-        self._block = None
+        if self._block is not None:
+            self._release(self._block[2])
+            self._block = None
         super().connection_lost(exc)
         self._go_on_reading()
         transient, self.transient = self.transient, set()

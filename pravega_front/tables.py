@@ -54,12 +54,27 @@ def _decisions(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE front_pravega_transactions ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _transactions, _key_value_tables, _decisions)
+def _merges(connection: sqlite3.Connection) -> None:
+    # Segments of no stream, by the topics that hold them, that are being appended to another one in pieces: its topic,
+    # partition and stream, and the producer ids of the present attempt and of the one before.
+    connection.execute(
+        "CREATE TABLE front_pravega_merges (topic TEXT PRIMARY KEY, target TEXT NOT NULL, partition INTEGER NOT NULL, "
+        "stream INTEGER NOT NULL, attempt INTEGER NOT NULL, stale INTEGER NOT NULL) STRICT"
+    )
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
+    _first,
+    _transactions,
+    _key_value_tables,
+    _decisions,
+    _merges,
+)
 """What brings each version to the next; never change one that was released."""
 
 
 def _erase(connection: sqlite3.Connection, topic: str) -> None:
-    for table in ("streams", "segments", "attributes", "transactions"):
+    for table in ("streams", "segments", "attributes", "transactions", "merges"):
         connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
 
 

@@ -55,6 +55,27 @@ _new = tuple.__new__
 """Makes a named tuple in half the time that its class takes; for what is made with every batch."""
 
 
+class Hold:
+    """The right to append to a log alone: what others append comes behind all that is appended through it.
+
+    A log that fails, or is closed, ends it: what is appended through it is refused from then on.
+    """
+
+    __slots__ = ("_path", "writer")
+
+    def __init__(self, path: AppendPath, writer: Writer) -> None:
+        self._path = path
+        self.writer = writer
+
+    def append(self, batch: Batch, done: AppendDone) -> None:
+        """As :meth:`AppendPath.append`, but never waits for the log to be open."""
+        self._path.append_held(self, batch, done)
+
+    def release(self) -> None:
+        """Let others append again. Idempotent."""
+        self._path.unhold(self)
+
+
 class AppendPath:
     """The single writer of one partition."""
 
@@ -62,6 +83,7 @@ class AppendPath:
         "_barrier",
         "_bytes",
         "_duplicates",
+        "_held",
         "_log",
         "_on_stored",
         "_owed",
@@ -84,6 +106,8 @@ class AppendPath:
         #: The writer of the present opening; appends go to it at once when what was queued is handed over.
         self.taken: Writer | None = None
         self._writer: Writer | None = None
+        # Whoever appends alone; then there is no ``_writer``, and what others append is queued.
+        self._held: Hold | None = None
         # Bound to the writer: what an earlier one still has to say concerns nothing that is in flight now.
         self._on_stored: Callable[[SbpError | None], None] = _ignore
         # (base, batch, done, time of the append in ms, row of the ledger it replaced) of appends that are with the
@@ -96,7 +120,7 @@ class AppendPath:
         self._bytes = ByteTail(log, owner, self.append)
         # Whom to tell that their appends are not stored, and why.
         self._owed: deque[tuple[AppendDone, LogError]] = deque()
-        # Appends that wait for the log to be open; their bytes are counted where the requests are.
+        # Appends that wait until the log is open, or a hold ends; their bytes are counted where the requests are.
         self._queued: deque[tuple[Batch, AppendDone]] = deque()
 
     @property
@@ -128,7 +152,43 @@ class AppendPath:
     def release(self) -> Writer | None:
         """Append to nothing any more; gives the writer there was."""
         writer, self.taken, self._writer = self.taken, None, None
+        self._held = None  # whoever calls this answers those who are queued
         return writer
+
+    # --- appending alone ----------------------------------------------------------------------------------------
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether :meth:`hold` gives something."""
+        return self._writer is not None and self._log.phase is Phase.OPEN
+
+    def hold(self) -> Hold | None:
+        """Append alone from now on; None while the log is not open, or somebody else does."""
+        if self._writer is None or not self.may_hold:
+            return None
+        self._held, self._writer = Hold(self, self._writer), None
+        return self._held
+
+    def append_held(self, hold: Hold, batch: Batch, done: AppendDone) -> None:
+        """Append for whoever holds the log; see :class:`Hold`."""
+        log = self._log
+        if hold is not self._held:
+            done(NOT_APPENDED, LogUnavailable(f"{log.topic}-{log.partition} failed while it was appended to alone"))
+            return
+        self._hand_over(hold.writer, batch, done)
+
+    def unhold(self, hold: Hold) -> None:
+        """Let others append again, in the order in which they came."""
+        if hold is self._held:
+            self._held = None
+            self._hand_over_queued(hold.writer)
+
+    def _end_hold(self, error: LogError) -> None:
+        if self._held is not None:
+            self._held = None
+            self.refuse_queued(error)  # they were appended to the log as it was
+
+    # --- appending ----------------------------------------------------------------------------------------------
 
     def _hand_over_queued(self, writer: Writer) -> None:
         """Append what waited for the opening: a bounded number in one turn, since clients choose how many there are.
@@ -391,6 +451,7 @@ class AppendPath:
         waiting = [done for _, _, done, _, _ in pending]
         self.refuse(chain(*refused, waiting, *duplicates.values()), error)
         self._bytes.refuse_waiting(error)
+        self._end_hold(error)
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
         """Answer with ``error``: a bounded number in one turn, since clients choose how many there are."""

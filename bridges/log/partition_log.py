@@ -17,7 +17,7 @@ from bridges.errors import ImportFenced, LogDeleted, LogError, LogUnavailable, O
 from bridges.formats import FormatId
 from bridges.formats.kafka import marker
 from bridges.formats.producer import InTransaction, fence
-from bridges.log.append_path import AppendPath
+from bridges.log.append_path import AppendPath, Hold
 from bridges.log.interfaces import (
     NOT_APPENDED,
     AppendDone,
@@ -54,6 +54,7 @@ __all__ = [
     "Appended",
     "Batch",
     "Guard",
+    "Hold",
     "Owner",
     "PartitionLog",
     "Phase",
@@ -169,6 +170,11 @@ class PartitionLog:
     def is_open(self) -> bool:
         return self.phase is Phase.OPEN
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic is gone."""
+        return self.phase is Phase.DELETED
+
     def when_open(self, callback: Callable[[LogError | None], None]) -> None:
         """Call back once the log can be used (at once if it can), or with the error that prevents it."""
         if self.phase is Phase.OPEN:
@@ -242,6 +248,7 @@ class PartitionLog:
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSED
         self.tail.clear()
+        self._appends.refuse_queued(LogUnavailable(f"{self.topic}-{self.partition} is closed"))
         if writer is not None:
             await writer.close()
 
@@ -262,19 +269,37 @@ class PartitionLog:
         """A writer's last number, also if its batch is not durable yet; None if the open log knows nothing of it."""
         return self.state.ledger.last(kind, key)
 
+    async def hold(self) -> Hold:
+        """Append alone until it is released: other appends wait meanwhile, and come behind. For what must lie together
+        and does not fit into one batch. Raises LogError."""
+        while True:
+            await self.ready()
+            hold = self._appends.hold()
+            if hold is not None:
+                return hold
+            await self.until(lambda: self._appends.may_hold or not self.is_open)
+
     def append_marker(
-        self, producer_id: int, epoch: int, commit: bool, done: AppendDone, *, coordinator_epoch: int = 0
+        self,
+        producer_id: int,
+        epoch: int,
+        commit: bool,
+        done: AppendDone,
+        *,
+        coordinator_epoch: int = 0,
+        hold: Hold | None = None,
     ) -> None:
         """Append the marker that ends a producer's open transaction: all of it is then committed, or aborted.
 
-        It takes an offset, also when nothing is open. From then on what the producer wrote in earlier epochs is refused
-        (KIP-890; not for an epoch of -1). Who coordinates transactions repeats it until it is durable; errors are those
-        of :meth:`append`: PartitionSealed means that nothing of the producer is open there, ProducerFenced that it has
-        a later epoch.
+        It takes an offset, also when nothing is open; ``hold``: by whoever appends alone. What its producer wrote in
+        earlier epochs is refused from then on (KIP-890; not for an epoch of -1). Who coordinates transactions repeats
+        it until it is durable; errors are those of :meth:`append`: PartitionSealed means that nothing of the producer
+        is open there, ProducerFenced that it has a later epoch.
         """
         part = InTransaction(producer_id, epoch, commit)
         payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
-        self.append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part), done)
+        append = self.append if hold is None else hold.append
+        append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part), done)
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
         """Answer appends with ``error``, a bounded number in one turn."""

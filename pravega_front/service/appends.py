@@ -1,12 +1,17 @@
-"""Appends of one writer on one connection: in order, each answered when it is durable (reference/pravega.md, 2.2)."""
+"""Appends of one writer on one connection: in order, each answered when it is durable (reference/pravega.md, 2.2).
+
+What comes in one turn of the event loop is gathered and appended as one batch, whose number is that of its last event:
+a batch costs the log as much as ten thousand bytes, and clients whose answers come quickly send small blocks.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridges.errors import AppendConditionFailed, EventNumberConflict, LogDeleted, LogError, PartitionSealed
+from bridges.formats.pravega import EVENT_HEAD
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer
 from pravega_front.service.segment import Segment
@@ -25,43 +30,76 @@ if TYPE_CHECKING:
 
 _NEW = -1
 """What the ledger calls the last number of a writer that has written nothing."""
+_GATHERED_BYTES = 1024 * 1024
+"""Appends are gathered up to this size; a larger one is a batch of its own."""
 
 
 class Protest(Exception):
     """The writer broke the protocol's rules: its connection must be closed."""
 
 
-class _Append:
-    __slots__ = ("_on_end", "ended", "error", "events", "length", "number", "request_id", "size")
+class Appending:
+    """Appends of a writer that become one batch: ``appends`` of them, which hold ``held`` bytes of memory since
+    ``arrived`` (monotonic clock)."""
 
-    def __init__(self, number: int, events: int, size: int, request_id: int, on_end: Callable[[], None]) -> None:
-        self.number = number
-        self.events = events
-        self.size = size
-        self.request_id = request_id
+    __slots__ = (
+        "appends",
+        "arrived",
+        "before",
+        "ended",
+        "error",
+        "events",
+        "first",
+        "held",
+        "length",
+        "number",
+        "parts",
+        "request_id",
+        "size",
+        "slot",
+    )
+
+    def __init__(self, before: int, first: int, arrived: float) -> None:
+        self.arrived = arrived
+        self.before = before
+        """The writer's last number before these."""
+        self.first = first
+        """The number of the first append."""
+        self.number = first
+        self.appends = 0
+        self.events = 0
+        self.size = 0
+        self.held = 0
+        self.request_id = 0
+        self.parts: list[Buffer] = []
+        self.slot: Any = None
+        """Whatever the connection keeps with it."""
         self.ended = False
         self.length = -1
         self.error: LogError | None = None
-        self._on_end = on_end
-
-    def end(self) -> None:
-        self._on_end()
 
 
 class Appender:
-    """A writer that was set up on a connection. ``send`` takes answers; ``broken`` is called, with why, when the
-    connection is to be closed; ``gone`` when the writer has to be set up anew."""
+    """A writer that was set up on a connection, with a token that is valid ``until`` (wall clock, s; None: for ever).
+
+    ``send`` takes answers; ``begun`` is called with new appends, ``over`` when they are decided and hold no memory any
+    more; ``broken``, with why, when the connection is to be closed, ``gone`` when the writer has to be set up anew.
+    """
 
     __slots__ = (
         "_acknowledged",
+        "_begun",
         "_broken",
+        "_gathered",
         "_gone",
         "_in_flight",
         "_last",
+        "_over",
         "_send",
         "_traffic",
         "ended",
         "segment",
+        "until",
         "writer_id",
     )
 
@@ -71,65 +109,111 @@ class Appender:
         segment: Segment,
         last: int | None,
         traffic: TopicTraffic | None,
+        until: float | None,
+        *,
         send: Callable[[Command], None],
+        begun: Callable[[Appending], None],
+        over: Callable[[Appending], None],
         broken: Callable[[str], None],
         gone: Callable[[Appender], None],
     ) -> None:
         self.writer_id = writer_id
         self.segment = segment
+        self.until = until
         self.ended = False
         self._traffic = traffic
         self._send = send
+        self._begun = begun
+        self._over = over
         self._broken = broken
         self._gone = gone
-        # The number of the last append that was handed over, and of the last one that was acknowledged.
+        # The number of the last append that was taken, and of the last one that was acknowledged.
         self._last = _NEW if last is None else last
         self._acknowledged = NO_NUMBER if last is None else last
-        self._in_flight: deque[_Append] = deque()
+        self._gathered: Appending | None = None
+        self._in_flight: deque[Appending] = deque()
 
-    def append(
-        self,
-        parts: list[Buffer],
-        number: int,
-        events: int,
-        request_id: int,
-        on_end: Callable[[], None],
-        expected: int | None = None,
+    def append(self, parts: list[Buffer], number: int, events: int, request_id: int, held: int, arrived: float) -> None:
+        """Append ``parts``, whose last event has ``number``, with what comes before :meth:`flush`. Raises Protest."""
+        last = self._last
+        self._check(number)
+        size = 0
+        for part in parts:
+            size += len(part)
+        gathered = self._gathered
+        if gathered is not None and not (
+            number > last
+            and EVENT_HEAD * events <= size
+            and gathered.size + size <= _GATHERED_BYTES
+            and gathered.events + events <= self.segment.most_events
+        ):
+            self.flush()
+            gathered, last = None, self._last
+        if gathered is None:
+            gathered = self._gathered = Appending(last, number, arrived)
+            self._begun(gathered)
+        gathered.parts += parts
+        gathered.size += size
+        gathered.events += events
+        gathered.appends += 1
+        gathered.held += held
+        gathered.number = self._last = number
+        gathered.request_id = request_id
+        if EVENT_HEAD * events > size:
+            self.flush()  # others' events are not to be bytes because these are
+
+    def append_at(
+        self, parts: list[Buffer], number: int, request_id: int, held: int, arrived: float, expected: int
     ) -> None:
-        """Append ``parts``, whose last event has ``number``; ``on_end`` is called when they are held no more.
+        """Append ``parts`` if the segment ends at ``expected``. Raises Protest."""
+        self._check(number)
+        self.flush()
+        # Bytes of a byte stream are no events; the writer's number counts the append.
+        appending = Appending(self._last, number, arrived)
+        appending.parts, appending.size = parts, sum(map(len, parts))
+        appending.events = appending.appends = 1
+        appending.held, appending.request_id = held, request_id
+        self._last = number
+        self._begun(appending)
+        self._hand_over(appending, expected)
 
-        Raises Protest, and does not call it then.
-        """
+    def _check(self, number: int) -> None:
         if self.ended:
             raise Protest("an append of a writer that has to be set up anew")
         if number < self._last or number < 0:
             raise Protest(f"event number {number} after {self._last}")
-        size = sum(map(len, parts))
-        append = _Append(number, events, size, request_id, on_end)
-        stamp = EventStamp(self.writer_id, number, events, self._last)
-        before, self._last = self._last, number
-        self._in_flight.append(append)
+
+    def flush(self) -> None:
+        """Append what was gathered."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            self._hand_over(gathered, None)
+
+    def _hand_over(self, appending: Appending, expected: int | None) -> None:
+        parts, appending.parts = appending.parts, []
+        self._in_flight.append(appending)
 
         def done(length: int, error: LogError | None) -> None:
-            append.length, append.error, append.ended = length, error, True
-            if error is not None and self._last == number:
-                self._last = before  # it is the writer's to give again
+            appending.length, appending.error, appending.ended = length, error, True
+            if error is not None and self._last == appending.number:
+                self._last = appending.before  # it is the writer's to give again
             self._settle()
 
         if self.segment.loose_sealed:
             done(-1, PartitionSealed(self.segment.name, ()))
             return
-        self.segment.append(parts, size, stamp, expected, done)
+        stamp = EventStamp(self.writer_id, appending.number, appending.events, appending.before)
+        self.segment.append(parts, appending.size, stamp, expected, done)
 
     def _settle(self) -> None:
         """Answer what has ended, in order: an error waits for the answers to all appends before its own."""
-        acknowledged: _Append | None = None
+        acknowledged: Appending | None = None
         in_flight = self._in_flight
         while in_flight and in_flight[0].ended and in_flight[0].error is None:
             acknowledged = in_flight.popleft()
             if self._traffic is not None:
                 self._traffic.appended(1, acknowledged.events, acknowledged.size)
-            acknowledged.end()
+            self._over(acknowledged)
         if acknowledged is not None and not self.ended:
             previous, self._acknowledged = self._acknowledged, acknowledged.number
             self._send(
@@ -140,15 +224,15 @@ class Appender:
         if in_flight and in_flight[0].ended and not self.ended:
             failed = in_flight.popleft()
             assert failed.error is not None
-            failed.end()
+            self._over(failed)
             self._refuse(failed, failed.error)
             if in_flight:
                 self._settle()
         elif self.ended:
             while in_flight and in_flight[0].ended:
-                in_flight.popleft().end()
+                self._over(in_flight.popleft())
 
-    def _refuse(self, append: _Append, error: LogError) -> None:
+    def _refuse(self, append: Appending, error: LogError) -> None:
         if isinstance(error, AppendConditionFailed):
             self._send(ConditionalCheckFailed(self.writer_id, append.number, append.request_id))
             return
@@ -156,11 +240,11 @@ class Appender:
         self._gone(self)
         name = self.segment.name
         if isinstance(error, PartitionSealed):
-            self._send(SegmentIsSealed(append.request_id, name, "", append.number))
+            self._send(SegmentIsSealed(append.request_id, name, "", append.first))
         elif isinstance(error, LogDeleted):
             self._send(NoSuchSegment(append.request_id, name, "", -1))
         elif isinstance(error, EventNumberConflict):
-            self._send(InvalidEventNumber(self.writer_id, append.request_id, "", append.number))
+            self._send(InvalidEventNumber(self.writer_id, append.request_id, "", append.first))
             self._broken(f"{error}")
         else:
             self._broken(f"an append cannot be stored: {error}")

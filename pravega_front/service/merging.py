@@ -1,116 +1,356 @@
-"""A segment's bytes appended to another in one batch: large events, and what tools merge.
+"""A segment's bytes appended to another, all of them together or none: large events, and what tools merge.
 
-The source is known to the target's ledger as a writer, by a digest of its name: its bytes are that writer's one append.
-So a merge that is repeated, also after a crash, finds them there already, and nothing is stored twice.
+The source is known to the target's ledger as a writer, by a digest of its name. What fits into one batch is that
+writer's one append, so a merge that is repeated, also after a crash, finds it there already.
+
+A larger source becomes a transaction of the log: pieces one behind another, with nobody else's appends between them,
+since an event may go over many, and a marker that shows all of them at once. Before it begins it is written down
+(:class:`pravega_front.service.state.Merging`), and from then on it is carried out, also by the next start. An attempt
+that was interrupted is aborted, and another one made whose pieces have other numbers: by the last number the ledger
+tells whether an attempt has begun, and the log's open transactions tell whether it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from bridges.errors import BatchTooLarge, LogError
-from bridges.formats.pravega import EVENT_HEAD
-from bridges.formats.producer import EventStamp, LedgerKind
-from bridges.formats.records import Buffer
+import structlog
+
+from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
+from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
-from pravega_front.service.segments import SegmentMissing
+from pravega_front.names import TRANSACTION, TRANSIENT
+from pravega_front.service.pieces import EventCount, appended, marked
+from pravega_front.service.segments import NotPossible, SegmentMissing
+from pravega_front.service.state import Merging
 
 if TYPE_CHECKING:
-    from bridges.net.budget import Account
+    from bridges.formats.records import Buffer
+    from bridges.log.append_path import Hold
+    from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments
 
+log = structlog.get_logger(__name__)
+
 _MERGED = 1
-"""The number of the one append that a merged segment is."""
-_MOST = 15 * 1024 * 1024
-"""Bytes of a source: with its header it has to fit into one batch of the backend."""
-_READ = 2 * 1024 * 1024
+"""The number of the one append that a small source is."""
+_PLACE_BITS = 24
+"""The number of a piece is that of its attempt, and in so many bits its place among the pieces, from 1 on."""
+_ONE_BATCH = 15 * 1024 * 1024
+"""Bytes of a source that are one batch: with its header it has to fit into one of the backend's."""
+_PIECE = 8 * 1024 * 1024
+_AT_ONCE = 4
+"""Merges at the same time: each holds a piece, or all of a small source, and the batch that is made of it."""
+_AGAIN_S = 1.0
+_AGAIN_LIMIT_S = 30.0
+_NONE = -1
+"""No attempt."""
+
+_Work = Callable[["_Large", "Hold"], Awaitable[int]]
 
 
 class TooLarge(LogError):
-    """The source is larger than can be appended as one."""
+    """The source is larger than can be merged with this target."""
 
 
 def transient_name(parent: str, writer_id: bytes) -> str:
     """A name for a segment that takes a large event of a writer, which nobody else has."""
-    return f"{parent}#transient.{writer_id.hex()}.{secrets.token_hex(16)}"
+    return f"{parent}{TRANSIENT}{writer_id.hex()}.{secrets.token_hex(16)}"
 
 
-async def merge(segments: Segments, target: Segment, source_name: str, account: Account) -> int:
-    """Append all of a segment to another, atomically, and delete it; gives the target's length. What is held of it
-    counts in ``account``.
+def _writer_of(source_name: str) -> bytes:
+    """By what the target's ledger knows a source."""
+    return blake2b(source_name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
-    Raises SegmentMissing (there never was one), TooLarge, LogError.
-    """
-    writer_id = blake2b(source_name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
-    await target.log.ready()
-    source = segments.find(source_name)
-    if source is None or not source.loose:
-        if target.log.last(LedgerKind.EVENT_NUMBER, writer_id) is None:
-            raise SegmentMissing(f"there is no segment {source_name!r} to merge")
-        return await target.length()
-    async with segments.merges:
+
+@dataclass(slots=True)
+class _Large:
+    """A merge in pieces; ``decided`` is what is written down of it, ``sealed`` whether its source was sealed before."""
+
+    source: Segment
+    target: Segment
+    writer_id: bytes
+    decided: Merging
+    sealed: bool
+
+
+class Merges:
+    """The merges of a node. Call :meth:`load` first."""
+
+    def __init__(self, node: NodeServices, segments: Segments) -> None:
+        self._node = node
+        self._segments = segments
+        self._state = segments.state
+        self._account = node.budget.account(lambda: None)
+        self._few = asyncio.Semaphore(_AT_ONCE)
+        #: By the name of the source, with the target.
+        self._running: dict[str, tuple[Segment, asyncio.Task[int]]] = {}
+        self._changing: dict[str, int] = {}
+        self._cleaning: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Carry out what was decided, and delete what writers of large events have left behind."""
+        self._node.catalog.before_sealing.append(self._settled)
+        decided = await self._state.merges()
+        left: list[str] = []
+        for name, source in self._segments.loose():
+            found = decided.get(source.topic)
+            target = None if found is None else self._segments.in_topic(found.target, found.partition)
+            if found is None or target is None or target.log.stream_id != found.stream_id:
+                # The connection is gone that would delete it, or the segment that it would be part of.
+                if found is not None or TRANSIENT in name:
+                    left.append(name)
+                continue
+            merge = _Large(source, target, _writer_of(name), found, source.loose_sealed)
+            self._start(name, target, partial(self._finish, name, merge))
+            source.loose_sealed = True
+        if left:
+            self._cleaning = asyncio.create_task(self._delete(left))
+
+    async def _delete(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._segments.delete(name)
+            except LogError as error:
+                log.warning("a transient segment is deleted by the next start", segment=name, reason=str(error))
+
+    async def close(self) -> None:
+        """Leave what is under way to the next start."""
+        with suppress(ValueError):  # it may not have been loaded
+            self._node.catalog.before_sealing.remove(self._settled)
+        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [task for _, task in self._running.values()]
+        if self._cleaning is not None:
+            tasks.append(self._cleaning)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._account.close()
+
+    # --- for callers -----------------------------------------------------------------------------------------------
+
+    async def merge(self, target: Segment, source_name: str) -> int:
+        """Append all of a segment to another, atomically, and delete it; gives the target's length behind it.
+
+        Raises SegmentMissing (there never was one), TooLarge, NotPossible, PartitionSealed, LogError.
+        """
+        await target.log.ready()
+        running = self._running.get(source_name)
+        if running is None:
+            source = self._segments.find(source_name)
+            if source is None or not source.loose:
+                if target.log.last(LedgerKind.EVENT_NUMBER, _writer_of(source_name)) is None:
+                    raise SegmentMissing(f"there is no segment {source_name!r} to merge")
+                return await target.length()
+            if TRANSACTION in source_name:
+                raise NotPossible("segments of a transaction are merged by its commit")
+            running = self._start(source_name, target, partial(self._begin, source_name, source, target))
+        if running[0] is not target:
+            raise NotPossible(f"{source_name} is being merged with another segment")
+        return await asyncio.shield(running[1])  # whoever asked may go away; what is decided is carried out
+
+    async def forget(self, name: str) -> None:
+        """Delete a transient segment whose writer is gone, unless it is merged. Raises LogError."""
+        running = self._running.get(name)
+        if running is not None:
+            await asyncio.wait([running[1]])
+        with suppress(SegmentMissing):
+            await self._segments.delete(name)
+
+    @asynccontextmanager
+    async def _settled(self, topic: str) -> AsyncIterator[None]:
+        """Nothing is merged with segments of a stream in here: what was decided is carried out before, and nothing
+        begins. Whoever seals segments, through whichever protocol, does it in here."""
+        self._changing[topic] = self._changing.get(topic, 0) + 1
+        try:
+            tasks = [task for target, task in self._running.values() if target.topic == topic]
+            if tasks:
+                await asyncio.wait(tasks)
+            yield
+        finally:
+            self._changing[topic] -= 1
+            if not self._changing[topic]:
+                del self._changing[topic]
+
+    def _start(
+        self, name: str, target: Segment, work: Callable[[], Awaitable[int]]
+    ) -> tuple[Segment, asyncio.Task[int]]:
+        task = asyncio.create_task(self._run(work), name=f"merge of {name}")
+        running = self._running[name] = target, task
+        self._segments.merging.add(name)
+        task.add_done_callback(lambda task: self._ended(name, task))
+        return running
+
+    async def _run(self, work: Callable[[], Awaitable[int]]) -> int:
+        async with self._few:
+            return await work()
+
+    def _ended(self, name: str, task: asyncio.Task[int]) -> None:
+        del self._running[name]
+        self._segments.merging.discard(name)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, LogError):
+            self._node.barrier.caught("merge", error, segment=name)
+
+    # --- merging ---------------------------------------------------------------------------------------------------
+
+    async def _begin(self, name: str, source: Segment, target: Segment) -> int:
+        """Merge as one batch, or decide that it is done in pieces, and do it."""
+        if target.topic in self._changing:
+            raise LogUnavailable(f"the segments of {target.topic} are being changed")
         sealed, source.loose_sealed = source.loose_sealed, True
+        decided: Merging | None = None
+        length = -1
         try:
             await source.quiet()  # what is acknowledged from now on would be part of nothing
-            length = await _append_all(target, writer_id, source, account)
+            start = await source.start()
+            size = await source.length() - start
+            if size <= _ONE_BATCH:
+                length = await self._append_one(target, _writer_of(name), source, start, size)
+            elif TRANSACTION in target.name:
+                raise TooLarge(f"{size} bytes are more than the {_ONE_BATCH} that a transaction takes as one")
+            else:
+                decided = await self._decided(source, target)
         except BaseException:
             source.loose_sealed = sealed
             raise
-        await segments.delete(source_name)
-    return length
+        if decided is not None:
+            return await self._finish(name, _Large(source, target, _writer_of(name), decided, sealed))
+        await self._delete_source(name)
+        return length
+
+    async def _decided(self, source: Segment, target: Segment) -> Merging:
+        # One that was carried out, and whose source could not be deleted, is not decided again.
+        found = (await self._state.merges()).get(source.topic)
+        if found is None:
+            attempt = await self._node.catalog.allocate_producer_ids(1)
+            found = Merging(target.topic, target.partition, target.log.stream_id, attempt, _NONE)
+            await self._state.set_merge(source.topic, found)
+        elif found.stream_id != target.log.stream_id:
+            raise NotPossible(f"{source.name} was merged with another segment")
+        return found
+
+    async def _delete_source(self, name: str) -> None:
+        self._segments.merging.discard(name)
+        with suppress(SegmentMissing):
+            await self._segments.delete(name)
+
+    async def _append_one(self, target: Segment, writer_id: bytes, source: Segment, start: int, size: int) -> int:
+        self._account.take(Kind.READS, 2 * size)  # what is read, and the batch that is made of it
+        try:
+            parts = await _read(source, start, size)
+            events = await asyncio.to_thread(EventCount().feed, parts) if size else 0
+            return await appended(target, parts, size, EventStamp(writer_id, _MERGED, events))
+        finally:
+            self._account.give(Kind.READS, 2 * size)
+
+    # --- in pieces -------------------------------------------------------------------------------------------------
+
+    async def _finish(self, name: str, merge: _Large) -> int:
+        """Carry out what was decided; raises the error for which it cannot be: then nothing of it is ever seen."""
+        target = merge.target
+        try:
+            end = await self._until_done(merge, self._attempt, _AGAIN)
+        except LogDeleted:
+            if target.log.is_deleted:
+                await self._delete_source(name)  # with what it was to be part of
+            raise
+        except LogError as error:
+            log.warning("a segment cannot be merged", segment=name, target=target.name, reason=str(error))
+            await self._until_done(merge, self._abort, (*_AGAIN, StorageFull))
+            await self._state.end_merge(merge.source.topic)
+            merge.source.loose_sealed = merge.sealed
+            raise
+        try:
+            length = await target.position_behind(end)
+        except LogError:
+            length = -1  # it is merged, which is what was asked; where it ends can be asked for
+        await self._delete_source(name)
+        return length
+
+    async def _until_done(self, merge: _Large, work: _Work, again: tuple[type[LogError], ...]) -> int:
+        """Do something alone with the target's log, as often as it takes while errors are of these kinds."""
+        delay = _AGAIN_S
+        while True:
+            try:
+                hold = await merge.target.log.hold()
+                try:
+                    return await work(merge, hold)
+                finally:
+                    hold.release()
+            except again as error:
+                log.warning("a segment is merged later", segment=merge.source.name, reason=str(error))
+            except LogError:
+                raise
+            except Exception as error:
+                self._node.barrier.caught("merge", error, segment=merge.source.name)
+                raise LogError("a merge failed unexpectedly") from error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _AGAIN_LIMIT_S)
+
+    async def _attempt(self, merge: _Large, hold: Hold) -> int:
+        """Append all pieces and the marker, unless they are there; gives an offset behind them."""
+        source, target, decided = merge.source, merge.target, merge.decided
+        target_log = target.log
+        last = target_log.last(LedgerKind.EVENT_NUMBER, merge.writer_id)
+        if last is not None and last.number >> _PLACE_BITS == decided.attempt:
+            if decided.attempt not in target_log.state.transactions.open:
+                return target_log.high_watermark
+            # Somebody else's appends may lie behind what there is of it.
+            attempt = await self._node.catalog.allocate_producer_ids(1)
+            decided = decided._replace(attempt=attempt, stale=decided.attempt)
+            await self._state.set_merge(source.topic, decided)
+            merge.decided = decided
+        if decided.stale in target_log.state.transactions.open:
+            await marked(target, decided.stale, commit=False, hold=hold)
+        part = InTransaction(decided.attempt, -1)
+        number = decided.attempt << _PLACE_BITS
+        events = EventCount()
+        at, end = await source.start(), await source.length()
+        while at < end:
+            size = min(_PIECE, end - at)
+            number += 1
+            await self._append_piece(merge, hold, part, number, events, at, size)
+            at += size
+        return await marked(target, decided.attempt, hold=hold)
+
+    async def _append_piece(
+        self, merge: _Large, hold: Hold, part: InTransaction, number: int, events: EventCount, at: int, size: int
+    ) -> None:
+        self._account.take(Kind.READS, 2 * size)
+        try:
+            parts = await _read(merge.source, at, size)
+            count = await asyncio.to_thread(events.feed, parts)
+            await appended(merge.target, parts, size, EventStamp(merge.writer_id, number, count), part, hold)
+        finally:
+            self._account.give(Kind.READS, 2 * size)
+
+    async def _abort(self, merge: _Large, hold: Hold) -> int:
+        opened = merge.target.log.state.transactions.open
+        for attempt in (merge.decided.attempt, merge.decided.stale):
+            if attempt in opened:
+                await marked(merge.target, attempt, commit=False, hold=hold)
+        return merge.target.log.high_watermark
 
 
-async def _append_all(target: Segment, writer_id: bytes, source: Segment, account: Account) -> int:
-    size = await source.length() - await source.start()
-    if size > _MOST:
-        raise TooLarge(f"{source.name} has {size} bytes, more than the {_MOST} that are merged as one")
-    account.take(Kind.READS, 2 * size)  # what is read, and the batch that is made of it
-    try:
-        return await _append(target, writer_id, await _bytes(source, size), size)
-    finally:
-        account.give(Kind.READS, 2 * size)
+_AGAIN: tuple[type[LogError], ...] = (LogUnavailable, TooManyTransactions)
+"""Errors that pass."""
 
 
-async def _append(target: Segment, writer_id: bytes, parts: list[Buffer], size: int) -> int:
-    events = await asyncio.to_thread(count_events, parts) if size else 0
-    merged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(length: int, error: LogError | None) -> None:
-        if merged.done():
-            return
-        if error is None:
-            merged.set_result(length)
-        else:
-            merged.set_exception(TooLarge(str(error)) if isinstance(error, BatchTooLarge) else error)
-
-    target.append(parts, size, EventStamp(writer_id, _MERGED, events), None, done)
-    return await merged
-
-
-async def _bytes(source: Segment, size: int) -> list[Buffer]:
+async def _read(source: Segment, start: int, size: int) -> list[Buffer]:
     parts: list[Buffer] = []
-    at = await source.start()
-    end = at + size
+    at, end = start, start + size
     while at < end:
-        pieces = await source.read(at, min(_READ, end - at))
+        pieces = await source.read(at, end - at)
         if not pieces:
             raise LogError(f"{source.name} has nothing at {at}, below its end {end}")
         parts += pieces
         at += sum(map(len, pieces))
     return parts
-
-
-def count_events(parts: list[Buffer]) -> int:
-    """How many whole events bytes are; 0 if they are not."""
-    data = b"".join(parts)
-    at = count = 0
-    while at + EVENT_HEAD <= len(data):
-        if data[at : at + 4] != b"\0\0\0\0":
-            return 0
-        at += EVENT_HEAD + int.from_bytes(data[at + 4 : at + 8], "big")
-        count += 1
-    return count if at == len(data) else 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from bridges.errors import LogDeleted
+from bridges.errors import LogDeleted, PartitionSealed
 from bridges.formats.producer import LedgerKind
 from pravega_front.names import parse_segment
-from pravega_front.service.merging import TooLarge, merge, transient_name
+from pravega_front.service.merging import TooLarge, transient_name
 from pravega_front.service.segment import Segment, Truncated
 from pravega_front.service.segments import NotPossible, SegmentExists, SegmentMissing
 from pravega_front.wire import commands as wire
@@ -201,12 +201,14 @@ class _Operations:
         if target.sealed:
             return wire.SegmentIsSealed(request_id, target_name)
         try:
-            length = await merge(self._segments, target, source_name, connection.account)
+            length = await self._store.merges.merge(target, source_name)
         except SegmentMissing:
             return wire.NoSuchSegment(request_id, source_name)
         except LogDeleted:
             return wire.NoSuchSegment(request_id, target_name)
-        except TooLarge:
+        except PartitionSealed:
+            return wire.SegmentIsSealed(request_id, target_name)
+        except (TooLarge, NotPossible):
             return wire.OperationUnsupported(request_id, "mergeSegments")
         connection.transient.discard(source_name)
         return length

@@ -22,6 +22,7 @@ from bridges.log.interfaces import Appended, Batch, Guard, note
 
 if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
+    from bridges.log.append_path import Hold
     from bridges.log.partition_log import PartitionLog
 
 _CURSORS = 64
@@ -46,12 +47,12 @@ class Segment:
 
     __slots__ = (
         "_cursors",
-        "_max_events",
         "_tasks",
         "_translator",
         "log",
         "loose",
         "loose_sealed",
+        "most_events",
         "name",
         "partition",
         "topic",
@@ -67,7 +68,8 @@ class Segment:
         self.loose = loose
         self.loose_sealed = False
         self._translator = translator
-        self._max_events = max_events
+        self.most_events = max_events
+        """Events of one append that get offsets of their own."""
         # Positions that were read up to, with the batches that go on there: (offset, position) of their beginnings.
         self._cursors: OrderedDict[int, BytePlace] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -149,11 +151,13 @@ class Segment:
         expected: int | None,
         done: SegmentDone,
         part: InTransaction | None = None,
+        hold: Hold | None = None,
     ) -> None:
         """Append ``size`` bytes; where ``expected`` is given, only if the segment ends there.
 
-        ``part``: the bytes are part of a transaction in the log, and nobody sees them before its end. Errors given to
-        ``done`` are those of :meth:`bridges.log.append_path.AppendPath.append`.
+        ``part``: the bytes are part of a transaction in the log, and nobody sees them before its end. ``hold``: by
+        whoever appends to the log alone. Errors given to ``done`` are those of
+        :meth:`bridges.log.append_path.AppendPath.append`.
         """
         guard = None if expected is None else Guard(end_position=expected)
         if expected is not None and expected < 0:
@@ -161,7 +165,7 @@ class Segment:
             return
         if size:
             now = time.time_ns() // 1_000_000
-            shape, records = shape_of(stamp.events, size, self._max_events)
+            shape, records = shape_of(stamp.events, size, self.most_events)
             payload = encode(
                 parts,
                 size,
@@ -187,17 +191,22 @@ class Segment:
             else:
                 done(length, None)
 
-        self.log.append(batch, stored)
+        append = self.log.append if hold is None else hold.append
+        append(batch, stored)
 
     async def _tell_end(self, end: int, done: SegmentDone) -> None:
-        """Where an append ends has to be counted: others' records lie before it, or a transaction is open."""
         try:
-            place = await self.log.byte_end()
-            position = place.position if place.offset <= end else await self.log.byte_position(end)
+            position = await self.position_behind(end)
         except LogError:
             # The bytes are durable, which is what the writer asks; where they end it can ask for.
             position = -1
         done(position, None)
+
+    async def position_behind(self, end: int) -> int:
+        """Where what was appended below the offset ``end`` ends. That has to be counted where others' records lie
+        before it; while a transaction is open, it is where that begins. Raises LogError."""
+        place = await self.log.byte_end()
+        return place.position if place.offset <= end else await self.log.byte_position(end)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

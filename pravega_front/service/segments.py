@@ -6,7 +6,6 @@ ones, and transactions theirs.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from pravega_front.names import MARK, TRANSACTION, parse_segment
+from pravega_front.names import MARK, TRANSACTION, SegmentName, parse_segment
 from pravega_front.service.segment import Segment
 from pravega_front.service.state import SegmentState, add_loose
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 _HIDDEN = "_pravega.segment-"
-#: Merges at the same time: each holds all bytes of a segment.
-_MERGES = 4
 #: What a hidden topic is configured with: nothing of it goes by itself.
 KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
 
@@ -54,8 +51,8 @@ class Segments:
         """(Hidden topic, partition) of an open transaction's segment; whoever keeps transactions sets it."""
         self.has_transactions: Callable[[str], bool] = lambda topic: False
         """Whether a stream has open transactions; set likewise."""
-        self.merges = asyncio.Semaphore(_MERGES)
-        """Of those that append a whole segment to another."""
+        self.merging: set[str] = set()
+        """Segments that are being merged, and deleted by that alone; whoever merges sets it."""
         self._making: set[str] = set()
         self._open: dict[PartitionLog, Segment] = {}
 
@@ -118,6 +115,22 @@ class Segments:
             self._open[log] = segment
         return segment
 
+    def loose(self) -> list[tuple[str, Segment]]:
+        """The segments that belong to no stream and no transaction, with their names."""
+        found = [(name, self.find(name)) for name in self._loose]
+        return [(name, segment) for name, segment in found if segment is not None]
+
+    def in_topic(self, topic: str, partition: int) -> Segment | None:
+        """The segment that lies in a partition of a topic, also of a hidden one."""
+        if topic in self._node.catalog.hidden:
+            name = next((name for name, hidden in self._loose.items() if hidden == topic), None)
+            return None if name is None else self.find(name)
+        found = self._node.catalog.topics.get(topic)
+        if found is None or not partition < len(found.partitions):
+            return None
+        scope, _, stream = found.names["pravega"].partition("/")
+        return self.find(str(SegmentName(scope, stream, partition, found.partitions[partition].made_epoch)))
+
     # --- changing --------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT) -> Segment:
@@ -145,8 +158,8 @@ class Segments:
         segment = self.find(name)
         if segment is None:
             raise SegmentMissing(f"there is no segment {name!r}")
-        if not segment.loose or TRANSACTION in name:
-            raise NotPossible("segments of a stream or a transaction are deleted with it")
+        if not segment.loose or TRANSACTION in name or name in self.merging:
+            raise NotPossible("segments of a stream or a transaction are deleted with it, and merged ones by that")
         self._loose.pop(name, None)
         try:
             await self._node.catalog.delete_topic(segment.topic)

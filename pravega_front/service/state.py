@@ -19,6 +19,17 @@ class Loose(NamedTuple):
     sealed: bool
 
 
+class Merging(NamedTuple):
+    """A merge in pieces that was decided: topic, partition and stream of its target; the producer ids of the attempt
+    that is, or is to be, made of it, and of the one before, which may have to be aborted still (-1: none)."""
+
+    target: str
+    partition: int
+    stream_id: int
+    attempt: int
+    stale: int
+
+
 class SegmentState:
     """Reads and changes the state of segments."""
 
@@ -38,6 +49,27 @@ class SegmentState:
         """A segment of no stream takes no more."""
         change = "UPDATE front_pravega_segments SET sealed = 1 WHERE name = ?"
         await self._db.run(lambda connection: connection.execute(change, (name,)))
+
+    async def merges(self) -> dict[str, Merging]:
+        """All merges in pieces that were decided and have not ended, by the topics that hold their sources."""
+
+        def read(connection: sqlite3.Connection) -> dict[str, Merging]:
+            rows = connection.execute(
+                "SELECT topic, target, partition, stream, attempt, stale FROM front_pravega_merges"
+            )
+            return {topic: Merging(*rest) for topic, *rest in rows}
+
+        return await self._db.run(read)
+
+    async def set_merge(self, topic: str, merging: Merging) -> None:
+        """The segment in ``topic`` is to be merged. The row goes with the topic."""
+        change = "REPLACE INTO front_pravega_merges VALUES (?, ?, ?, ?, ?, ?)"
+        await self._db.run(lambda connection: connection.execute(change, (topic, *merging)))
+
+    async def end_merge(self, topic: str) -> None:
+        """The segment in ``topic`` is not to be merged any more."""
+        change = "DELETE FROM front_pravega_merges WHERE topic = ?"
+        await self._db.run(lambda connection: connection.execute(change, (topic,)))
 
     async def attribute(self, topic: str, partition: int, attribute: bytes) -> int:
         """An attribute's value; NO_NUMBER if it is not set."""

@@ -23,15 +23,16 @@ import structlog
 
 from bridges.catalog.topics import ChangeKind, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from bridges.formats.pravega import Shape, parse_header, segment_bytes
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
-from bridges.formats.records import Buffer
+from bridges.net.budget import Kind
 from pravega_front.names import TRANSACTION, SegmentName
+from pravega_front.service.pieces import appended, appends_of, marked
 from pravega_front.service.segments import KEEP
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Change, Topic
+    from bridges.formats.records import Buffer
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments
@@ -107,6 +108,7 @@ class Transactions:
         #: Numbers of the decisions, in the order of which they are carried out, also by the next start.
         self._decisions = 0
         self._few = asyncio.Semaphore(_AT_ONCE)
+        self._account = node.budget.account(lambda: None)
         self._swept = time.monotonic()
         segments.of_transaction = self._place
         segments.has_transactions = lambda topic: any(one.topic == topic for one in self._open_by_hex.values())
@@ -143,6 +145,7 @@ class Transactions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._account.close()
 
     def _know(self, found: Transaction) -> None:
         self._known.setdefault(found.topic, {})[found.high, found.low] = found
@@ -441,67 +444,40 @@ class Transactions:
         writer_id = blake2b(segment.name.encode(), digest_size=16).digest()
         await parent.log.ready()
         last = parent.log.last(LedgerKind.EVENT_NUMBER, writer_id)
-        if size <= _PIECE:
-            if last is None:
-                async for parts, length, events in _pieces(segment, 2 * _PIECE):
-                    await _appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
-            return
-        part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
-        done = 0 if last is None else last.number
-        number = 0
-        async for parts, length, events in _pieces(segment, _PIECE):
-            number += 1
-            if number > done:
-                await _appended(parent, parts, length, EventStamp(writer_id, number, events), part)
+        # What is read at once, twice that where pieces meet, and the batch that is made of it.
+        held = 3 * min(size, _PIECE)
+        self._account.take(Kind.READS, held)
+        try:
+            if size <= _PIECE:
+                if last is None:
+                    parts, length, events = await _one(segment)
+                    await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
+                return
+            part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
+            done = 0 if last is None else last.number
+            number = 0
+            async for parts, length, events in appends_of(segment, _PIECE):
+                number += 1
+                if number > done:
+                    await appended(parent, parts, length, EventStamp(writer_id, number, events), part)
+        finally:
+            self._account.give(Kind.READS, held)
         if done < number or transaction.low in parent.log.state.transactions.open:
-            await _marked(parent, transaction.low)
+            await marked(parent, transaction.low)
+
+
+async def _one(segment: Segment) -> tuple[list[Buffer], int, int]:
+    """All of a small segment's appends: (bytes, their size, events), no events where some are none."""
+    parts: list[Buffer] = []
+    size = events = 0
+    whole = True
+    async for some, length, count in appends_of(segment, 2 * _PIECE):
+        parts += some
+        size += length
+        events += count
+        whole = whole and count > 0
+    return parts, size, events if whole else 0
 
 
 def _key(transaction: Transaction) -> tuple[str, int, int]:
     return transaction.topic, transaction.high, transaction.low
-
-
-async def _pieces(segment: Segment, most: int) -> AsyncIterator[tuple[list[Buffer], int, int]]:
-    """A segment's appends in order, those that fit together in one piece: (bytes, their size, events)."""
-    parts: list[Buffer] = []
-    size = events = 0
-    offset, end = 0, segment.log.high_watermark
-    while offset < end:
-        for batch in await segment.log.read_committed(offset, most):
-            offset = batch.end_offset
-            if batch.flags != 2:
-                continue  # a note of a writer that has appended nothing
-            header, data = parse_header(batch.payload), segment_bytes(batch.payload)
-            whole = header.shape == Shape.EVENTS
-            if parts and (size + len(data) > most or not whole or not events):
-                yield parts, size, events
-                parts, size, events = [], 0, 0
-            parts.append(data)
-            size += len(data)
-            events += header.records if whole else 0
-    if parts:
-        yield parts, size, events
-
-
-async def _appended(
-    parent: Segment, parts: list[Buffer], size: int, stamp: EventStamp, part: InTransaction | None = None
-) -> None:
-    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(length: int, error: LogError | None) -> None:
-        if not stored.done():
-            stored.set_result(None) if error is None else stored.set_exception(error)
-
-    parent.append(parts, size, stamp, None, done, part)
-    await stored
-
-
-async def _marked(parent: Segment, producer_id: int) -> None:
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(_: object, error: LogError | None) -> None:
-        if not ended.done():
-            ended.set_result(None) if error is None else ended.set_exception(error)
-
-    parent.log.append_marker(producer_id, -1, True, done)
-    await ended

@@ -1,13 +1,46 @@
-"""Appends out of blocks: what a writer's AppendBlock and AppendBlockEnd mean together (reference/pravega.md, 2.2)."""
+"""Appends out of blocks: what a writer's AppendBlock and AppendBlockEnd mean together (reference/pravega.md, 2.2).
+
+Most frames are these, so they are read here in one go each; their layouts are those of the commands.
+"""
 
 from __future__ import annotations
 
 import struct
 
-from pravega_front.wire.commands import AppendBlockEnd, Padding, PartialEvent
+from pravega_front.wire.commands import NO_ID, AppendBlockEnd, Padding, PartialEvent
 from pravega_front.wire.fields import Buffer, WireError
 
 _INNER = struct.Struct(">ii")
+_BLOCK = struct.Struct(">8x16s")
+"""The writer of a block, behind the head of its frame; the rest is data."""
+_END = struct.Struct(">8x16sii")
+"""The writer of a block's end, the bytes of whole events, and those of its data, which follow."""
+_TAIL = struct.Struct(">iq")
+"""Behind the data: events, and the number of the last one."""
+_ID = struct.Struct(">q")
+
+
+def parse_block(frame: Buffer) -> tuple[bytes, memoryview]:
+    """The writer and the data of an AppendBlock, whose whole frame is given. Raises WireError."""
+    if len(frame) < _BLOCK.size:
+        raise WireError("a command is cut short")
+    (writer_id,) = _BLOCK.unpack_from(frame)
+    return writer_id, memoryview(frame)[_BLOCK.size :]
+
+
+def parse_block_end(frame: Buffer) -> AppendBlockEnd:
+    """An AppendBlockEnd, whose whole frame is given. Raises WireError."""
+    if len(frame) < _END.size:
+        raise WireError("a command is cut short")
+    writer_id, whole, size = _END.unpack_from(frame)
+    tail = _END.size + size
+    id_at = tail + _TAIL.size
+    left = len(frame) - id_at
+    if size < 0 or left < 0 or 0 < left < _ID.size:
+        raise WireError("a command is cut short")
+    events, number = _TAIL.unpack_from(frame, tail)
+    request_id = _ID.unpack_from(frame, id_at)[0] if left else NO_ID
+    return AppendBlockEnd(writer_id, whole, memoryview(frame)[_END.size : tail], events, number, request_id)
 
 
 def appended(block: Buffer | None, end: AppendBlockEnd) -> list[Buffer]:

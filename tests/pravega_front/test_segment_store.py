@@ -332,20 +332,18 @@ def _resident_bytes(node: NodeProcess) -> int:
     return pages * resource.getpagesize()
 
 
-def test_a_segment_that_is_merged_takes_no_more_and_another_goes_on_if_it_is_too_large(
-    client: RawClient, segment: str
-) -> None:
+def test_a_segment_that_is_merged_takes_no_more(client: RawClient, segment: str) -> None:
     source = f"raw/source-{next(NUMBERS)}/0.#epoch.0"
     client.ask(wire.CreateSegment(1, source, 0, 0, ""), wire.SegmentCreated)
     writer = set_up(client, source)
-    for number in (1, 2):
-        client.ask(append(writer, number, event(bytes(8 * 1024**2 - 8))), wire.DataAppended)
-    client.ask(wire.MergeSegments(1, segment, source, ""), wire.OperationUnsupported)
-    client.ask(append(writer, 3, event(b"still open")), wire.DataAppended)
-    client.ask(wire.TruncateSegment(1, source, 16 * 1024**2, ""), wire.SegmentTruncated)
+    client.ask(append(writer, 1, event(b"gone")), wire.DataAppended)
+    client.ask(append(writer, 2, event(b"merged")), wire.DataAppended)
+    client.ask(wire.TruncateSegment(1, source, len(event(b"gone")), ""), wire.SegmentTruncated)
     replaced = AttributeUpdate(uuid4().bytes, 1, 7, 5)  # replaces, whatever it was
     merged = client.ask(wire.MergeSegments(1, segment, source, "", [replaced]), wire.SegmentsMerged)
-    assert merged.new_target_write_offset == len(event(b"still open"))
+    assert merged.new_target_write_offset == len(event(b"merged"))
     value = client.ask(wire.GetSegmentAttribute(1, segment, replaced.attribute, ""), wire.SegmentAttribute)
     assert value.value == 7
-    client.ask(append(writer, 4, event(b"late")), wire.SegmentIsSealed)
+    client.ask(append(writer, 3, event(b"late")), wire.SegmentIsSealed)
+    again = client.ask(wire.MergeSegments(1, segment, source, ""), wire.SegmentsMerged)
+    assert again.new_target_write_offset == len(event(b"merged")), "it was merged before"

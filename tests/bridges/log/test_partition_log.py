@@ -402,3 +402,41 @@ async def test_somebody_waits_until_something_is_true_of_the_log() -> None:
     with pytest.raises(LogDeleted):
         await log.until(lambda: False)
     assert world.logs.barrier.failures == {}
+
+
+async def test_whoever_holds_the_log_appends_alone_and_others_come_behind() -> None:
+    world = World()
+    log = await world.boot()
+    log.append(batch(sequence=0), world.done)
+    hold = await log.hold()
+    log.append(batch(2, sequence=1), world.done)
+    hold.append(batch(3), world.done)
+    second = asyncio.ensure_future(log.hold())
+    world.writer.acknowledge(2)
+    await settle()
+    assert (world.answers, log.next_offset) == ([0, 1], 4)
+    assert not second.done(), "one at a time"
+    hold.release()
+    hold.release()
+    assert (await second) is not hold
+    (await second).release()
+    world.writer.acknowledge(1)
+    assert (world.answers, log.next_offset) == ([0, 1, 4], 6)
+    log.append(batch(sequence=3), world.done)
+    assert log.next_offset == 7
+
+
+async def test_a_hold_ends_when_the_log_fails() -> None:
+    world = World()
+    log = await world.boot()
+    hold = await log.hold()
+    hold.append(batch(), world.done)
+    log.append(batch(sequence=0), world.done)
+    world.writer.fail(SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "x"))
+    hold.append(batch(), world.done)
+    assert sorted(type(answer).__name__ for answer in world.answers) == ["LogUnavailable"] * 3
+    log.append(batch(sequence=0), world.done)
+    await log.ready()
+    hold.release()
+    world.writer.acknowledge(1)
+    assert world.answers[-1] == 0

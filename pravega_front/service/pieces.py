@@ -1,0 +1,124 @@
+"""What is appended to a segment piece by piece: a transaction's part of it, or a segment that is merged."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from bridges.formats import FormatId
+from bridges.formats.pravega import EVENT_HEAD, Shape, parse_header, segment_bytes
+
+if TYPE_CHECKING:
+    from bridges.errors import LogError
+    from bridges.formats.producer import EventStamp, InTransaction
+    from bridges.formats.records import Buffer
+    from bridges.log.append_path import Hold
+    from bridges.log.interfaces import Appended
+    from pravega_front.service.segment import Segment
+
+_HEAD = struct.Struct(">iI")
+
+
+class EventCount:
+    """Counts the events in bytes that come piece by piece; an event may go over many."""
+
+    __slots__ = ("_broken", "_head", "_left")
+
+    def __init__(self) -> None:
+        self._left = 0  # bytes of the event under way that are still to come
+        self._head = b""  # of an event whose head is not complete
+        self._broken = False
+
+    def feed(self, parts: list[Buffer]) -> int:
+        """How many whole events the next piece is; 0 if it begins or ends within one, or they are none."""
+        begins = not self._left and not self._head
+        count = 0
+        for part in parts:
+            if self._broken:
+                return 0
+            count += self._part(memoryview(part))
+        whole = begins and not self._left and not self._head and not self._broken
+        return count if whole else 0
+
+    def _part(self, data: memoryview) -> int:
+        at, end, count = 0, len(data), 0
+        while at < end:
+            if self._left:
+                taken = min(self._left, end - at)
+            else:
+                taken = min(EVENT_HEAD - len(self._head), end - at)
+                self._head += bytes(data[at : at + taken])
+                if len(self._head) == EVENT_HEAD:
+                    kind, self._left = _HEAD.unpack(self._head)
+                    self._head = b""
+                    if kind:
+                        self._broken = True
+                        return 0
+                    count += not self._left
+                at += taken
+                continue
+            self._left -= taken
+            at += taken
+            count += not self._left
+        return count
+
+
+async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Buffer], int, int]]:
+    """A segment's appends in order, those that fit together in one piece: (bytes, their size, events)."""
+    parts: list[Buffer] = []
+    size = events = 0
+    offset, end = 0, segment.log.high_watermark
+    while offset < end:
+        for batch in await segment.log.read_committed(offset, most):
+            offset = batch.end_offset
+            if batch.flags != FormatId.PRAVEGA:
+                continue  # a note of a writer that has appended nothing
+            header, data = parse_header(batch.payload), segment_bytes(batch.payload)
+            whole = header.shape == Shape.EVENTS
+            if parts and (size + len(data) > most or not whole or not events):
+                yield parts, size, events
+                parts, size, events = [], 0, 0
+            parts.append(data)
+            size += len(data)
+            events += header.records if whole else 0
+    if parts:
+        yield parts, size, events
+
+
+async def appended(
+    segment: Segment,
+    parts: list[Buffer],
+    size: int,
+    stamp: EventStamp,
+    part: InTransaction | None = None,
+    hold: Hold | None = None,
+) -> int:
+    """Append to a segment, and return when that is durable: the segment's length behind it, -1 if it is not known.
+
+    Raises the errors of :meth:`pravega_front.service.segment.Segment.append`.
+    """
+    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(length: int, error: LogError | None) -> None:
+        if not stored.done():
+            stored.set_result(length) if error is None else stored.set_exception(error)
+
+    segment.append(parts, size, stamp, None, done, part, hold)
+    return await stored
+
+
+async def marked(segment: Segment, producer_id: int, *, commit: bool = True, hold: Hold | None = None) -> int:
+    """End a transaction of a segment's log, and return when that is durable: the offset behind its marker.
+
+    Raises the errors of :meth:`bridges.log.partition_log.PartitionLog.append_marker`.
+    """
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def done(found: Appended, error: LogError | None) -> None:
+        if not ended.done():
+            ended.set_result(found.end) if error is None else ended.set_exception(error)
+
+    segment.log.append_marker(producer_id, -1, commit, done, hold=hold)
+    return await ended
