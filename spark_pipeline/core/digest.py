@@ -1,0 +1,227 @@
+"""Digests of records: what two copies of a partition are compared by, without sending either to the other.
+
+A record's canonical form is its timestamp in milliseconds, the lengths of its key, value and headers, and then their
+bytes: no two different records have the same. Its hash is XXH3 of that. A block is 65,536 offsets of a partition, and
+its digest (:class:`BlockDigest`) holds the number of records, the first and the last offset, the sum and the xor of the
+hashes, which tell what is missing or changed in whatever order the records came, and two chains of CRC-32C in the
+order of reading: of the hashes, which tells what changed places, and of the offsets. Nothing in it depends on batches,
+compression, or the protocol that the records were read through. (After reference/spark.md, section 6.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from crc32c import crc32c
+
+BLOCK = 65_536
+"""Offsets in a block; block ``n`` has those from ``n * BLOCK`` on."""
+
+ALL_FIELDS = ("key", "value", "headers", "timestamp")
+"""What of a record is compared, unless less is asked for: of what a protocol cannot carry nothing can be said."""
+
+_SLICE_BYTES = 256 * 1024 * 1024
+_MASK = (1 << 64) - 1
+_HEAD = np.dtype([("timestamp", "<i8"), ("key", "<i4"), ("value", "<i4"), ("headers", "<i4")])
+_HEADER_HEAD = np.dtype([("key", "<i4"), ("value", "<i4")])
+
+Hashes = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDigest:
+    """What is said of the records of one block, or of a part of it.
+
+    ``total`` and ``xor`` are of the 64-bit hashes, modulo 2^64; ``chain`` and ``places`` are CRC-32C of the hashes and
+    of the offsets, 8 bytes little-endian each, in the order in which they were read. Of no records: ``first`` and
+    ``last`` are -1, all else 0.
+    """
+
+    count: int = 0
+    first: int = -1
+    last: int = -1
+    total: int = 0
+    xor: int = 0
+    chain: int = 0
+    places: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For reports: hashes in hexadecimal, since JSON's numbers end at 2^53 in many readers."""
+        return {
+            "count": self.count,
+            "first": self.first,
+            "last": self.last,
+            "sum": f"{self.total:016x}",
+            "xor": f"{self.xor:016x}",
+            "chain": f"{self.chain:08x}",
+            "places": f"{self.places:08x}",
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> BlockDigest:
+        """The reverse. Raises KeyError and ValueError for what is none."""
+        return cls(
+            int(told["count"]),
+            int(told["first"]),
+            int(told["last"]),
+            int(told["sum"], 16),
+            int(told["xor"], 16),
+            int(told["chain"], 16),
+            int(told["places"], 16),
+        )
+
+
+EMPTY = BlockDigest()
+
+
+def hashes(batch: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> Hashes:
+    """The hash of each row's canonical form. A field that is not in ``fields`` counts as one that is not there.
+
+    ``batch`` has the columns of :mod:`spark_pipeline.core.rows` that ``fields`` name; headers of null and no headers
+    are the same. Raises KeyError for a column that is missing.
+    """
+    if batch.num_rows > 1 and batch.nbytes > _SLICE_BYTES:  # offsets within an Arrow column are 32 bits
+        half = batch.num_rows // 2
+        return np.concatenate([hashes(batch.slice(0, half), fields), hashes(batch.slice(half), fields)])
+    head = np.zeros(batch.num_rows, _HEAD)
+    parts: list[pa.Array] = []
+    if "timestamp" in fields:
+        stamps = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+        head["timestamp"] = pc.fill_null(stamps, -1)
+    for name in ("key", "value"):
+        head[name] = -1
+        if name in fields:
+            column = batch.column(name)
+            head[name] = pc.fill_null(pc.binary_length(column), -1)
+            parts.append(column.fill_null(b"") if column.null_count else column)
+    if "headers" in fields:
+        blobs = _headers(batch.column("headers"))
+        head["headers"] = pc.binary_length(blobs)
+        parts.append(blobs)
+    canonical = pc.binary_join_element_wise(_fixed(head), *parts, b"")
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, canonical.to_pylist()), np.uint64, batch.num_rows)
+
+
+def _fixed(rows: npt.NDArray[Any]) -> pa.Array:
+    """The bytes of each element of a structured array, as a binary column."""
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.dtype.itemsize
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows.tobytes())])
+
+
+def _headers(column: pa.ListArray) -> pa.Array:
+    """For each row the canonical bytes of all its headers, one after the other, as a binary column without nulls."""
+    flat = column.flatten()  # of this slice, without what lies under nulls
+    bounds = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(np.asarray(pc.fill_null(column.value_lengths(), 0)), out=bounds[1:])
+    keys, values = flat.field("key").cast(pa.binary()), flat.field("value")
+    if flat.null_count:
+        raise ValueError("a header is null: it has a name, and a value that may be null")
+    head = np.zeros(len(flat), _HEADER_HEAD)
+    head["key"] = pc.fill_null(pc.binary_length(keys), -1)
+    head["value"] = pc.fill_null(pc.binary_length(values), -1)
+    blobs = pc.binary_join_element_wise(_fixed(head), keys.fill_null(b""), values.fill_null(b""), b"")
+    if isinstance(blobs, pa.ChunkedArray):
+        blobs = blobs.combine_chunks()
+    _, starts, content = blobs.buffers()
+    starts = np.frombuffer(starts, np.int32, len(flat) + 1, blobs.offset * 4) if len(flat) else np.zeros(1, np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(column), [None, pa.py_buffer(starts[bounds].astype(np.int32)), content or pa.py_buffer(b"")]
+    )
+
+
+@dataclass(slots=True)
+class Digester:
+    """Puts the digests of a partition's blocks together from batches, which come in the order of their offsets.
+
+    What it holds can be sent to another process and gone on with there.
+    """
+
+    fields: tuple[str, ...] = ALL_FIELDS
+    _blocks: dict[int, BlockDigest] | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The next records: column ``offset``, and those of ``fields``."""
+        if batch.num_rows:
+            self.add_hashes(np.asarray(batch.column("offset")), hashes(batch, self.fields))
+
+    def add_hashes(self, offsets: Offsets, of: Hashes) -> None:
+        """The next records by their offsets and hashes; at least one."""
+        if self._blocks is None:
+            self._blocks = {}
+        numbers = offsets // BLOCK
+        starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+        totals = np.add.reduceat(of, starts)
+        xors = np.bitwise_xor.reduceat(of, starts)
+        ends = [*starts[1:], len(offsets)]
+        for start, end, total, xor in zip(starts, ends, totals, xors, strict=True):
+            number = int(numbers[start])
+            before = self._blocks.get(number, EMPTY)
+            self._blocks[number] = BlockDigest(
+                before.count + int(end - start),
+                before.first if before.count else int(offsets[start]),
+                int(offsets[end - 1]),
+                (before.total + int(total)) & _MASK,
+                before.xor ^ int(xor),
+                crc32c(of[start:end].astype("<u8").tobytes(), before.chain),
+                crc32c(offsets[start:end].astype("<i8").tobytes(), before.places),
+            )
+
+    @property
+    def blocks(self) -> dict[int, BlockDigest]:
+        """Number of a block -> its digest; blocks without records are not there."""
+        return dict(self._blocks or {})
+
+
+def digest(batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIELDS) -> dict[int, BlockDigest]:
+    """The digests of all blocks of ``batches``, which are of one partition and in order."""
+    digester = Digester(fields)
+    for batch in batches:
+        digester.add(batch)
+    return digester.blocks
+
+
+def without_places(one: BlockDigest) -> BlockDigest:
+    """What is left to compare of two copies whose offsets are not meant to be the same."""
+    return replace(one, first=-1, last=-1, places=0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDifference:
+    """A block whose digests are not the same, and what that tells already."""
+
+    block: int
+    left: BlockDigest
+    right: BlockDigest
+
+    @property
+    def reason(self) -> str:
+        """What is different, in words."""
+        left, right = self.left, self.right
+        if left.count != right.count:
+            return f"{left.count} records on the left, {right.count} on the right"
+        if left.places != right.places:
+            return "the same number of records, at other offsets"
+        if (left.total, left.xor) == (right.total, right.xor):
+            return "the same records, in another order"
+        return "as many records, with other contents"
+
+    @property
+    def start(self) -> int:
+        """The first offset of the block."""
+        return self.block * BLOCK
+
+
+def differences(left: Mapping[int, BlockDigest], right: Mapping[int, BlockDigest]) -> Iterator[BlockDifference]:
+    """The blocks that differ, in order; one that is on one side alone differs from an empty one."""
+    for block in sorted(left.keys() | right.keys()):
+        one, other = left.get(block, EMPTY), right.get(block, EMPTY)
+        if one != other:
+            yield BlockDifference(block, one, other)
