@@ -58,10 +58,11 @@ FLOORS: dict[str, dict[str, int]] = {
         "errors": 0,
     },
     "spark_pipeline": {
-        "jobs": 4,
-        "spark": 3,
-        "endpoints": 2,
-        "node": 2,
+        "jobs": 5,
+        "spark": 4,
+        "endpoints": 3,
+        "node": 3,
+        "lake": 2,
         "core": 1,
     },
 }

@@ -1,0 +1,188 @@
+"""Tables in Delta's format, through delta-rs: no jars.
+
+Progress is kept in Delta's own transaction identifiers, one for each partition, whose version is the next offset. Delta
+lets a commit fail when another one since the version that it read has used an identifier of its own: that is the fence.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.lake.layout import PARTITION_TYPES, PARTITIONING, Crash, DataFile, no_crash
+from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
+
+REPLACING = "anabranch/replace"
+"""The identifier of commits that replace files: two at the same time never both take effect."""
+
+
+def application(part: TopicPartition) -> str:
+    """The transaction identifier whose version is how far ``part`` was archived."""
+    return f"anabranch/{part.topic}/{part.partition}"
+
+
+@dataclass(slots=True)
+class DeltaRecords:
+    """A Delta table of records in ``store``, made when it is opened for the first time with :meth:`make`."""
+
+    store: Store
+    schema: pa.Schema
+    partitioning: str = "day"
+    crash: Crash = no_crash
+    _options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._options = self.store.delta_options()
+
+    @property
+    def _columns(self) -> list[str]:
+        return list(PARTITIONING[self.partitioning])
+
+    def make(self) -> None:
+        """Make the table if it is not there."""
+        if DeltaTable.is_deltatable(self.store.url, self._options):
+            return
+        self.store.make()
+        fields = [*self.schema, *(pa.field(name, PARTITION_TYPES[name]) for name in self._columns)]
+        DeltaTable.create(
+            self.store.url,
+            pa.schema(fields),
+            mode="ignore",
+            partition_by=self._columns or None,
+            storage_options=self._options,
+        )
+
+    def _load(self) -> DeltaTable:
+        return DeltaTable(self.store.url, storage_options=self._options)
+
+    def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Table."""
+        return self._progress(self._load(), parts)
+
+    @staticmethod
+    def _progress(table: DeltaTable, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        found = {part: table.transaction_version(application(part)) for part in parts}
+        return {part: version for part, version in found.items() if version is not None}
+
+    def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
+        """See Table."""
+        table = self._load()
+        # Delta itself finds what is committed between this look and the commit.
+        if self._progress(table, after) != {part: before[part] for part in after if part in before}:
+            raise Overtaken(f"{self.store.url} has been written to by another archiving process")
+        self.crash("before-commit")
+        moved = [Transaction(application(part), offset) for part, offset in sorted(after.items())]
+        try:
+            self._write(table, [_added(one, new=True) for one in files], moved)
+        except CommitFailedError as error:
+            raise Overtaken(f"{self.store.url} was written to at the same time: {error}") from error
+        self.crash("after-commit")
+
+    def _write(self, table: DeltaTable, actions: list[Any], transactions: list[Transaction]) -> None:
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            self._columns or None,
+            commit_properties=CommitProperties(app_transactions=transactions),
+        )
+
+    def settle(self) -> int:
+        """See Table: a commit of Delta's is whole."""
+        return 0
+
+    def files(self) -> list[DataFile]:
+        """See Table."""
+        table = pa.table(self._load().get_add_actions(flatten=True))
+        found = []
+        for row in table.to_pylist():
+            day, hour = row.get("partition.date"), row.get("partition.hour")
+            found.append(
+                DataFile(
+                    path=row["path"],
+                    topic=row["min.topic"],
+                    partition=int(row["min.partition"]),
+                    first=int(row["min.offset"]),
+                    last=int(row["max.offset"]),
+                    rows=int(row["num_records"]),
+                    size=int(row["size_bytes"]),
+                    day=day.isoformat() if isinstance(day, date) else day,
+                    hour=None if hour is None else str(hour),
+                    earliest=_micros(row["min.timestamp"]),
+                    latest=_micros(row["max.timestamp"]),
+                )
+            )
+        return found
+
+    def open_path(self, file: DataFile) -> str:
+        """See Table."""
+        return f"{self.store.path}/{file.path}"
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
+        """See Table."""
+        table = self._load()
+        here = set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
+        if any(one.path not in here for one in old):
+            raise Overtaken(f"{self.store.url}: files that were to be replaced are gone")
+        self.crash("before-replace")
+        now = int(time.time() * 1000)
+        removed = [RemoveAction(one.path, not same_records, now, one.size, dict(one.partition_values)) for one in old]
+        number = table.transaction_version(REPLACING) or 0
+        try:
+            self._write(
+                table,
+                [*removed, *(_added(one, new=not same_records) for one in new)],
+                [Transaction(REPLACING, number + 1)],
+            )
+        except CommitFailedError as error:
+            raise Overtaken(f"{self.store.url} was written to at the same time: {error}") from error
+        self.crash("after-replace")
+
+    def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
+        """See Table."""
+        table = self._load()
+        hours = max(0, int((datetime.now(UTC) - before).total_seconds() // 3600))
+        sizes = {path: info.size for path, info in self.store.files().items()}
+        try:
+            gone = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+            if not dry_run:
+                table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
+        except DeltaError as error:
+            raise PipelineError(f"{self.store.url} could not be vacuumed: {error}") from error
+        return Vacuumed(len(gone), sum(sizes.get(path, 0) for path in gone))
+
+
+def _micros(value: Any) -> int:
+    """A statistic of a timestamp column."""
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1_000_000)
+    return round(datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp() * 1_000_000)
+
+
+def _moment(micros: int) -> str:
+    """As Delta's statistics have it: milliseconds, which is what our timestamps are multiples of."""
+    seconds, rest = divmod(micros // 1000, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+
+
+def _added(one: DataFile, *, new: bool) -> AddAction:
+    bounds = ((one.first, one.earliest), (one.last, one.latest))
+    low, high = (
+        {"topic": one.topic, "partition": one.partition, "offset": offset, "timestamp": _moment(micros)}
+        for offset, micros in bounds
+    )
+    nulls = {"topic": 0, "partition": 0, "offset": 0, "timestamp": 0}
+    stats = {"numRecords": one.rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return AddAction(one.path, one.size, one.partition_values, int(time.time() * 1000), new, json.dumps(stats))

@@ -1,0 +1,244 @@
+"""Tables in Iceberg's format, through pyiceberg: a catalog in a SQLite file, or whichever pyiceberg is set up for.
+
+Progress is kept in the table's properties, which change in the same commit as its snapshot. That commit asserts that
+the snapshot is still the one that was looked at; pyiceberg would repeat it on the new one, so the table has retries
+switched off, and what a repetition means is decided here, by looking at the progress again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.transforms import DayTransform, HourTransform
+
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.lake.layout import Crash, DataFile, no_crash
+from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
+
+PROGRESS = "anabranch.progress."
+"""Before topic/partition in the name of a table's property: the next offset to be archived."""
+_TRIES = 10
+_TRANSFORMS = {"day": DayTransform, "hour": HourTransform}
+_PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    "write.metadata.metrics.column.topic": "full",  # bounds are cut to 16 characters otherwise
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+@dataclass(slots=True)
+class IcebergRecords:
+    """A table ``name`` ("namespace.table") whose files are below ``place``.
+
+    ``catalog`` is the URI of a SQL catalog, such as ``sqlite:////path/catalog.db``, or the name of one in pyiceberg's
+    own configuration.
+    """
+
+    place: Store
+    name: str
+    catalog: str
+    schema: pa.Schema
+    partitioning: str = "day"
+    crash: Crash = no_crash
+    store: Store = field(init=False)
+    _catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        self.store = self.place.below("data")
+
+    def _open(self) -> Catalog:
+        if self._catalog is None:
+            properties = self.place.iceberg_properties()
+            if "://" in self.catalog:
+                self._catalog = load_catalog(
+                    "anabranch", type="sql", uri=self.catalog, warehouse=self.place.url, **properties
+                )
+            else:
+                self._catalog = load_catalog(self.catalog, **properties)
+        return self._catalog
+
+    def make(self) -> None:
+        """Make the table if it is not there."""
+        catalog = self._open()
+        try:
+            catalog.load_table(self.name)
+        except NoSuchTableError:
+            self._make(catalog)
+
+    def _make(self, catalog: Catalog) -> None:
+        self.place.make()
+        namespace = self.name.rpartition(".")[0]
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(namespace)
+        try:
+            with catalog.create_table_transaction(
+                self.name, self.schema, location=self.place.url, properties=_PROPERTIES
+            ) as made:
+                if self.partitioning != "none":
+                    with made.update_spec() as spec:
+                        spec.add_field("timestamp", _TRANSFORMS[self.partitioning](), f"timestamp_{self.partitioning}")
+        except (TableAlreadyExistsError, CommitFailedException):
+            catalog.load_table(self.name)  # somebody else has made it
+
+    def _load(self) -> IcebergTable:
+        return self._open().load_table(self.name)
+
+    def progress(self, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See Table."""
+        return _progress(self._load(), parts)
+
+    def commit(self, files: Sequence[DataFile], before: Progress, after: Progress) -> None:
+        """See Table."""
+        expected = {part: before[part] for part in after if part in before}
+        moved = {f"{PROGRESS}{part.topic}/{part.partition}": str(offset) for part, offset in after.items()}
+        told = {"anabranch.progress": json.dumps({f"{part}": offset for part, offset in sorted(after.items())})}
+        for attempt in range(_TRIES):
+            table = self._load()
+            if _progress(table, after) != expected:
+                raise Overtaken(f"{self.name} has been written to by another archiving process")
+            self.crash("before-commit")
+            try:
+                self._change(table, [], files, moved, told)
+            except CommitFailedException as error:
+                # Somebody has committed since: a compaction, which changes nothing for us, or another archive.
+                if attempt == _TRIES - 1:
+                    raise Overtaken(f"{self.name} is written to all the time: {error}") from error
+                continue
+            self.crash("after-commit")
+            return
+
+    def _change(
+        self,
+        table: IcebergTable,
+        old: Sequence[DataFile],
+        new: Sequence[DataFile],
+        properties: dict[str, str],
+        told: dict[str, str],
+    ) -> None:
+        """One commit. Raises CommitFailedException if the snapshot is another by now."""
+        with table.transaction() as change:
+            properties = dict(properties)
+            if table.metadata.name_mapping() is None:
+                properties["schema.name-mapping.default"] = table.schema().name_mapping.model_dump_json()
+            if properties:
+                change.set_properties(properties)
+            update = change.update_snapshot(snapshot_properties=told)
+            if old:
+                gone = {f"{self.store.url}/{one.path}" for one in old}
+                entries = [task.file for task in table.scan().plan_files() if task.file.file_path in gone]
+                if len(entries) != len(gone):
+                    raise Overtaken(f"{self.name}: files that were to be replaced are gone")
+                producer: Any = update.overwrite()
+                for entry in entries:
+                    producer.delete_data_file(entry)
+            else:
+                producer = update.fast_append()
+            with producer:
+                for one in new:
+                    path = f"{self.store.url}/{one.path}"
+                    producer.append_data_file(parquet_file_to_data_file(table.io, change.table_metadata, path))
+
+    def settle(self) -> int:
+        """See Table: a commit of Iceberg's is whole."""
+        return 0
+
+    def files(self) -> list[DataFile]:
+        """See Table."""
+        table = self._load()
+        kinds: dict[str, Any] = {
+            name: table.schema().find_field(name) for name in ("topic", "partition", "offset", "timestamp")
+        }
+        found = []
+        for task in table.scan().plan_files():
+            file = task.file
+            low = _bounds(kinds, file.lower_bounds)
+            high = _bounds(kinds, file.upper_bounds)
+            day = hour = None
+            begins = datetime.fromtimestamp(low["timestamp"] // 1_000_000, UTC)
+            if self.partitioning != "none":
+                day = f"{begins:%Y-%m-%d}"
+                hour = str(begins.hour) if self.partitioning == "hour" else None
+            found.append(
+                DataFile(
+                    path=file.file_path.removeprefix(self.store.url + "/"),
+                    topic=low["topic"],
+                    partition=low["partition"],
+                    first=low["offset"],
+                    last=high["offset"],
+                    rows=file.record_count,
+                    size=file.file_size_in_bytes,
+                    day=day,
+                    hour=hour,
+                    earliest=low["timestamp"],
+                    latest=high["timestamp"],
+                )
+            )
+        return found
+
+    def open_path(self, file: DataFile) -> str:
+        """See Table."""
+        return f"{self.store.path}/{file.path}"
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
+        """See Table."""
+        for attempt in range(_TRIES):
+            table = self._load()
+            self.crash("before-replace")
+            try:
+                self._change(table, old, new, {}, {"anabranch.replaced": "compacted" if same_records else "expired"})
+            except CommitFailedException as error:
+                if attempt == _TRIES - 1:
+                    raise Overtaken(f"{self.name} is written to all the time: {error}") from error
+                continue
+            self.crash("after-replace")
+            return
+
+    def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
+        """See Table."""
+        table = self._load()
+        if not dry_run:
+            table.maintenance.expire_snapshots().older_than(before.replace(tzinfo=None)).commit()
+            table = self._load()
+        used = set()
+        if table.current_snapshot() is not None:
+            used = set(table.inspect.all_files().column("file_path").to_pylist())
+        filesystem = self.store.filesystem()
+        files = size = 0
+        for path, info in self.store.files().items():
+            if f"{self.store.url}/{path}" in used or (info.mtime or datetime.now(UTC)) >= before:
+                continue
+            if info.type == pafs.FileType.File:
+                files, size = files + 1, size + (info.size or 0)
+                if not dry_run:
+                    filesystem.delete_file(f"{self.store.path}/{path}")
+        return Vacuumed(files, size)
+
+
+def _progress(table: IcebergTable, parts: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    told = table.properties
+    named = {part: told.get(f"{PROGRESS}{part.topic}/{part.partition}") for part in parts}
+    return {part: int(offset) for part, offset in named.items() if offset is not None}
+
+
+def _bounds(kinds: dict[str, Any], told: dict[int, bytes]) -> dict[str, Any]:
+    """The lowest or highest values of a file's columns, by their names."""
+    return {name: from_bytes(kind.field_type, told[kind.field_id]) for name, kind in kinds.items()}

@@ -1,0 +1,214 @@
+"""How an archive's records lie in files: their columns, the time partition of each, and a writer of Parquet files.
+
+A file holds records of one partition of one topic, in the order of their offsets, and of one day (or hour, or all) by
+their timestamps, so that its statistics tell a reader whether it has to be opened.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_pipeline.core.rows import TYPES
+from spark_pipeline.lake.store import Store, sync_directory
+
+RAW: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+"""Columns of an archive, in this order. ``value`` is what the writer sent, or what was decoded from it."""
+REASON = "reason"
+"""The column that a dead letter has besides: why its value could not be decoded."""
+
+PARTITIONING: dict[str, tuple[str, ...]] = {"none": (), "day": ("date",), "hour": ("date", "hour")}
+"""Option -> the columns by which files are told apart; in UTC, of a record's timestamp."""
+PARTITION_TYPES: dict[str, pa.DataType] = {"date": pa.date32(), "hour": pa.int32()}
+
+FILE_BYTES = 128 * 1024 * 1024
+OPEN_FILES = 16
+"""Files that a writer has open at most: each holds a row group in memory. The one written to longest ago is closed."""
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+ROW_GROUP_ROWS = 512 * 1024
+_MICROSECONDS = 1_000_000
+
+
+def schema_of(value: pa.DataType | None = None, *, dead_letters: bool = False) -> pa.Schema:
+    """The columns of a table of records with decoded values of type ``value``, None for bytes as they were."""
+    fields = [pa.field(name, TYPES[name]) for name in RAW]
+    if value is not None:
+        fields[RAW.index("value")] = pa.field("value", value)
+    if dead_letters:
+        fields.append(pa.field(REASON, pa.string()))
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that was written, before or after it became part of a table. Picklable, and JSON by ``asdict``.
+
+    ``path`` is from the table's directory; ``day`` and ``hour`` are of the time partition, as text, None where there is
+    none; times are in microseconds.
+    """
+
+    path: str
+    topic: str
+    partition: int
+    first: int
+    last: int
+    rows: int
+    size: int
+    day: str | None
+    hour: str | None
+    earliest: int
+    latest: int
+
+    @property
+    def partition_values(self) -> dict[str, str]:
+        """Partition column -> value, as Hive's directories and Delta's log have it."""
+        named = {"date": self.day, "hour": self.hour}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(slots=True)
+class _Open:
+    writer: Any
+    sink: Any
+    path: str
+    first: int
+    last: int = -1
+    rows: int = 0
+    earliest: int = 0
+    latest: int = 0
+    used: int = 0
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    pending_rows: int = 0
+    pending_bytes: int = 0
+
+    def flush(self) -> None:
+        """What waits, as one row group."""
+        if self.pending:
+            self.writer.write_table(pa.Table.from_batches(self.pending), row_group_size=ROW_GROUP_ROWS)
+        self.pending, self.pending_rows, self.pending_bytes = [], 0, 0
+
+
+@dataclass(slots=True)
+class FileWriter:
+    """Writes one partition's records, in order, into files below ``store``.
+
+    Nothing that it writes is part of a table yet. Files of a local directory are on disk when ``finish`` returns.
+    ``file_bytes`` is where a file ends, about; ``partitioning`` a key of :data:`PARTITIONING`; ``written`` is told the
+    rows and bytes of each batch.
+    """
+
+    store: Store
+    topic: str
+    partition: int
+    schema: pa.Schema
+    partitioning: str = "day"
+    file_bytes: int = FILE_BYTES
+    compression: str = "zstd"
+    _files: list[DataFile] = field(default_factory=list)
+    _open: dict[tuple[str | None, str | None], _Open] = field(default_factory=dict)
+    _turn: int = 0
+    _filesystem: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """The next records. Raises OSError when a file cannot be written."""
+        if not batch.num_rows:
+            return
+        if self.partitioning == "none":
+            self._into((None, None), batch)
+            return
+        micros = np.asarray(batch.column("timestamp").cast(pa.int64()))
+        hours = micros // (3600 * _MICROSECONDS)
+        periods = hours // 24 if self.partitioning == "day" else hours
+        for period in np.unique(periods):
+            part = (
+                batch
+                if periods[0] == periods[-1] and (periods == period).all()
+                else batch.filter(pa.array(periods == period))
+            )
+            begins = int(period) * (24 if self.partitioning == "day" else 1) * 3600
+            moment = datetime.fromtimestamp(begins, UTC)
+            self._into((f"{moment:%Y-%m-%d}", str(moment.hour) if self.partitioning == "hour" else None), part)
+
+    def _into(self, period: tuple[str | None, str | None], batch: pa.RecordBatch) -> None:
+        one = self._open.get(period)
+        if one is None:
+            if len(self._open) >= OPEN_FILES:
+                self._close(min(self._open, key=lambda key: self._open[key].used))
+            one = self._open[period] = self._begin(period, batch)
+        self._turn += 1
+        one.used = self._turn
+        one.pending.append(batch)
+        one.pending_rows += batch.num_rows
+        one.pending_bytes += batch.nbytes
+        if one.pending_bytes >= ROW_GROUP_BYTES or one.pending_rows >= ROW_GROUP_ROWS:
+            one.flush()
+        times = pc.min_max(batch.column("timestamp").cast(pa.int64())).as_py()
+        one.earliest = min(one.earliest, times["min"]) if one.rows else times["min"]
+        one.latest = max(one.latest, times["max"]) if one.rows else times["max"]
+        one.last = batch.column("offset")[-1].as_py()
+        one.rows += batch.num_rows
+        if one.sink.tell() >= self.file_bytes:
+            self._close(period)
+
+    def _begin(self, period: tuple[str | None, str | None], batch: pa.RecordBatch) -> _Open:
+        day, hour = period
+        directory = "".join(f"{name}={value}/" for name, value in (("date", day), ("hour", hour)) if value is not None)
+        path = f"{directory}part-{uuid.uuid4().hex}.parquet"
+        if self._filesystem is None:
+            self._filesystem = self.store.filesystem()
+        if self.store.local:
+            (Path(self.store.path) / path).parent.mkdir(parents=True, exist_ok=True)
+        sink = self._filesystem.open_output_stream(f"{self.store.path}/{path}")
+        writer = pq.ParquetWriter(sink, self.schema, compression=self.compression)
+        return _Open(writer, sink, path, batch.column("offset")[0].as_py())
+
+    def _close(self, period: tuple[str | None, str | None]) -> None:
+        one = self._open.pop(period)
+        one.flush()
+        one.writer.close()
+        one.sink.close()
+        day, hour = period
+        if self.store.local:
+            target = Path(self.store.path) / one.path
+            with target.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            sync_directory(target.parent)
+        size = self._filesystem.get_file_info(f"{self.store.path}/{one.path}").size
+        self._files.append(
+            DataFile(
+                one.path, self.topic, self.partition, one.first, one.last, one.rows, size, day, hour,
+                one.earliest, one.latest,
+            )
+        )  # fmt: skip
+
+    def finish(self) -> list[DataFile]:
+        """End all files and tell them."""
+        for period in list(self._open):
+            self._close(period)
+        return self._files
+
+
+def by_partition(files: Iterable[DataFile]) -> Mapping[tuple[str | None, str | None], list[DataFile]]:
+    """Files of each time partition."""
+    found: dict[tuple[str | None, str | None], list[DataFile]] = {}
+    for one in files:
+        found.setdefault((one.day, one.hour), []).append(one)
+    return found
+
+
+Crash = Callable[[str], None]
+"""Told the name of each durable step before and after it; tests end the process in it."""
+
+
+def no_crash(_: str) -> None:
+    """What everyone but a test gives."""

@@ -1,0 +1,95 @@
+"""Reading an archive's files in the order of the log: ascending offsets of one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_pipeline.lake.layout import DataFile
+from spark_pipeline.lake.table import Table
+
+WINDOW = 65_536
+"""Offsets of files that overlap which are sorted at a time."""
+ROWS = 16_384
+"""Rows of a batch at most."""
+
+
+def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """``files`` of one partition, in order: those whose offsets overlap stand together.
+
+    Files overlap where times went back over the end of a day, or where something is archived twice.
+    """
+    found: list[list[DataFile]] = []
+    reached = -1
+    for one in sorted(files, key=lambda file: (file.first, file.last, file.path)):
+        if found and one.first <= reached:
+            found[-1].append(one)
+        else:
+            found.append([one])
+        reached = max(reached, one.last)
+    return found
+
+
+def read_files(
+    table: Table, files: Sequence[DataFile], columns: Sequence[str], start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order.
+
+    What is there twice comes twice. Raises OSError and pyarrow's errors for files that are gone or damaged.
+    """
+    wanted = [one for one in files if one.last >= start and one.first < end]
+    filesystem = table.store.filesystem()
+    for together in clusters(wanted):
+        if len(together) == 1:
+            with filesystem.open_input_file(table.open_path(together[0])) as stream:
+                yield from _rows(pq.ParquetFile(stream), columns, start, end)
+            continue
+        low = max(start, min(one.first for one in together))
+        high = min(end, max(one.last for one in together) + 1)
+        streams = [filesystem.open_input_file(table.open_path(one)) for one in together]
+        try:
+            opened = [pq.ParquetFile(stream) for stream in streams]
+            for begin in range(low, high, WINDOW):
+                yield from _sorted(opened, columns, begin, min(begin + WINDOW, high))
+        finally:
+            for stream in streams:
+                stream.close()
+
+
+def _groups(file: Any, start: int, end: int) -> list[int]:
+    """The row groups that may have offsets of a range."""
+    leaf = next(number for number in range(len(file.schema)) if file.schema.column(number).path == "offset")
+    wanted = []
+    for number in range(file.metadata.num_row_groups):
+        stats = file.metadata.row_group(number).column(leaf).statistics
+        if stats is None or not stats.has_min_max or (stats.max >= start and stats.min < end):
+            wanted.append(number)
+    return wanted
+
+
+def _rows(file: Any, columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
+    groups = _groups(file, start, end)
+    if not groups:
+        return
+    names = list(dict.fromkeys([*columns, "offset"]))
+    for batch in file.iter_batches(ROWS, row_groups=groups, columns=names):
+        offsets = batch.column("offset")
+        if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
+            batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+        if batch.num_rows:
+            yield batch.select(list(columns))
+
+
+def _sorted(files: list[Any], columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
+    names = list(dict.fromkeys([*columns, "offset"]))
+    batches = [batch for file in files for batch in _rows(file, names, start, end)]
+    if not batches:
+        return
+    whole = pa.Table.from_batches(batches)
+    order = pc.sort_indices(whole.column("offset"))
+    ordered = whole.take(order).select(list(columns)).combine_chunks()
+    yield from ordered.to_batches(max_chunksize=ROWS)

@@ -1,0 +1,153 @@
+"""Where an archive's files lie: a local directory, or a prefix in S3-compatible storage, by a URL.
+
+Credentials and addresses of S3 come from where AWS's own tools take them: ``AWS_ACCESS_KEY_ID``,
+``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` (or ``AWS_ENDPOINT_URL_S3``),
+profiles and roles. Nothing of them is kept in an archive, or sent with a job.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+
+from spark_pipeline.core.errors import OptionError
+
+
+def _s3_address() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A directory and the ways that three libraries have to it. Picklable, by its URL alone.
+
+    ``url`` is ``file:///absolute/path`` or ``s3://bucket/prefix``, without a slash at its end.
+    """
+
+    url: str
+
+    @classmethod
+    def at(cls, place: str) -> Store:
+        """``place`` is a path or a URL. Raises OptionError for a scheme that is not known."""
+        parts = urlsplit(place)
+        if parts.scheme in {"", "file"}:
+            path = unquote(parts.path) if parts.scheme else place
+            return cls(f"file://{Path(path).expanduser().resolve()}")
+        if parts.scheme in {"s3", "s3a"}:
+            if not parts.netloc:
+                raise OptionError(f"{place!r} names no bucket: s3://bucket/prefix")
+            return cls(f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/"))
+        raise OptionError(f"{place!r}: an archive lies in a directory, file:///path, or s3://bucket/prefix")
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a directory of this machine."""
+        return self.url.startswith("file://")
+
+    @property
+    def path(self) -> str:
+        """As pyarrow's file systems take it: a path, or bucket/prefix."""
+        return self.url.removeprefix("file://") if self.local else self.url.removeprefix("s3://")
+
+    def below(self, name: str) -> Store:
+        """A directory in this one."""
+        return Store(f"{self.url}/{name}")
+
+    def filesystem(self) -> Any:
+        """Of pyarrow."""
+        if self.local:
+            return pafs.LocalFileSystem()
+        address = _s3_address()
+        if address is None:
+            return pafs.S3FileSystem(region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"))
+        parts = urlsplit(address)
+        return pafs.S3FileSystem(
+            endpoint_override=parts.netloc,
+            scheme=parts.scheme or "https",
+            region=os.environ.get("AWS_REGION") or "us-east-1",
+        )
+
+    def delta_options(self) -> dict[str, str]:
+        """``storage_options`` of deltalake, which reads AWS's variables itself.
+
+        A commit must fail if its version is there already; S3 does that since 2024 (``If-None-Match``), and so must
+        whatever speaks its protocol.
+        """
+        if self.local:
+            return {}
+        options = {"conditional_put": "etag"}
+        address = _s3_address()
+        if address is not None:
+            options["endpoint_url"] = address
+            if address.startswith("http://"):
+                options["allow_http"] = "true"
+            options["region"] = os.environ.get("AWS_REGION") or "us-east-1"
+        return options
+
+    def iceberg_properties(self) -> dict[str, str]:
+        """Properties of pyiceberg's file access."""
+        if self.local:
+            return {}
+        named = {
+            "s3.endpoint": _s3_address(),
+            "s3.access-key-id": os.environ.get("AWS_ACCESS_KEY_ID"),
+            "s3.secret-access-key": os.environ.get("AWS_SECRET_ACCESS_KEY"),
+            "s3.session-token": os.environ.get("AWS_SESSION_TOKEN"),
+            "s3.region": os.environ.get("AWS_REGION") or ("us-east-1" if _s3_address() else None),
+        }
+        return {name: value for name, value in named.items() if value}
+
+    def make(self) -> None:
+        """Make the directory where there are any."""
+        if self.local:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """The content of a small file; None if there is none. Raises OSError when the store cannot be read."""
+        filesystem = self.filesystem()
+        path = f"{self.path}/{name}"
+        if filesystem.get_file_info(path).type == pafs.FileType.NotFound:
+            return None
+        with filesystem.open_input_stream(path) as stream:
+            content: bytes = stream.read()
+        return content
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a small file whole, in place of the one before: nobody ever reads half of it."""
+        if self.local:
+            target = Path(self.path) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.with_name(f".{target.name}.{os.getpid()}")
+            with beside.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            beside.replace(target)
+            sync_directory(target.parent)
+            return
+        with self.filesystem().open_output_stream(f"{self.path}/{name}") as stream:
+            stream.write(content)
+
+    def files(self, name: str = "", suffix: str = ".parquet") -> dict[str, Any]:
+        """Every file below ``name`` whose name ends with ``suffix``: path from here -> pyarrow's FileInfo."""
+        base = f"{self.path}/{name}".rstrip("/")
+        selector = pafs.FileSelector(base, recursive=True, allow_not_found=True)
+        return {
+            info.path[len(self.path) + 1 :]: info
+            for info in self.filesystem().get_file_info(selector)
+            if info.type == pafs.FileType.File and info.path.endswith(suffix)
+        }
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was created or renamed in a local directory survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
