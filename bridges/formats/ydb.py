@@ -43,6 +43,7 @@ _MESSAGE_MIN = 2
 _LATEST = 1 << 53
 """Times beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
 _CHECKED_AT_ONCE = 1 << 20
+_COPIED_AT_ONCE = 4 << 20
 _AT_ONCE = 100
 """Messages that are read in one go: each takes some microseconds."""
 _PASSED_AT_ONCE = 2000
@@ -85,6 +86,55 @@ def encode_batch(
 
     An empty ``producer_id`` keeps the ledger out of it: nothing is known of repetitions then.
     """
+    parts = _parts(producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse)
+    crc = 0
+    for part in parts:
+        crc = crc32c.crc32c(part, crc)
+    return b"".join((_CRC.pack(crc), *parts))
+
+
+def encode_in_slices(
+    producer_id: bytes,
+    session_meta: bytes,
+    codec: int,
+    count: int,
+    first_seq_no: int,
+    last_seq_no: int,
+    max_created_ms: int,
+    messages: Buffer,
+) -> Generator[None, None, Buffer]:
+    """The same as :func:`encode_batch` for messages of many mebibytes, of which one step copies a few."""
+    parts = _parts(
+        producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse=False
+    )
+    whole = memoryview(bytearray(_CRC.size + sum(map(len, parts))))
+    at = _CRC.size
+    crc = 0
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), _COPIED_AT_ONCE):
+            piece = view[begin : begin + _COPIED_AT_ONCE]
+            crc = crc32c.crc32c(piece, crc)
+            whole[at : at + len(piece)] = piece
+            at += len(piece)
+            if len(piece) == _COPIED_AT_ONCE:
+                yield None
+    _CRC.pack_into(whole, 0, crc)
+    return whole.toreadonly()
+
+
+def _parts(
+    producer_id: bytes,
+    session_meta: bytes,
+    codec: int,
+    count: int,
+    first_seq_no: int,
+    last_seq_no: int,
+    max_created_ms: int,
+    messages: Buffer,
+    sparse: bool,
+) -> tuple[Buffer, ...]:
+    """All of a batch behind its checksum."""
     head = _HEAD.pack(
         0,
         _VERSION,
@@ -97,11 +147,7 @@ def encode_batch(
         max_created_ms,
         len(session_meta),
     )
-    parts = (head[_CRC.size :], producer_id, session_meta, messages)
-    crc = 0
-    for part in parts:
-        crc = crc32c.crc32c(part, crc)
-    return b"".join((_CRC.pack(crc), *parts))
+    return head[_CRC.size :], producer_id, session_meta, messages
 
 
 def parse_head(payload: Buffer) -> Head:

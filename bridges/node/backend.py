@@ -35,6 +35,10 @@ LISTENERS: Mapping[str, int] = {PD: 12378, RANGE_SERVER: 10911}
 DOCUMENT_LISTENERS: Mapping[str, int] = {"sbp-v0.1": 12379, "sbp-v0.1-range-server": 10912, "sbp-v0.1-april": 12380}
 """Listeners of the specification document's dialect (docs/sbp.md): closed unless they are given an address."""
 
+_LARGEST_BATCH = 64 * 1024**2
+"""Bytes of the largest batch that goes to a store in this process: what the largest request of any protocol brings, a
+WriteRequest of YDB's, is below. To copy more is no work for turns of the event loop."""
+
 _log = structlog.get_logger("anabranch.backend")
 
 
@@ -105,6 +109,7 @@ async def start_backend(
 
     options = EmbeddedOptions(
         store=store_options(settings.sbp),
+        client=_embedded_client(settings.sbp),
         listen={name: (address.host, address.port) for name, address in listen.items()},
         advertise={name: told for name, told in settings.advertise.items() if name in listen},
         max_connections=settings.sbp.max_connections,
@@ -121,6 +126,18 @@ async def start_backend(
         await embedded.close()
         raise
     return Backend(embedded.client, embedded)
+
+
+def _embedded_client(sbp: SbpSettings) -> ClientOptions:
+    """Of the client of a store in this process: what it appends passes through no frame."""
+    from sbp_back.client.client import ClientOptions
+    from sbp_back.client.stream_writer import WriterOptions
+    from sbp_back.wire.entry import TELLING_PREFIX_BYTES
+
+    fits = store_options(sbp).largest_entry - TELLING_PREFIX_BYTES
+    if fits < _LARGEST_BATCH:
+        return ClientOptions(writer=WriterOptions(max_payload=fits, bounded_by="what fits sbp.segment_bytes"))
+    return ClientOptions(writer=WriterOptions(max_payload=_LARGEST_BATCH, bounded_by="what a node stores as one"))
 
 
 def client_options(sbp: SbpSettings) -> ClientOptions:

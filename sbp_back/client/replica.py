@@ -125,6 +125,7 @@ class Channel:
         "_untold",
         "barrier",
         "carrier",
+        "framed",
         "timeout",
     )
 
@@ -139,6 +140,8 @@ class Channel:
         self.carrier = carrier
         self.barrier = barrier
         self.timeout = timeout
+        self.framed = not isinstance(carrier, InProcessCarrier)
+        """Whether what is appended passes through frames, which bounds its length."""
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
@@ -169,7 +172,7 @@ class Channel:
         self._submit(queue[first:] if first else queue)
 
     def _submit(self, items: list[tuple[Replica, Entry]]) -> None:
-        request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items])
+        request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items], framed=self.framed)
         self.carrier.submit(request, lambda answer: _answered(items, answer), self.timeout)
 
     # --- what is confirmed ------------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ class Channel:
         options = self._tell_options
         if not options.tells:
             return
-        if isinstance(self.carrier, InProcessCarrier):
+        if not self.framed:
             self.tell(replicas)
             return
         for replica in replicas:

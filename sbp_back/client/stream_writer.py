@@ -33,13 +33,16 @@ from sbp_back.wire.entry import pack_entry
 
 AppendDone = Callable[[SbpError | None], None]
 
+_BY_FRAMES = "what a frame of SBP holds"
+
 
 @dataclass(slots=True)
 class WriterOptions:
     """``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress, after which pending
     batches are refused. The writer lives on if it can make sure that none of them is part of the stream.
     ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range that is
-    given up may say where it ends, before that is decided without it."""
+    given up may say where it ends, before that is decided without it. ``max_payload``: bytes of the largest payload
+    that is taken; more than a frame holds only of a range server in this process. ``bounded_by`` says why."""
 
     range_tries: int = 8
     patience: float = 30.0
@@ -47,6 +50,8 @@ class WriterOptions:
     retry: RetryOptions = field(default_factory=RetryOptions)
     control: ControlOptions = field(default_factory=ControlOptions)
     tell: TellOptions = field(default_factory=TellOptions)
+    max_payload: int = MAX_ENTRY_PAYLOAD
+    bounded_by: str = _BY_FRAMES
 
 
 class WriterHome(Protocol):
@@ -92,6 +97,8 @@ class StreamWriter:
         self._home = home
         self._barrier = home.barrier
         self._options = options
+        self._max_payload = options.max_payload
+        self._bounded_by = options.bounded_by
         self._tells = home.tells
         self._loop = asyncio.get_running_loop()
         self._pending: deque[tuple[m.Entry, AppendDone]] = deque()
@@ -114,15 +121,16 @@ class StreamWriter:
         say so in ``failed`` leaves the writer usable in the same way.
 
         ``payload`` must not change until ``done``. Raises ``ValueError`` for a count below 1, ``SbpError`` 1413 for a
-        payload no frame can carry, ``struct.error`` for flags beyond int16. No offset is used up then.
+        payload that is too large, ``struct.error`` for flags beyond int16. No offset is used up then.
         """
         if self.failed is not None:
             self._loop.call_soon(done, self.failed)
             return self.next_offset
         if count < 1:
             raise ValueError(f"a batch of {count} records")
-        if len(payload) > MAX_ENTRY_PAYLOAD:
-            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, f"a batch of {len(payload)} bytes exceeds {MAX_ENTRY_PAYLOAD}")
+        if len(payload) > self._max_payload:
+            message = f"a batch of {len(payload)} bytes exceeds {self._max_payload}, {self._bounded_by}"
+            raise SbpError(ErrorCode.PAYLOAD_TOO_LARGE, message)
         base = self.next_offset
         confirmed = self.confirm_offset if self._tells else -1
         entry = pack_entry(self.stream_id, self._index, flags, base, count, timestamp, payload, confirmed)
@@ -307,10 +315,22 @@ class StreamWriter:
         self.ranges = [*(known for known in self.ranges if known.index < info.index), info]
         self._home.ranges_changed(self)
         replica = self._replica = Replica(self, channel, info, self._options.retry)
+        self._bound(channel)
         if self._pending and self._pending[0][0].range_index != info.index:
             self._pending = deque((_moved(entry, info.index), done) for entry, done in self._pending)
         for entry, _ in self._pending:
             replica.send(entry)
+
+    def _bound(self, channel: Channel) -> None:
+        """A range server elsewhere takes less at once than one in this process."""
+        options = self._options
+        self._max_payload, self._bounded_by = options.max_payload, options.bounded_by
+        if channel.framed and options.max_payload > MAX_ENTRY_PAYLOAD:
+            self._max_payload, self._bounded_by = MAX_ENTRY_PAYLOAD, _BY_FRAMES
+            if any(len(entry.payload) > MAX_ENTRY_PAYLOAD for entry, _ in self._pending):
+                # Taken before that was known. Those that are too large are told so when they are repeated.
+                message = f"what is appended to stream {self.stream_id} has to be split"
+                self._refuse_all(SbpError(ErrorCode.PD_NO_AVAILABLE_RS, message))
 
     async def _create(self) -> m.RangeInfo:
         """The next range, made by the placement driver for this writer. Raises ``SbpError``."""

@@ -14,13 +14,15 @@ from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, St
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT, OK, SUSPENDED
 from sbp_back.transport.handler import Reply
+from sbp_back.wire.entry import TELLING_PREFIX_BYTES
 from sbp_back.wire.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
 
 MAX_ENTRY_BYTES = 16 * 1024 * 1024 - 4096
-"""An entry has to fit a frame together with the header of a FETCH response (reference/sbp.md, section 1.1)."""
+"""An entry that came in a frame has to fit one together with the header of a FETCH response (reference/sbp.md, section
+1.1)."""
 
 UNKNOWN_BYTES = 1 << 40
 """Counted as arrived when it is not worth knowing how much did: waiting fetches then look for themselves."""
@@ -78,6 +80,7 @@ class Appends:
         if not entries:
             reply(AppendResponse())
             return
+        most = MAX_ENTRY_BYTES if request.framed else self._store.largest_entry - TELLING_PREFIX_BYTES
         states: list[RangeState] = []
         refused: dict[int, AppendResult] | None = None
         for position, entry in enumerate(entries):
@@ -85,7 +88,7 @@ class Appends:
             if (
                 state is not None
                 and entry.count > 0
-                and len(entry.payload) <= MAX_ENTRY_BYTES
+                and len(entry.payload) <= most
                 and state.window.admit(entry.base_offset, entry.count) == OK
             ):
                 # Before anything is stored, or an entry could be shown before it is known that its writer tells.
@@ -95,7 +98,7 @@ class Appends:
                 continue
             if refused is None:
                 refused = {}
-            refused[position] = self._refuse(state, entry)
+            refused[position] = self._refuse(state, entry, most)
         self.requests += 1
         self.entries += len(entries)
         if refused is None:
@@ -121,11 +124,11 @@ class Appends:
                     state.arrived += UNKNOWN_BYTES
                     self.barrier.call("waking readers", self.wake, state)
 
-    def _refuse(self, state: RangeState | None, entry: Entry) -> AppendResult:
+    def _refuse(self, state: RangeState | None, entry: Entry, most: int) -> AppendResult:
         if entry.count <= 0 or entry.base_offset < 0:
             return refusal(ErrorCode.BAD_REQUEST, f"base offset {entry.base_offset}, {entry.count} records")
-        if len(entry.payload) > MAX_ENTRY_BYTES:
-            return refusal(ErrorCode.PAYLOAD_TOO_LARGE, f"an entry may have {MAX_ENTRY_BYTES} bytes")
+        if len(entry.payload) > most:
+            return refusal(ErrorCode.PAYLOAD_TOO_LARGE, f"an entry may have {most} bytes")
         if state is None:
             return refusal(ErrorCode.RANGE_NOT_FOUND)
         if entry.base_offset > OFFSET_LIMIT:

@@ -218,6 +218,9 @@ class AppendRequest:
     timeout_ms: int = 0
     entries: list[Entry] = field(default_factory=list)
     confirmed: Sequence[tuple[int, int, int]] = ()
+    framed: bool = field(default=True, compare=False, repr=False)
+    """Whether it comes in a frame, and its entries go out in others, which bounds their length; no part of the
+    message."""
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from sbp_back.client.client import Client
-from sbp_back.client.stream_writer import StreamWriter
+from sbp_back.client.client import Client, ClientOptions
+from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
-from sbp_back.errors import FencedError, SbpError, StoreError, StoreLocked
+from sbp_back.errors import ErrorCode, FencedError, SbpError, StoreError, StoreLocked
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.listener import ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
@@ -129,6 +129,37 @@ async def test_other_programs_reach_it_over_tcp(tmp_path: Path) -> None:
         entries = await read_all(outside, stream.stream_id)
         assert [bytes(e.payload) for e in entries] == [b"from outside", b"from inside"]
         await outside.close()
+
+
+async def test_batches_longer_than_a_frame_are_for_those_inside(tmp_path: Path) -> None:
+    long, short = bytes(20 << 20), b"short"
+    given = ClientOptions(writer=WriterOptions(max_payload=40 << 20))
+    listen = {PD_LISTENER: ("127.0.0.1", 0), RANGE_SERVER_LISTENER: ("127.0.0.1", 0)}
+    store = StoreOptions(segment_bytes=48 << 20, zero_ahead_bytes=0, low_water_bytes=0)
+    embedded = await start_embedded(tmp_path, EmbeddedOptions(store=store, client=given, listen=listen))
+    outside = Client(TcpCarrier(*embedded.addresses[PD_LISTENER]), tcp_connector(), given)
+    try:
+        stream = (await embedded.client.create_stream()).stream_id
+        inside = await embedded.client.open(stream, 1)
+        for payload in (short, long, long, short):
+            await append(inside, payload)
+        assert [len(entry.payload) for entry in await read_all(embedded.client, stream)] == [5, 20 << 20, 20 << 20, 5]
+        with pytest.raises(SbpError) as refused:
+            await outside.fetch_entries(stream, 1, 1)
+        assert refused.value.code == ErrorCode.PAYLOAD_TOO_LARGE
+        assert [bytes(entry.payload) for entry in await outside.fetch_entries(stream, 3, 1)] == [short]
+        with pytest.raises(SbpError, match="exceeds 41943040"):
+            inside.append(bytes((40 << 20) + 1), 1, 0, 5, lambda error: None)
+        # From outside that is known as soon as there is a server, and what was taken before is to be repeated.
+        writer = await outside.open(stream, 2)
+        with pytest.raises(SbpError, match="has to be split"):
+            await append(writer, long)
+        with pytest.raises(SbpError, match="what a frame of SBP holds"):
+            writer.append(long, 1, 0, 5, lambda error: None)
+        assert await append(writer, short) == 4
+    finally:
+        await outside.close()
+        await embedded.close()
 
 
 async def test_advertised_addresses_can_be_told(tmp_path: Path) -> None:

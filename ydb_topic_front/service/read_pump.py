@@ -111,6 +111,8 @@ class ReadPump:
             return None
         wanted = min(self.credit, _RESPONSE_BYTES)
         least = log.measure(offset, 1, limit) or _UNKNOWN_BATCH
+        if least > _RESPONSE_BYTES:
+            least *= 2  # the answer is there beside the batch
         held = self._account.grant(Kind.READS, max(wanted, least), least)
         if not held:
             self._starved = True
@@ -185,7 +187,7 @@ class ReadPump:
                 await asyncio.sleep(0)
         if size:
             builder.batch(size, parts, reader.tail)
-            reading.sent += len(parts) // 2
+            reading.sent += reader.taken
         reading.place = Place(batch.end_offset) if reader.ended else reader.place
         return reader.ended
 

@@ -11,47 +11,39 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from bridges.auth import ANONYMOUS, NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
-from bridges.formats import FormatId
-from bridges.formats.producer import LedgerKind, SeqNoStamp
-from bridges.formats.ydb import encode_batch, parse_head, without_first
-from bridges.log.interfaces import Appended, Batch, note
-from bridges.metrics import TopicTraffic
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import GrpcRefusal
 from bridges.sliced import advance
 from ydb_topic_front.failures import told
-from ydb_topic_front.service.producers import Producers
-from ydb_topic_front.service.writers import Writers
-from ydb_topic_front.session.write_acks import Run, Times, encode_response
+from ydb_topic_front.service.write_start import insisted_on, last_seq_no
+from ydb_topic_front.service.writing import Writing
+from ydb_topic_front.session.write_acks import Times, encode_response
+from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
-from ydb_topic_front.session.write_request import Part, WriteParts, parse_other, parts_of, write_body
+from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
+from ydb_topic_front.session.write_request import MAX_BATCH_BYTES, Part, WriteParts, parse_other, parts_of, write_body
 from ydb_topic_front.wire.messages import StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Topic
+    from bridges.log.interfaces import Appended, Batch
     from bridges.log.partition_log import PartitionLog
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.writers import Key
 
-_YDB = int(FormatId.YDB)
-_SEQ_NO = int(LedgerKind.SEQ_NO)
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
-_REQUEST_BYTES = 1024
-"""What a request costs besides its bytes until it is answered."""
 _HELD_BYTES = 128 * 1024
 """Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
-_EXPIRY_MS = 600_000
 _IDENTIFIED_S = 60.0
 """After this time it is looked again whether the client's token is good."""
 
@@ -62,89 +54,6 @@ TICKET = "x-ydb-auth-ticket"
 """The header with a client's token."""
 
 _numbers = count(1)
-
-
-class Writing:
-    """What all sessions that write share."""
-
-    def __init__(self, service: YdbService) -> None:
-        node = service.node
-        self.service = service
-        self.writers = Writers(service.catalog)
-        self.producers = Producers(
-            node.db, service.logs.options.seq_no_producer_idle_ms, service.settings.max_producers
-        )
-        self.counts = node.metrics.kind("WriteRequest")
-        self.unknown = TopicTraffic()
-        self._turn = count()
-        node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")
-
-    def any_partition(self, topic: Topic) -> int:
-        """A partition for a session without a producer: each in its turn. Raises YdbError."""
-        active = topic.active
-        if not active:
-            raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
-        return active[next(self._turn) % len(active)].index
-
-
-def register(registry: Registry, service: YdbService) -> None:
-    """Add this module's method."""
-    writing = Writing(service)
-
-    async def stream_write(stream: GrpcStream) -> None:
-        await WriteStream(writing, stream).serve()
-
-    registry.stream("StreamWrite", stream_write)
-
-
-class _Request:
-    """A WriteRequest on its way: what became of its parts, in their order."""
-
-    __slots__ = ("arrived", "cost", "handed", "left", "parts", "results", "size", "stored", "undecided")
-
-    def __init__(self, parts: list[Part], size: int, arrived: float) -> None:
-        self.parts: list[Sequence[int]] = [part.seq_nos for part in parts]
-        self.results: list[Appended | None] = [None] * len(parts)
-        self.left = len(parts)
-        """Parts that are not durable: never zero when one was refused."""
-        self.size = size
-        self.cost = size + _REQUEST_BYTES
-        self.arrived = arrived
-        self.handed = arrived
-        self.stored = arrived
-        self.undecided = 0
-        """Parts with the log, and one while they are handed over."""
-
-    @property
-    def acks(self) -> int:
-        return sum(map(len, self.parts))
-
-    def runs(self) -> list[Run]:
-        """What the acks say."""
-        runs: list[Run] = []
-        for seq_nos, appended in zip(self.parts, self.results, strict=True):
-            assert appended is not None
-            if appended.duplicate:
-                runs.append(Run(seq_nos, -1))
-                continue
-            if appended.skipped:
-                runs.append(Run(seq_nos[: appended.skipped], -1))
-                seq_nos = seq_nos[appended.skipped :]
-            runs.append(Run(seq_nos, appended.base))
-        return runs
-
-
-class _Answer:
-    """Something to send that is no answer to a write, in its place among those that are."""
-
-    __slots__ = ("cost", "raw")
-
-    left = 0
-    undecided = 0
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw = raw
-        self.cost = len(raw) + _REQUEST_BYTES
 
 
 class WriteStream:
@@ -158,13 +67,13 @@ class WriteStream:
         self._account = stream.account
         self._limit = service.settings.unacknowledged_bytes_per_stream
         self._most_records = service.node.limits.batch_records
-        self._queue: deque[_Request | _Answer] = deque()
+        self._queue: deque[Request | Answer] = deque()
         self._unanswered = 0  # bytes
         self._in_flight = 0
         self._end: YdbError | None = None
         self._half_closed = False
         self._closed = False
-        self._held: list[tuple[_Request, Part, int]] = []
+        self._held: list[tuple[Request, Part, int]] = []
         self._held_bytes = 0
         self._moved = asyncio.Event()  # for the task that answers
         self._room = asyncio.Event()  # for the one that reads
@@ -175,7 +84,7 @@ class WriteStream:
         self._log: PartitionLog | None = None
         self._traffic = writing.unknown
         self._producer = b""
-        self._meta = b""
+        self._batches = Batches(b"", b"")
         self._principal = ANONYMOUS
         self._resource = NODE
         self._checked_at = 0.0
@@ -257,7 +166,7 @@ class WriteStream:
             moved.clear()
             while queue and not queue[0].left:
                 item = queue.popleft()
-                if isinstance(item, _Answer):
+                if isinstance(item, Answer):
                     self._answered(item)
                     await stream.write(item.raw)
                 else:
@@ -276,7 +185,7 @@ class WriteStream:
         self._writing.counts.failed(self._end.status.name)
         await stream.write(response.SerializeToString())
 
-    async def _acknowledge(self, request: _Request) -> None:
+    async def _acknowledge(self, request: Request) -> None:
         assert self._log is not None
         waited = request.handed - request.arrived
         times = Times(request.stored - request.handed, waited, waited)
@@ -290,7 +199,7 @@ class WriteStream:
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
         await self._stream.write(raw)
 
-    def _answered(self, item: _Request | _Answer) -> None:
+    def _answered(self, item: Request | Answer) -> None:
         """What it cost is held no longer, but for the answer while gRPC has it."""
         self._unanswered -= item.cost
         self._account.give(Kind.REQUESTS, item.cost)
@@ -308,7 +217,7 @@ class WriteStream:
         self._topic = topic = self._service.topic_at(self._stream, init.path, Operation.WRITE)
         writers.enter(topic, self)
         self._producer = init.producer
-        self._meta = init.encoded_meta(self._stream.host)
+        self._batches = Batches(init.producer, init.encoded_meta(self._stream.host))
         self._resource = Resource(ResourceKind.TOPIC, topic.name)
         self._traffic = self._service.node.metrics.topic(topic.name)
         log = self._log = await self._partition(topic, init)
@@ -320,7 +229,7 @@ class WriteStream:
             self._key = (topic.topic_id, log.partition, init.producer)
             await writers.own(self._key, self)
             await log.ready()  # it may have failed under the one before
-        last = await self._last_seq_no(topic, log)
+        last = await last_seq_no(self._service, topic, log, init.producer) if init.producer else 0
         if self._end is not None:
             return
         response = StreamWriteFromServer(status=Status.SUCCESS)
@@ -332,54 +241,13 @@ class WriteStream:
         self._put(response.SerializeToString())
 
     async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
-        wanted = init.partition
-        if wanted is not None:
-            found = topic.partitions[wanted] if wanted < len(topic.partitions) else None
-            if found is None:
-                raise bad_request(f"partition {wanted} does not exist")
-            if not found.is_active:
-                message = f"partition {wanted} is sealed and takes no more messages"
-                raise YdbError(Status.OVERLOADED, message, Issue.PARTITION_INACTIVE)
+        wanted = insisted_on(topic, init)
         if init.producer:
             wanted = await self._writing.producers.partition_of(topic, init.producer, wanted)
             self._bound_at = time.monotonic()
         elif wanted is None:
             wanted = self._writing.any_partition(topic)
         return self._service.log_of(topic, wanted)
-
-    async def _last_seq_no(self, topic: Topic, log: PartitionLog) -> int:
-        """The producer's last seq_no, which is durable; that of the partitions that this one came from, if it was
-        written there, is made known here first."""
-        if not self._producer:
-            return 0
-        key = SeqNoStamp(self._producer, ()).key
-        last = log.last(_SEQ_NO, key)
-        if last is not None:
-            return last.number
-        inherited = 0
-        parents = list(topic.partitions[log.partition].parents)
-        seen = set(parents)
-        while parents:
-            number = parents.pop()
-            parent = self._service.log_of(topic, number)
-            await _decided_there(parent)
-            known = parent.last(_SEQ_NO, key)
-            if known is None:
-                more = [one for one in topic.partitions[number].parents if one not in seen]
-                seen.update(more)
-                parents += more
-            else:
-                inherited = max(inherited, known.number)
-        if inherited:
-            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def done(appended: Appended, error: LogError | None) -> None:
-                if not told.done():
-                    told.set_result(None) if error is None else told.set_exception(error)
-
-            log.append(note(SeqNoStamp(self._producer, (inherited,))), done)
-            await told
-        return inherited
 
     # --- what the client says ---------------------------------------------------------------------------------------
 
@@ -400,15 +268,15 @@ class WriteStream:
             self._check(found.codec, arrived)
             if self._producer and arrived - self._bound_at > _BOUND_S:
                 await self._still_bound(arrived)
-            request = _Request(found.parts, size, arrived)
-            self._account.take(Kind.REQUESTS, _REQUEST_BYTES)
+            request = Request(found.parts, size, arrived)
+            self._account.take(Kind.REQUESTS, REQUEST_BYTES)
             taken = True
         finally:
             if not taken:
                 self._account.give(Kind.REQUESTS, size)
         self._queue.append(request)
         self._unanswered += request.cost
-        if len(found.parts) > 1:
+        if len(found.parts) > 1 or len(found.parts[0].messages) > MAX_BATCH_BYTES:
             self._hand_over_held()
             await self._append_parts(request, found)
             return
@@ -427,34 +295,41 @@ class WriteStream:
         for request, part, codec in held:
             self._begin(request)
             try:
-                self._append(request, 0, part, codec)
+                self._append(request, 0, self._batches.batch(part, codec))
             finally:
                 self._decided(request)
 
-    def _begin(self, request: _Request) -> None:
+    def _begin(self, request: Request) -> None:
         self._settled.clear()
         self._in_flight += 1
         request.undecided = 1
         request.handed = time.monotonic()
 
-    async def _append_parts(self, request: _Request, found: WriteParts) -> None:
+    async def _append_parts(self, request: Request, found: WriteParts) -> None:
         # What is copied for the log is there besides the bytes that came.
         self._account.take(Kind.REQUESTS, request.size)
         self._begin(request)
         try:
             for index, part in enumerate(found.parts):
                 await asyncio.sleep(0)  # to copy one of them is work for a turn
-                self._append(request, index, part, found.codec)
+                if len(part.messages) <= MAX_BATCH_BYTES:
+                    self._append(request, index, self._batches.batch(part, found.codec))
+                    continue
+                work = self._batches.in_slices(part, found.codec)
+                ended, batch = advance(work)
+                while not ended:
+                    await asyncio.sleep(0)
+                    ended, batch = advance(work)
+                self._append(request, index, batch)
         finally:
             self._account.give(Kind.REQUESTS, request.size)
             self._decided(request)
 
-    def _append(self, request: _Request, index: int, part: Part, codec: int) -> None:
+    def _append(self, request: Request, index: int, batch: Batch) -> None:
         """Hand a part over to the log, unless something was refused: what comes behind that must not get into the log
         without it."""
         if self._end is None:
             assert self._log is not None
-            batch = self._batch(part, codec)
             request.undecided += 1
             self._log.append(batch, partial(self._stored, request, index))
 
@@ -499,26 +374,9 @@ class WriteStream:
         if self._topic.partitions[self._log.partition].is_active:
             await self._writing.producers.partition_of(self._topic, self._producer, self._log.partition)
 
-    def _batch(self, part: Part, codec: int) -> Batch:
-        seq_nos = part.seq_nos
-        number = len(seq_nos)
-        payload = encode_batch(
-            self._producer, self._meta, codec, number, seq_nos[0], seq_nos[-1], part.max_created_ms, part.messages
-        )
-        if not self._producer:
-            return Batch(payload, number, _YDB, part.max_created_ms)
-        stamp = SeqNoStamp(self._producer, seq_nos)
-        return Batch(payload, number, _YDB, part.max_created_ms, stamp, None, partial(self._rest, payload, seq_nos))
-
-    def _rest(self, payload: bytes, seq_nos: Sequence[int], skipped: int) -> Batch:
-        """A batch without the messages that are in the log already."""
-        head = parse_head(payload)
-        messages = without_first(memoryview(payload)[head.body :], skipped)
-        return self._batch(Part(messages, seq_nos[skipped:], head.max_created_ms), head.codec)
-
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
-    def _stored(self, request: _Request, index: int, appended: Appended, error: LogError | None) -> None:
+    def _stored(self, request: Request, index: int, appended: Appended, error: LogError | None) -> None:
         """The log's answer for one part."""
         if error is None:
             request.results[index] = appended
@@ -530,7 +388,7 @@ class WriteStream:
             self.end(told(error))
         self._decided(request)
 
-    def _decided(self, request: _Request) -> None:
+    def _decided(self, request: Request) -> None:
         request.undecided -= 1
         if request.undecided:
             return
@@ -548,17 +406,18 @@ class WriteStream:
                 self._leave()
 
     def _put(self, raw: bytes) -> None:
-        answer = _Answer(raw)
+        answer = Answer(raw)
         self._account.take(Kind.REQUESTS, answer.cost)
         self._unanswered += answer.cost
         self._queue.append(answer)
         self._moved.set()
 
 
-async def _decided_there(log: PartitionLog) -> None:
-    """Return when nothing of a sealed partition is in flight: what its ledger says is durable then. Raises LogError."""
-    while True:
-        await log.ready()
-        if log.next_offset == log.high_watermark:
-            return
-        await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)
+def register(registry: Registry, service: YdbService) -> None:
+    """Add this module's method."""
+    writing = Writing(service)
+
+    async def stream_write(stream: GrpcStream) -> None:
+        await WriteStream(writing, stream).serve()
+
+    registry.stream("StreamWrite", stream_write)

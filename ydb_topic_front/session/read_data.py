@@ -28,6 +28,9 @@ _CODEC = 0x20
 _WRITTEN_AT = 0x2A
 _GROUP = 0x3A
 
+_LARGE_BYTES = 64 * 1024
+"""The data of larger messages is not copied before all of the answer is."""
+
 _SEQ_NO, _CREATED_AT, _DATA, _SIZE, _ITEM = 0x08, 0x12, 0x1A, 0x20, 0x3A
 _TAGS = {_SEQ_NO: 0x10, _CREATED_AT: 0x1A, _DATA: 0x2A, _SIZE: 0x30, _ITEM: 0x42}
 """Tags of a written message, and of a read one."""
@@ -58,6 +61,7 @@ class BatchReader:
         "ended",
         "full",
         "offset",
+        "taken",
     )
 
     def __init__(
@@ -88,6 +92,8 @@ class BatchReader:
         """Whether there is nothing more in the batch."""
         self.full = False
         """Whether the last :meth:`take` came to a message for which there was no room."""
+        self.taken = 0
+        """Messages taken so far."""
 
     @property
     def place(self) -> Place:
@@ -136,17 +142,27 @@ class BatchReader:
                     if (size or not first) and size + stop - begin > max_bytes:
                         self.full = True
                         break
-                    body = _message(payload, begin, stop)
+                    bodies: list[Buffer] | None = None
+                    if stop - begin > _LARGE_BYTES:
+                        bodies = _in_pieces(payload, begin, stop)
+                        whole = sum(map(len, bodies))
+                    else:
+                        body = _message(payload, begin, stop)
+                        whole = len(body)
                     # The offset's higher digits are those of the last one, nearly always.
                     if offset >> 7 != page:
                         page = offset >> 7
                         high = _encoded(page) + group if page else group
-                    front = len(high) + 2 + len(body)
+                    front = len(high) + 2 + whole
                     length = lengths.get(front)
                     if length is None:
                         length = lengths[front] = b"\x0a" + _encoded(front) + b"\x08"
                     parts.append(length + (_HIGH if page else _LOW)[offset & 0x7F] + high)
-                    parts.append(body)
+                    if bodies is None:
+                        parts.append(body)
+                    else:
+                        parts += bodies
+                    self.taken += 1
                     size += len(length) - 1 + front
                     self.offset = offset + 1
                 position = stop
@@ -216,6 +232,26 @@ def _other_message(payload: Buffer, begin: int, end: int) -> bytearray:
             body.append(_TAGS[tag])
             body += payload[start:position]
     return body
+
+
+def _in_pieces(payload: Buffer, begin: int, end: int) -> list[Buffer]:
+    """As :func:`_other_message`, with what is long left where it is."""
+    view = memoryview(payload)
+    body = bytearray()
+    pieces: list[Buffer] = [body]
+    position = begin
+    while position < end:
+        tag, start = varint(payload, position)
+        position = skip(payload, tag, start, end)
+        if tag not in _TAGS:
+            continue
+        body.append(_TAGS[tag])
+        if position - start > _LARGE_BYTES:
+            body = bytearray()
+            pieces += [view[start:position], body]
+        else:
+            body += view[start:position]
+    return pieces
 
 
 def _delta(payload: Buffer, begin: int, end: int) -> tuple[int, int]:

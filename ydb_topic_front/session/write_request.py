@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from bridges.errors import BatchInvalid
-from bridges.formats.protobuf import length, varint
+from bridges.formats.protobuf import length, put_bytes, skip, varint
 from bridges.formats.records import Buffer
 from bridges.formats.ydb import created_ms
 from bridges.net.grpc_schema import Messages
@@ -26,6 +26,9 @@ MAX_METADATA_BYTES = 4096
 """Keys and values of one message's metadata items."""
 MAX_BATCH_BYTES = 8 * 1024**2
 """Larger requests become several batches; one message that is larger becomes a batch of its own."""
+MAX_MESSAGE_BYTES = 64_000_000 - 64 * 1024
+"""Readers' clients take 64,000,000 bytes at once (reference/ydb.md, section 2.4), with all that comes around a message:
+its producer twice, the session's metadata, offset and lengths."""
 
 _AT_ONCE_BYTES = 1024**2 + 128 * 1024
 """Requests up to here are gone through in one go, if they cannot have very many messages."""
@@ -34,7 +37,12 @@ _SMALL_BYTES = 64 * 1024
 _SLICE_BYTES = 512 * 1024
 _SLICE_MESSAGES = 2_000
 _AT_ONCE_MESSAGES = 4_000
+_FIELD_BYTES = 8
+_BESIDES_BYTES = 64 * 1024
+"""What a message of more than a slice may have besides its data, each field taken for eight bytes more than it has:
+metadata of :data:`MAX_METADATA_BYTES` has less, as long as its items have keys."""
 _MESSAGE_TAG = 0x0A
+_DATA_TAG = 0x1A
 _WRITE_TAG = 0x12
 
 # What has to be looked at of every message. Metadata is mostly absent, and to see that it is costs half as much if its
@@ -183,6 +191,30 @@ def _check_metadata(raw: Buffer) -> None:
             raise bad_request(f"the metadata of a message is {size} bytes, more than {MAX_METADATA_BYTES}")
 
 
+def _without_data(body: memoryview, start: int, end: int) -> bytes:
+    """A WriteRequest's one message that lies there, without its data: what is looked at is copied, and that is not.
+
+    Raises YdbError, BatchInvalid, IndexError.
+    """
+    position, _ = length(body, start + 1, end)
+    kept = bytearray()
+    spent = 0
+    while position < end:
+        begin = position
+        tag, position = varint(body, position)
+        position = skip(body, tag, position, end)
+        spent += _FIELD_BYTES
+        if tag != _DATA_TAG:
+            spent += position - begin
+            if spent <= _BESIDES_BYTES:
+                kept += body[begin:position]
+        if spent > _BESIDES_BYTES:
+            raise bad_request(f"a message of {end - start} bytes has too much besides its data")
+    lean = bytearray()
+    put_bytes(lean, _MESSAGE_TAG, kept)
+    return bytes(lean)
+
+
 class _Open:
     """A part in the making."""
 
@@ -221,7 +253,11 @@ def _in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
                     break
                 position = following
                 count += 1
-            piece = body[start:position].tobytes()
+            if position - start > MAX_MESSAGE_BYTES:
+                size = position - start
+                raise bad_request(f"a message of {size} bytes is more than the {MAX_MESSAGE_BYTES} that readers take")
+            large = position - start > _SLICE_BYTES
+            piece = _without_data(body, start, position) if large else body[start:position].tobytes()
             seq_nos, created = _check(list(_LookWriteRequest.FromString(piece).messages), piece, last)
             last = seq_nos[-1]
             if part.count and (position - part.begin > MAX_BATCH_BYTES or part.count + count > most_records):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sbp_back.files import Files
+from sbp_back.range_server.store.format import BLOCK
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -103,6 +104,11 @@ class StoreOptions:
     @property
     def low_water(self) -> int:
         return self.segment_bytes + 32 * MIB if self.low_water_bytes is None else self.low_water_bytes
+
+    @property
+    def largest_entry(self) -> int:
+        """Bytes of the longest entry that fits a segment, behind the headers of a group of its own."""
+        return self.segment_bytes - 2 * BLOCK - self.control_reserve
 
     @property
     def control_reserve(self) -> int:

@@ -74,6 +74,8 @@ class Store:
         self._maintenance = Maintenance(log, self._background, self._submit, self._space_is, self._disk_failing)
         self._timer: asyncio.TimerHandle | None = None
         self._largest_append = log.options.segment_bytes - BLOCK - log.options.control_reserve
+        self.largest_entry = log.options.largest_entry
+        """Bytes of the longest entry that can be appended."""
         self._closed = False
         self._behind = False
         """Something that is in the log could not be applied to the state."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats import FORMATS, FormatId, Translator, decode
+from bridges.formats import ydb as ydb_format
 from bridges.formats.kafka import encode, iterate
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.records import CODEC_HEADER, Record, StoredBatch
@@ -18,11 +19,13 @@ from bridges.formats.ydb import (
     TOMBSTONE_ITEM,
     created_ms,
     encode_batch,
+    encode_in_slices,
     next_message,
     parse_head,
     without_first,
 )
 from bridges.formats.ydb_codecs import Codec
+from bridges.sliced import advance
 from tests.bridges.formats.ydb_messages import encoded, message, request, stored
 
 FORM = FORMATS[FormatId.YDB]
@@ -105,6 +108,18 @@ def test_the_header_tells_the_ledger() -> None:
     assert (info.producer.producer_id, info.producer.seq_nos[-1], len(info.producer.seq_nos)) == (b"producer", 9, 2)
     assert (info.max_timestamp, info.control, info.transaction) == (5, False, None)
     assert FORM.describe(stored(message(1, b""), producer=b"").payload).producer is None
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=200), st.integers(1, 50))
+def test_a_batch_made_in_slices_is_the_same(producer: bytes, meta: bytes, messages: bytes, at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ydb_format, "_COPIED_AT_ONCE", at_once)
+        work = encode_in_slices(producer, meta, 2, 3, 4, 9, 77, memoryview(messages))
+        steps = 0
+        while not (made := advance(work))[0]:
+            steps += 1
+    assert bytes(made[1]) == encode_batch(producer, meta, 2, 3, 4, 9, 77, messages)
+    assert steps >= len(messages) // at_once
 
 
 def test_times_that_no_other_format_holds_are_unknown() -> None:

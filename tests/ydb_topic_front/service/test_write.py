@@ -279,12 +279,6 @@ def test_many_and_long_messages_in_one_request(raw: RawClient, made: str) -> Non
     session.end()
 
 
-def test_a_message_larger_than_a_batch_can_be_is_refused(raw: RawClient, made: str) -> None:
-    session = Session(raw, made, producer_id="p")
-    session.send(1, data=b"x" * (17 * MEBIBYTE))
-    assert last_of(session.stream.rest())[0] == Status.BAD_REQUEST
-
-
 def test_a_request_larger_than_ydb_takes_ends_with_grpcs_own_words(raw: RawClient, made: str) -> None:
     session = Session(raw, made, producer_id="p")
     session.send(1, data=b"x" * 64_000_001)

@@ -12,6 +12,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Buffer, Record
 from bridges.formats.ydb import encode_batch
+from ydb_topic_front.session import read_data
 from ydb_topic_front.session.read_data import BatchReader, Place, ResponseBuilder
 from ydb_topic_front.wire.messages import StreamReadFromServer, StreamWriteFromClient, WriteRequest, messages
 
@@ -92,11 +93,17 @@ def found(batch: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize("large", [read_data._LARGE_BYTES, 3])
 @given(WRITTEN, st.integers(BASE - 2, BASE + 9))
-def test_a_reader_gets_what_was_written(written: list[dict[str, Any]], start: int) -> None:
+def test_a_reader_gets_what_was_written(large: int, written: list[dict[str, Any]], start: int) -> None:
+    """Whether data is copied at once or left where it is for the time being."""
     request = WriteRequest(messages=written)
     end = BASE + len(written)
-    batch = read(BatchReader(batch_of(request), BASE, end, 12_345, Place(start)))
+    reader = BatchReader(batch_of(request), BASE, end, 12_345, Place(start))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_data, "_LARGE_BYTES", large)
+        batch = read(reader)
+    assert reader.taken == len(batch.message_data)
     assert found(batch) == [one for one in expected(request, "producer") if one["offset"] >= start]
     assert (batch.producer_id, batch.codec, batch.written_at.seconds, batch.written_at.nanos) == (
         "producer",

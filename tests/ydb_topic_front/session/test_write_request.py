@@ -118,13 +118,26 @@ def test_a_request_of_very_many_small_messages_is_gone_through_in_slices() -> No
     assert [len(part.seq_nos) for part in found.parts] == [8_000, 8_000, 8_000, 6_000]
 
 
+def test_of_a_large_message_only_what_comes_besides_its_data_is_looked_at() -> None:
+    data = bytes(3 * 1024**2)
+    found, steps = examined(raw_of(message(5, data, (9, 0), 3), message(7, data), message(8)))
+    assert [list(part.seq_nos) for part in found.parts] == [[5, 7, 8]]
+    assert (found.parts[0].max_created_ms, steps) == (9_000, 3)
+    with pytest.raises(YdbError, match="more than 4096"):
+        examined(raw_of({**message(5, data), "metadata_items": [{"key": "k", "value": bytes(5000)}]}))
+    for item in ({"key": "k", "value": bytes(70_000)}, {}):
+        with pytest.raises(YdbError, match="too much besides its data"):
+            examined(raw_of({**message(5, data), "metadata_items": [item] * (1 if item else 10_000)}))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_or_taken(raw: bytes) -> None:
     body = write_body(raw)
     with pytest.MonkeyPatch.context() as patch:
-        for small in (64 * 1024, 0):
+        for small, slice_bytes in ((64 * 1024, 1024), (0, 1024), (0, 4)):
             patch.setattr(write_request, "_UNCOUNTED_BYTES", small)
             patch.setattr(write_request, "_AT_ONCE_BYTES", small)
+            patch.setattr(write_request, "_SLICE_BYTES", slice_bytes)
             with suppress(YdbError):
                 parse_other(raw) if body is None else examined(raw)
 

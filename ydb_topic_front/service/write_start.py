@@ -1,0 +1,74 @@
+"""Where a session of StreamWrite writes, and from which number on (reference/ydb.md, sections 2.2, 2.3 and 2.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogError
+from bridges.formats.producer import LedgerKind, SeqNoStamp
+from bridges.log.interfaces import Appended, note
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Topic
+    from bridges.log.partition_log import PartitionLog
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.session.write_init import WriteInit
+
+_SEQ_NO = int(LedgerKind.SEQ_NO)
+
+
+def insisted_on(topic: Topic, init: WriteInit) -> int | None:
+    """The partition that a client names, which must take messages; None if it names none. Raises YdbError."""
+    wanted = init.partition
+    if wanted is not None:
+        found = topic.partitions[wanted] if wanted < len(topic.partitions) else None
+        if found is None:
+            raise bad_request(f"partition {wanted} does not exist")
+        if not found.is_active:
+            message = f"partition {wanted} is sealed and takes no more messages"
+            raise YdbError(Status.OVERLOADED, message, Issue.PARTITION_INACTIVE)
+    return wanted
+
+
+async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, producer: bytes) -> int:
+    """A producer's last seq_no, which is durable; that of the partitions that this one came from, if it was written
+    there, is made known here first. Raises LogError."""
+    key = SeqNoStamp(producer, ()).key
+    last = log.last(_SEQ_NO, key)
+    if last is not None:
+        return last.number
+    inherited = 0
+    parents = list(topic.partitions[log.partition].parents)
+    seen = set(parents)
+    while parents:
+        number = parents.pop()
+        parent = service.log_of(topic, number)
+        await _decided_there(parent)
+        known = parent.last(_SEQ_NO, key)
+        if known is None:
+            more = [one for one in topic.partitions[number].parents if one not in seen]
+            seen.update(more)
+            parents += more
+        else:
+            inherited = max(inherited, known.number)
+    if inherited:
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(appended: Appended, error: LogError | None) -> None:
+            if not told.done():
+                told.set_result(None) if error is None else told.set_exception(error)
+
+        log.append(note(SeqNoStamp(producer, (inherited,))), done)
+        await told
+    return inherited
+
+
+async def _decided_there(log: PartitionLog) -> None:
+    """Return when nothing of a sealed partition is in flight: what its ledger says is durable then. Raises LogError."""
+    while True:
+        await log.ready()
+        if log.next_offset == log.high_watermark:
+            return
+        await log.until(lambda: not log.is_open or log.next_offset == log.high_watermark)

@@ -1,0 +1,40 @@
+"""What all sessions that write share."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bridges.metrics import TopicTraffic
+from ydb_topic_front.service.producers import Producers
+from ydb_topic_front.service.writers import Writers
+from ydb_topic_front.wire.statuses import Issue, Status, YdbError
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Topic
+    from ydb_topic_front.service.core import YdbService
+
+_EXPIRY_MS = 600_000
+
+
+class Writing:
+    """The producers, who writes now, and what is counted of it."""
+
+    def __init__(self, service: YdbService) -> None:
+        node = service.node
+        self.service = service
+        self.writers = Writers(service.catalog)
+        self.producers = Producers(
+            node.db, service.logs.options.seq_no_producer_idle_ms, service.settings.max_producers
+        )
+        self.counts = node.metrics.kind("WriteRequest")
+        self.unknown = TopicTraffic()
+        self._turn = count()
+        node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")
+
+    def any_partition(self, topic: Topic) -> int:
+        """A partition for a session without a producer: each in its turn. Raises YdbError."""
+        active = topic.active
+        if not active:
+            raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
+        return active[next(self._turn) % len(active)].index
