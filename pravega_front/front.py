@@ -28,7 +28,7 @@ class PravegaFront(Front):
         Listener(SEGMENT_STORE, 12345, tls=True, authentication=("token",)),
     )
     settings = PravegaSettings
-    connection_bounds = ("max_connections",)
+    connection_bounds = ("max_connections", "max_controller_connections")
     migrations = MIGRATIONS
     erasers = ERASERS
 

@@ -61,6 +61,7 @@ class PravegaServer:
             streams=settings.max_calls,
             streams_per_connection=settings.max_calls_per_connection,
             idle_seconds=settings.connections_max_idle_ms / 1000,
+            connections=settings.max_controller_connections,
         )
         server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
         registry.fill(server)

@@ -15,6 +15,11 @@ class PravegaSettings(Section):
         ge=1,
         description="Most connections to the segment store at the same time; a further one takes an idle one's place.",
     )
+    max_controller_connections: int = Field(
+        default=1_000,
+        ge=1,
+        description="Most connections to the controller at the same time; a further one is closed until others are.",
+    )
     connections_max_idle_ms: Duration = Field(
         default=600_000, ge=1, description="Time after which a connection that says nothing is closed."
     )

@@ -21,6 +21,7 @@ class YdbFront(Front):
     name = "ydb"
     listeners = (Listener("ydb", 2136, tls=True, authentication=("token",)),)
     settings = YdbSettings
+    connection_bounds = ("max_connections",)
     migrations = MIGRATIONS
     erasers = ERASERS
 

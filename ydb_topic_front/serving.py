@@ -38,6 +38,7 @@ class YdbServer:
             streams=settings.max_streams,
             streams_per_connection=settings.max_streams_per_connection,
             idle_seconds=settings.connections_max_idle_ms / 1000,
+            connections=settings.max_connections,
         )
         registry = Registry(node.barrier, node.metrics, settings.max_call_bytes, service.principal)
         for module in SERVICES:

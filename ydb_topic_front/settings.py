@@ -27,6 +27,11 @@ class YdbSettings(Section):
     max_call_bytes: Size = Field(
         default=4 * 1024**2, ge=4096, description="Largest request accepted that is not part of a stream."
     )
+    max_connections: int = Field(
+        default=4_000,
+        ge=1,
+        description="Most connections at the same time; a further one is closed until others are.",
+    )
     max_streams: int = Field(default=10_000, ge=1, description="Most streams and calls at the same time.")
     max_streams_per_connection: int = Field(
         default=1_000, ge=1, description="Most streams and calls at the same time on one connection."

@@ -19,6 +19,7 @@ import grpc
 
 from bridges.net.budget import Kind
 from bridges.net.grpc_tls import credentials
+from bridges.net.tls import HANDSHAKE_SECONDS
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -37,13 +38,15 @@ class GrpcRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """Bounds of a server: bytes of one message, calls and streams at a time, of one connection and of all."""
+    """Bounds of a server: bytes of one message, calls and streams at a time, of one connection and of all; connections
+    of each listener, where a further one is closed as soon as it is made."""
 
     message_bytes: int
     streams: int
     streams_per_connection: int
     idle_seconds: float
     """A connection without a call is closed after this time."""
+    connections: int = 10_000
 
 
 class Observer(Protocol):
@@ -150,8 +153,8 @@ class GrpcStream(GrpcCall):
     async def write(self, raw: bytes) -> None:
         """Send a message; returns when gRPC has taken it, which it does as fast as the client reads. Raises
         CancelledError when the client has gone."""
-        size = len(raw)
-        self.sent += size
+        self.sent += len(raw)
+        size = 2 * len(raw)  # gRPC makes a copy
         self.account.take(Kind.RESPONSES, size)
         try:
             await self._context.write(raw)
@@ -312,6 +315,9 @@ def options(limits: GrpcLimits) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", limits.streams_per_connection),
         ("grpc.max_connection_idle_ms", int(limits.idle_seconds * 1000)),
+        ("grpc.max_allowed_incoming_connections", limits.connections),
+        # One that never becomes HTTP/2 does not keep its place for longer.
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
         # Clients ping every ten seconds, with and without calls; the default takes that for an attack.
         ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -17,12 +17,11 @@ DATABASE = "/local"
 
 
 class RawClient:
-    """One channel; ``metadata`` goes with every call."""
+    """One connection; ``metadata`` goes with every call."""
 
     def __init__(self, address: str, **metadata: str) -> None:
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-        )
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self._channel = grpc.insecure_channel(address, [*options, ("grpc.use_local_subchannel_pool", 1)])
         said = {"x_ydb_database": DATABASE, **metadata}
         self._metadata = [(key.replace("_", "-"), value) for key, value in said.items()]
 

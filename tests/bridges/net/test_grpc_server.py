@@ -72,6 +72,34 @@ async def test_what_an_answer_takes_is_counted_until_it_is_sent_or_nobody_wants_
             await asyncio.sleep(0)
 
 
+async def test_a_connection_too_many_is_closed_until_others_are() -> None:
+    loop = asyncio.get_running_loop()
+    server = GrpcServer(
+        GrpcLimits(MIB, 100, 100, 60.0, connections=2), Silent(), MemoryBudget(MIB, loop.call_soon), Barrier()
+    )
+
+    async def answer(raw: bytes, call: GrpcCall) -> bytes:
+        return raw
+
+    server.add_call("a.B", "Say", answer)
+    ports = await server.start({"x": ("127.0.0.1", 0, None)})
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}", options) for _ in range(3)]
+    first, second, third = [channel.unary_unary("/a.B/Say") for channel in channels]
+    try:
+        assert [await first(b"1"), await second(b"2")] == [b"1", b"2"]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await third(b"3")
+        assert refused.value.code() is Code.UNAVAILABLE
+        assert await second(b"4") == b"4"
+        await channels[0].close()
+        assert await third(b"5", wait_for_ready=True, timeout=30) == b"5"
+    finally:
+        for channel in channels:
+            await channel.close()
+        await server.stop()
+
+
 async def test_a_bug_costs_its_call_and_is_counted(lab: Lab) -> None:
     ports = await lab.server.start({"x": ("127.0.0.1", 0, None)})
     async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
