@@ -26,6 +26,10 @@ class GroupMemberView:
     client_id: str
     client_host: str
     partitions: tuple[tuple[str, int], ...] | None
+    software: str = ""
+    """Name and version of what it reads with, as it says itself; empty if that is not known."""
+    user: str = ""
+    """Who it has proved to be; empty for nobody."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -143,23 +143,24 @@ def _print_positions(found: dict[str, Any]) -> None:
 
 
 def _print_members(members: list[dict[str, Any]]) -> None:
-    heads = ["CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
-    with_instance = any(member["instance_id"] is not None for member in members)
-    if with_instance:
-        heads.insert(1, "GROUP-INSTANCE-ID")
+    columns = [("CONSUMER-ID", "member_id")]
+    columns += [("GROUP-INSTANCE-ID", "instance_id")] if any(one["instance_id"] is not None for one in members) else []
+    columns += [("HOST", "host"), ("CLIENT-ID", "client_id")]
+    # What not every protocol tells, or every client.
+    columns += [
+        (head, key) for head, key in (("SOFTWARE", "software"), ("USER", "user")) if any(one[key] for one in members)
+    ]
     rows = []
     for member in members:
         partitions = member["partitions"]
-        row = [_shown(member[key]) for key in ("member_id", "host", "client_id")]
-        if with_instance:
-            row.insert(1, _shown(member["instance_id"]))
+        row = [_shown(member[key]) for _, key in columns]
         if partitions is None:
             row += [_NOTHING, _NOTHING]
         else:
             assigned = (f"{_shown(topic)}({_ranges(indexes)})" for topic, indexes in partitions.items())
             row += [str(sum(map(len, partitions.values()))), ", ".join(assigned) or _NOTHING]
         rows.append(row)
-    print_table(heads, rows)
+    print_table([*(head for head, _ in columns), "#PARTITIONS", "ASSIGNMENT"], rows)
 
 
 def _fronts(group: dict[str, Any]) -> str:

@@ -187,6 +187,8 @@ def _member(member: GroupMemberView) -> dict[str, object]:
         "instance_id": member.instance_id,
         "client_id": member.client_id,
         "host": member.client_host,
+        "software": member.software,
+        "user": member.user,
         "partitions": partitions,
     }
 

@@ -65,6 +65,23 @@ async def test_it_reads_and_commits(driver: ydb.aio.Driver, topic: str) -> None:
         assert again.data == b"later"
 
 
+async def test_a_commit_that_is_repeated_before_its_answer_is_refused(driver: ydb.aio.Driver, topic: str) -> None:
+    """YDB's servers forbid it, so whoever did it there would have been told; the SDK leaves out what was answered."""
+    await make(driver, topic)
+    await write(driver, topic, "0")
+    async with driver.topic_client.reader(topic, "c") as reader:
+        batch = await asyncio.wait_for(reader.receive_batch(), PATIENCE)
+        await asyncio.wait_for(reader.commit_with_ack(batch), PATIENCE)
+        await asyncio.wait_for(reader.commit_with_ack(batch), PATIENCE)
+        await write(driver, topic, "1")
+        batch = await asyncio.wait_for(reader.receive_batch(), PATIENCE)
+        reader.commit(batch)
+        with pytest.raises(ydb.Error):
+            await asyncio.wait_for(reader.commit_with_ack(batch), PATIENCE)
+        with pytest.raises(ydb.BadRequest, match="committed before"):
+            await asyncio.wait_for(reader.receive_batch(), PATIENCE)
+
+
 async def shared(driver: ydb.aio.Driver, topic: str, sessions: int) -> None:
     """Return when so many sessions have partitions of the topic."""
     async with asyncio.timeout(PATIENCE):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 AUDIENCE = "ydb"
 """What tokens of this front are made for."""
+_MOST_SHOWN = 256
+"""Characters of what a client calls itself."""
 
 
 class Reader(NamedTuple):
@@ -39,6 +41,19 @@ class Reader(NamedTuple):
     began_ms: int
     last_read_offset: int = -1
     last_read_ms: int = 0
+
+
+class Client(NamedTuple):
+    """Who is at the other end of a stream, for people: what it says of itself may be anything, or nothing."""
+
+    host: str
+    """Its address, as the node sees it."""
+    application: str
+    """What the application is called."""
+    software: str
+    """Name and version of its SDK, or at least of its gRPC library."""
+    user: str
+    """Whose token or certificate it has shown; empty for nobody's."""
 
 
 FindReader = Callable[[str, str, int], Reader | None]
@@ -148,6 +163,13 @@ class YdbService:
             if authenticator.required:
                 raise GrpcRefusal(Code.UNAUTHENTICATED, str(error)) from None
         return ANONYMOUS
+
+    def client_of(self, call: GrpcCall, principal: Principal) -> Client:
+        """Who calls, for people."""
+        software = call.header("x-ydb-sdk-build-info") or call.header("user-agent")
+        user = "" if principal == ANONYMOUS else principal.name
+        application = call.header("x-ydb-application-name")
+        return Client(call.host, application[:_MOST_SHOWN], software[:_MOST_SHOWN], user)
 
 
 def _nobody(consumer: str, topic: str, partition: int) -> Reader | None:

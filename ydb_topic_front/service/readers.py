@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
@@ -15,7 +15,7 @@ from ydb_topic_front.service.read_balancer import Member, Share
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
-    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.core import Client, YdbService
     from ydb_topic_front.session.partition_reading import PartitionReading
     from ydb_topic_front.wire.statuses import YdbError
 
@@ -36,7 +36,7 @@ class ReadSession(Member, Protocol):
     @property
     def reader_name(self) -> str: ...
     @property
-    def peer(self) -> str: ...
+    def client(self) -> Client: ...
     def end(self, error: YdbError) -> None:
         """End with ``error``."""
 
@@ -69,9 +69,11 @@ class Readers:
         self.searches = asyncio.Semaphore(_SEARCHES)
         """For who looks where to begin by time: each has a batch in memory, however large that is."""
         self._due: dict[Share[ReadSession], None] = {}
+        self._round: Iterator[None] | None = None  # what is left to do of the shares that were due
         # By the monotonic clock: a share of many partitions takes its time, and is looked at again whenever one of
         # them is let go of.
         self._rested_at = 0.0
+        self._spent = 0.0
         service.node.every(
             max(100, service.settings.reader_patience_ms // 5), self.cut_stuck, "readers that take nothing"
         )
@@ -148,7 +150,7 @@ class Readers:
     def owner(self, consumer: str, topic: str, partition: int) -> ReadSession | None:
         """Whose partition it is."""
         share = self._shares.get((consumer, topic))
-        return None if share is None else share.owners.get(partition)
+        return None if share is None else share.owner(partition)
 
     def find(self, consumer: str, topic: str, partition: int) -> Reader | None:
         """See :attr:`ydb_topic_front.service.core.YdbService.find_reader`."""
@@ -222,23 +224,42 @@ class Readers:
                 session.cut_if_stuck(since)
 
     def _balance_soon(self, share: Share[ReadSession]) -> None:
-        """Once for all that happens in a turn of the event loop, or while the last time is slept off."""
-        if not self._due:
-            loop = self._service.loop
+        """Once for all that happens before its turn comes, or while the last time is slept off."""
+        self._due[share] = None
+        if self._round is None:
+            self._round = self._balance_all()
             rest = self._rested_at - time.monotonic()
             if rest > 0:
-                loop.call_later(rest, self._balance)
+                self._service.loop.call_later(rest, self._step)
             else:
-                loop.call_soon(self._balance)
-        self._due[share] = None
+                self._service.loop.call_soon(self._step)
 
-    def _balance(self) -> None:
+    def _balance_all(self) -> Iterator[None]:
         due, self._due = self._due, {}
-        began = time.monotonic()
         for share in due:
-            self._service.node.barrier.call("balance of readers", share.balance)
+            try:
+                yield from share.balance()
+            except Exception as error:  # noqa: BLE001 - logged and counted; the other shares are balanced nevertheless
+                self._service.node.barrier.caught("balance of readers", error)
+            yield
+
+    def _step(self) -> None:
+        """One step of what is due; everybody else has a turn of the event loop before the next one."""
+        began = time.monotonic()
+        assert self._round is not None
+        over = False
+        try:
+            next(self._round)
+        except StopIteration:
+            over = True
         ended = time.monotonic()
-        self._rested_at = ended + _REST * (ended - began)
+        self._spent += ended - began
+        if not over:
+            self._service.loop.call_soon(self._step)
+            return
+        self._rested_at, self._spent, self._round = ended + _REST * self._spent, 0.0, None
+        for share in list(self._due):
+            self._balance_soon(share)
 
     # --- consumers as groups (see bridges.catalog.group_view) -------------------------------------------------------
 
@@ -256,17 +277,21 @@ class Readers:
         sessions = self._by_consumer.get(group_id)
         if sessions is None:
             return None
-        members = tuple(
-            GroupMemberView(
-                session.session_id,
-                None,
-                session.reader_name,
-                session.peer,
-                tuple((reading.topic, reading.partition) for reading in session.readings),
-            )
-            for session in sessions
-        )
+        members = tuple(_member(session) for session in sessions)
         return GroupView(self._summary(group_id, sessions), 0, "balanced", None, members)
 
     def _summary(self, consumer: str, sessions: Collection[ReadSession]) -> GroupSummary:
         return GroupSummary(consumer, _KIND, _STABLE, "ydb", len(sessions))
+
+
+def _member(session: ReadSession) -> GroupMemberView:
+    client = session.client
+    return GroupMemberView(
+        session.session_id,
+        None,
+        session.reader_name or client.application or client.software,
+        client.host,
+        tuple((reading.topic, reading.partition) for reading in session.readings),
+        client.software,
+        client.user,
+    )

@@ -175,6 +175,10 @@ async function groupDetail(one) {
     ...(group.members.some((member) => member.instance_id !== null)
       ? [["Instance", (member) => member.instance_id ?? known(null)]] : []),
     ["Client", (member) => member.client_id || known(null)],
+    ...(group.members.some((member) => member.software)
+      ? [["Software", (member) => member.software || known(null)]] : []),
+    ...(group.members.some((member) => member.user)
+      ? [["User", (member) => member.user || known(null)]] : []),
     ["Host", (member) => member.host],
     ["Reads", (member) => assigned(member.partitions)],
   ], group.members);

@@ -160,6 +160,8 @@ async def test_members_and_positions_of_a_group_are_shown_together(lab: Lab) -> 
                 "instance_id": "i1",
                 "client_id": "client of m1",
                 "host": "/10.0.0.1",
+                "software": "",
+                "user": "",
                 "partitions": {"t": [0, 1]},
             }
         ],

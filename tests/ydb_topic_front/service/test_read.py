@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -170,6 +172,22 @@ def test_what_breaks_the_protocol_ends_the_stream(raw: RawClient, made: str, say
     assert session.committed() == {number: 3}
     session.stream.send(**SAYS[says](number))
     assert session.refusal()[0] == Status.BAD_REQUEST
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_nothing_is_committed_twice(raw: RawClient, made: str, waits: bool) -> None:
+    """As with YDB, whether or not the first commit was answered: SDKs do not repeat what they know to be committed."""
+    write(raw, made, *[b"x"] * 5)
+    session = Session(raw, made, topics_read_settings=[{"path": made, "partition_ids": [0]}])
+    number = number_of(session.started())
+    session.read(5)
+    session.commit(number, (0, 3))
+    if waits:
+        assert session.committed() == {number: 3}
+    session.commit(number, (0, 3))
+    status, message = session.refusal()
+    assert status == Status.BAD_REQUEST
+    assert "committed before" in message
 
 
 def test_the_first_message_is_an_init_request(raw: RawClient) -> None:
@@ -382,6 +400,34 @@ def test_a_consumer_that_reads_is_shown_as_a_group(ydb_node: NodeProcess, raw: R
     assert member["partitions"] == {made[7:]: [0, 1]}
     assert (group["positions"][0]["offset"], group["positions"][0]["member_id"]) == (2, session.session_id)
     session.end()
+
+
+def test_members_are_shown_as_what_they_call_themselves(ydb_node: NodeProcess, made: str) -> None:
+    consumer = f"c-{made[7:]}"
+    headers = {"x_ydb_sdk_build_info": "some-sdk/1.2", "x_ydb_application_name": "billing"}
+    with RawClient(ydb_node.ydb, **headers) as raw, RawClient(ydb_node.ydb) as plain:
+        raw.result("AlterTopic", path=made, add_consumers=[{"name": consumer}])
+        sessions = [
+            Session(raw, made, consumer=consumer, reader_name="reader 7"),
+            Session(raw, made, consumer=consumer),
+            Session(plain, made, consumer=consumer),
+        ]
+        with urllib.request.urlopen(f"{ydb_node.console}/api/groups/{consumer}") as response:
+            members = {member["member_id"]: member for member in json.load(response)["members"]}
+        shown = [members[session.session_id] for session in sessions]
+        assert [member["client_id"] for member in shown[:2]] == ["reader 7", "billing"]
+        assert [member["software"] for member in shown[:2]] == ["some-sdk/1.2"] * 2
+        assert shown[2]["client_id"] == shown[2]["software"] != ""
+        assert "grpc" in shown[2]["software"], "at least which library it calls with"
+        assert {member["host"] for member in shown} == {"127.0.0.1"}
+        assert {member["user"] for member in shown} == {""}
+        command = [sys.executable, "-m", "bridges", "group", consumer, "--node", ydb_node.console]
+        table = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert "some-sdk/1.2" in table
+        assert "SOFTWARE" in table
+        assert "USER" not in table, "nobody has said who it is"
+        for session in sessions:
+            session.end()
 
 
 def test_who_takes_nothing_is_cut_while_memory_is_short(node_factory: NodeFactory) -> None:

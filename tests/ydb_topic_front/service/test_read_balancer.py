@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridges.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo
-from ydb_topic_front.service.read_balancer import Share
+from ydb_topic_front.service import read_balancer
+from ydb_topic_front.service.read_balancer import STEP, Share
+from ydb_topic_front.service.readers import Readers
 
 
 class Reader:
@@ -25,11 +33,13 @@ class Reader:
         assert not any(partition in other.reads for other in self.lab.readers)
         assert not self.partitions or partition in self.partitions
         self.reads.add(partition)
+        self.lab.moves += 1
 
     def let_go(self, topic: str, partition: int) -> None:
         assert partition in self.reads
         assert partition not in self.asked
         self.asked.append(partition)
+        self.lab.moves += 1
 
     def has_read_all(self, topic: str, partition: int) -> bool:
         return partition in self.ended
@@ -39,29 +49,55 @@ class Reader:
             self.reads.discard(partition)
             self.lab.share.released(self, partition)
         self.asked.clear()
-        self.lab.share.balance()
+        self.lab.changed()
 
 
 class Lab:
-    def __init__(self, partitions: int) -> None:
+    """A share that is balanced after every change, or ``in_turns``: when :meth:`step` says so."""
+
+    def __init__(self, partitions: int, in_turns: bool = False) -> None:
         self.infos = [PartitionInfo(index, index) for index in range(partitions)]
         self.finished: set[int] = set()
-        self.share = Share("t", lambda: self.infos, lambda info: info.index in self.finished)
+        self.share: Share[Reader] = Share("t", lambda: self.infos, lambda info: info.index in self.finished)
         self.readers: list[Reader] = []
+        self.in_turns = in_turns
+        self.half_done: Iterator[None] | None = None
+        self.moves = 0
+
+    def step(self) -> bool:
+        """One step of the balance that has begun, or of a new one; False if that was the last."""
+        if self.half_done is None:
+            self.half_done = self.share.balance()
+        for _ in self.half_done:
+            return True
+        self.half_done = None
+        return False
+
+    def balance(self) -> None:
+        while self.half_done is not None and self.step():
+            pass
+        while self.step():
+            pass
+
+    def changed(self) -> None:
+        if not self.in_turns:
+            self.balance()
 
     def join(self, *partitions: int) -> Reader:
         reader = Reader(self, partitions)
         self.readers.append(reader)
         self.share.join(reader, partitions)
-        self.share.balance()
+        self.changed()
         return reader
 
     def leave(self, reader: Reader) -> None:
         self.readers.remove(reader)
         self.share.leave(reader)
-        self.share.balance()
+        self.changed()
 
     def settle(self) -> None:
+        self.in_turns = False
+        self.balance()
         for _ in range(100):
             busy = [reader for reader in self.readers if reader.asked]
             if not busy:
@@ -70,33 +106,105 @@ class Lab:
                 reader.obey()
         raise AssertionError("readers are asked for ever")
 
+    def is_fair(self) -> None:
+        everybody = [reader for reader in self.readers if not reader.partitions]
+        for info in self.infos:
+            takers = [reader for reader in self.readers if info.index in reader.reads]
+            named = [reader for reader in self.readers if info.index in reader.partitions]
+            assert len(takers) == (1 if everybody or named else 0)
+            assert not named or takers[0] in named
+            assert self.share.owner(info.index) is (takers[0] if takers else None)
+        shares = [len(reader.reads) for reader in everybody]
+        assert not shares or max(shares) - min(shares) <= 1
 
-@given(
-    st.integers(0, 12),
-    st.lists(st.tuples(st.sampled_from(["join", "named", "leave", "obey", "grow"]), st.integers(0, 11)), max_size=25),
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["join", "named", "leave", "obey", "grow", "step", "step"]), st.integers(0, 11)),
+    max_size=40,
 )
-def test_whoever_comes_and_goes(partitions: int, steps: list[tuple[str, int]]) -> None:
-    lab = Lab(partitions)
-    for step, number in steps:
-        if step == "join":
-            lab.join()
-        elif step == "named":
-            lab.join(number, (number + 1) % 12)
-        elif step == "grow":
-            lab.infos.append(PartitionInfo(len(lab.infos), 0))
-            lab.share.balance()
-        elif lab.readers:
-            reader = lab.readers[number % len(lab.readers)]
-            lab.leave(reader) if step == "leave" else reader.obey()
-    lab.settle()
-    everybody = [reader for reader in lab.readers if not reader.partitions]
-    for info in lab.infos:
-        takers = [reader for reader in lab.readers if info.index in reader.reads]
-        named = [reader for reader in lab.readers if info.index in reader.partitions]
-        assert len(takers) == (1 if everybody or named else 0)
-        assert not named or takers[0] in named
-    shares = [len(reader.reads) for reader in everybody]
-    assert not shares or max(shares) - min(shares) <= 1
+
+
+@given(st.integers(0, 12), st.booleans(), STEPS)
+def test_whoever_comes_and_goes(partitions: int, in_turns: bool, steps: list[tuple[str, int]]) -> None:
+    with patch.object(read_balancer, "STEP", 2):
+        lab = Lab(partitions, in_turns)
+        for step, number in steps:
+            if step == "join":
+                lab.join()
+            elif step == "named":
+                lab.join(number, (number + 1) % 12)
+            elif step == "grow":
+                lab.infos.append(PartitionInfo(len(lab.infos), 0))
+                lab.changed()
+            elif step == "step":
+                lab.step()
+            elif lab.readers:
+                reader = lab.readers[number % len(lab.readers)]
+                lab.leave(reader) if step == "leave" else reader.obey()
+        lab.settle()
+        lab.is_fair()
+
+
+def test_no_step_depends_on_how_many_partitions_there_are() -> None:
+    lab = Lab(10_000, in_turns=True)
+    first = lab.join()
+
+    def steps() -> int:
+        taken, going = 0, True
+        while going:
+            before = lab.moves
+            going = lab.step()
+            taken += 1
+            assert lab.moves - before <= STEP
+        return taken
+
+    assert steps() >= 10_000 // STEP
+    assert len(first.reads) == 10_000
+    second = lab.join()
+    steps()
+    assert len(first.asked) == 5_000
+    lab.share.leave(first)
+    lab.readers.remove(first)
+    assert lab.share.owner(0) is None
+    assert steps() >= 2 * 10_000 // STEP, "what it had is cleared away in steps, too"
+    assert len(second.reads) == 10_000
+    lab.is_fair()
+
+
+async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand partitions go to two sessions in many turns of the event loop, and what comes meanwhile is seen."""
+    partitions = [PartitionInfo(index, index) for index in range(10_000)]
+    topic: Any = SimpleNamespace(name="t", partitions=partitions)
+    service: Any = SimpleNamespace(
+        node=SimpleNamespace(progress=None, barrier=Barrier(), every=lambda *chore: None),
+        settings=SimpleNamespace(reader_patience_ms=1000),
+        catalog=SimpleNamespace(on_change=[]),
+        topics=SimpleNamespace(on_change=[]),
+        loop=asyncio.get_running_loop(),
+    )
+    monkeypatch.setattr("ydb_topic_front.service.readers._REST", 0)  # else it sleeps off what the first round has cost
+    readers = Readers(service)
+    lab = Lab(0)
+    sessions = [Reader(lab), Reader(lab)]
+    for number, session in enumerate(sessions):
+        session.session_id, session.consumer = str(number), "c"  # type: ignore[attr-defined]
+        readers.enter(session, [topic])  # type: ignore[arg-type]
+    lab.readers = sessions
+    readers.share(sessions[0], topic, ())  # type: ignore[arg-type]
+    most = turns = 0
+    while len(sessions[0].reads) < 10_000:
+        before = lab.moves
+        await asyncio.sleep(0)
+        most, turns = max(most, lab.moves - before), turns + 1
+    assert 0 < most <= STEP
+    assert turns >= 10_000 // STEP
+    readers.share(sessions[1], topic, ())  # type: ignore[arg-type]
+    async with asyncio.timeout(30):
+        while len(sessions[0].asked) < 5_000:
+            before = lab.moves
+            await asyncio.sleep(0)
+            assert lab.moves - before <= STEP
+    assert not service.node.barrier.failures
 
 
 def test_a_partition_moves_only_when_its_reader_has_let_go() -> None:
@@ -133,10 +241,10 @@ def test_children_wait_for_their_parents() -> None:
     first, second = lab.join(), lab.join()
     assert (first.reads, second.reads) == ({0}, set())
     first.ended.add(0)
-    lab.share.balance()
+    lab.balance()
     assert (first.reads, first.asked) == ({0, 1, 2}, []), "in order only in the same hands"
     lab.finished.add(0)
-    lab.share.balance()
+    lab.balance()
     lab.settle()
     assert sorted([*first.reads - {0}, *second.reads]) == [1, 2]
     third = Lab(0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridges.auth import Principal
 from bridges.catalog.progress import Committed
 from bridges.log.partition_log import PartitionLog
 from bridges.net.budget import Kind
@@ -74,7 +75,8 @@ class Lab:
     def __init__(self, node: Node, service: YdbService) -> None:
         self.stream: Any = Stream(node)
         self.service = service
-        self.session = ReadStream(service, Readers(service), self.stream)
+        self.readers = Readers(service)
+        self.session = ReadStream(service, self.readers, self.stream)
         self.serving = asyncio.create_task(self.session.serve())
 
     async def start(self) -> None:
@@ -151,12 +153,12 @@ async def test_answers_that_are_not_taken_are_counted(node: Node) -> None:
         lab.stream.taking.clear()
         for _ in range(3000):
             lab.stream.send(partition_session_status_request={"partition_session_id": 1})
-        while len(lab.session._out) <= 1000:
+        while len(lab.session._answers) <= 1000:
             await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
         assert lab.stream.messages.qsize() >= 1900
-        assert node.budget.by_kind[Kind.RESPONSES] - before == sum(map(len, lab.session._out)) > 10_000
+        assert node.budget.by_kind[Kind.RESPONSES] - before == lab.session._answers.size > 10_000
         await lab.close()
     assert node.budget.by_kind[Kind.RESPONSES] == before
 
@@ -176,4 +178,16 @@ async def test_a_position_that_is_set_is_not_undone_by_who_reads_no_more(
     found = progress.committed("c", "t", 0)
     assert found is not None
     assert found.offset == position
+    await lab.close()
+
+
+async def test_who_has_proved_who_it_is_is_shown_with_its_name(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = await lab_of(node)
+    async with asyncio.timeout(PATIENCE):
+        monkeypatch.setattr(lab.service, "principal", lambda call: Principal("User", "ann"))
+        await lab.start()
+        view = lab.readers.view("c")
+    assert view is not None
+    (member,) = view.members
+    assert (member.user, member.client_host, member.partitions) == ("ann", "test", (("t", 0),))
     await lab.close()
