@@ -1,4 +1,4 @@
-"""Configuration of a topic: Kafka's keys are the canonical ones for every protocol, and one is ours.
+"""Configuration of a topic: Kafka's keys are the canonical ones for every protocol, and two are ours.
 
 Names, types, ranges, defaults and node-level synonyms are those of Kafka 4.2; the sentences say what they mean here.
 A value is looked for in the topic, then in the node's dynamic configuration, then in the node's settings, then in the
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bridges.catalog import retained_for
 from bridges.catalog.config_types import (
     LONG_MAX,
     ConfigDef,
@@ -31,7 +32,9 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024 - 4096
 """Largest batch that fits into one SBP frame (16 MiB) together with its headers."""
 
 SPLIT = "anabranch.partitions.split"
-"""The one key that is not Kafka's."""
+"""Whether partitions may be split: with the next one, the only keys that are not Kafka's."""
+RETAINED_FOR = "anabranch.retention.consumers"
+"""For whom retention waits (:mod:`bridges.catalog.retained_for`)."""
 
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
@@ -43,6 +46,14 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = table(
         "false",
         "Whether partitions of the topic may be split and merged, as Pravega's scaling and YDB's auto-partitioning do. "
         "Producers of Kafka cannot follow: what they send to a partition that was split is refused.",
+    ),
+    ConfigDef(
+        RETAINED_FOR,
+        ConfigType.STRING,
+        retained_for.NOBODY,
+        "For whom retention waits: milliseconds by consumer group, as JSON. What a group has not committed is kept so "
+        "long after it was written; with 0, until it is committed. YDB's important consumers are these.",
+        retained_for.check,
     ),
     ConfigDef(
         "cleanup.policy",

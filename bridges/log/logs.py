@@ -428,12 +428,17 @@ class Logs:
     # --- upkeep -------------------------------------------------------------------------------------------------
 
     async def enforce_retention(
-        self, partitions: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]], now_ms: int
+        self,
+        partitions: Iterable[tuple[str, int]],
+        limits: Callable[[str], tuple[int, int]],
+        now_ms: int,
+        needed: Callable[[PartitionLog, int], Awaitable[int | None]] | None = None,
     ) -> int:
         """Trim what is too old or too much of ``partitions``; returns how many were trimmed.
 
-        ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit. A partition that nobody has
-        used since the node started is opened for it, a bounded number in each call.
+        ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit; ``needed(log, now_ms)`` the
+        first offset that has to stay all the same, if there is one. A partition that nobody has used since the node
+        started is opened for it, a bounded number in each call.
         """
         trimmed = 0
         openings = self.options.retention_openings
@@ -453,6 +458,9 @@ class Logs:
                 if keep_ms >= 0:
                     await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
                 offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
+                if offset is not None and offset > log.log_start_offset and needed is not None:
+                    first = await needed(log, now_ms)
+                    offset = offset if first is None else min(offset, first)
                 if offset is not None and offset > log.log_start_offset:
                     await log.trim(offset)
                     trimmed += 1

@@ -47,6 +47,7 @@ from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check, group_directories
+from bridges.node.retention import NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.stalls import LoopStalls
 from bridges.node.tls_settings import Tls
@@ -253,6 +254,7 @@ class Node:
         erasers = (erase_topic, erase_snapshots, erase_starts, erase_byte_starts, erase_skips, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
+        self._needed = NeededByConsumers(self.catalog, self.progress)
         starts = LogStarts(self.db)
         await starts.load()
         skips = Skips(self.db)
@@ -510,7 +512,7 @@ class Node:
     async def _enforce_retention(self, now_ms: int) -> None:
         topics = list(self.catalog.topics.values())
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
-        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms)
+        trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._needed.first)
         if trimmed:
             _log.info("retention applied", partitions=trimmed)
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bridges.catalog.topic_config import SPLIT
+from bridges.catalog import retained_for
+from bridges.catalog.topic_config import RETAINED_FOR, SPLIT
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -143,6 +144,19 @@ def configuration_changes(request: Any) -> dict[str, str | None]:
 def split_configuration(settings: TopicSettings) -> dict[str, str]:
     """The configuration without which the catalog splits no partition."""
     return {SPLIT: "true"} if settings.splits else {}
+
+
+def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
+    """For whom retention waits: important consumers without an end, others for their ``availability_period``."""
+    waits: dict[str, int] = {}
+    for name, consumer in settings.consumers.items():
+        period = consumer.availability_period
+        milliseconds = min(period.seconds, _MAX_SECONDS) * 1000 + period.nanos // 1_000_000
+        if consumer.important:
+            waits[name] = 0
+        elif milliseconds:
+            waits[name] = milliseconds
+    return {RETAINED_FOR: retained_for.text_of(waits) if waits else None}
 
 
 def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> None:

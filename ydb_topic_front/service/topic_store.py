@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from bridges.catalog.topics import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
 from ydb_topic_front.service import directories, paths
 from ydb_topic_front.service.paths import PROTOCOL
-from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings
+from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
@@ -175,6 +175,9 @@ class TopicStore:
             before = self.of(name)
             settings = change(before)
             self._check_room(max(0, settings.size - before.size))
+            waits = retention_configuration(settings)
+            if waits != retention_configuration(before):
+                changes = {**changes, **waits}
             self._catalog.check_config(name, changes)
             await prepare(before, settings)
             data = settings.to_bytes()

@@ -39,6 +39,7 @@ class Topics:
         self._check_many(partitions)
         keys = evenly(partitions) if settings.splits else ()
         config = topic_settings.configuration(request) | topic_settings.split_configuration(settings)
+        config |= {key: value for key, value in topic_settings.retention_configuration(settings).items() if value}
         await service.topics.create(name, path, partitions, config, settings, keys)
 
     async def alter(self, request: Any, call: GrpcCall) -> None:

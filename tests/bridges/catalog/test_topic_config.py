@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from bridges.catalog import topic_defaults
 from bridges.catalog.config_types import ConfigSource, InvalidConfig, to_text
-from bridges.catalog.topic_config import MAX_MESSAGE_BYTES, SPLIT, TOPIC_CONFIGS, effective, resolve, validate
+from bridges.catalog.topic_config import (
+    MAX_MESSAGE_BYTES,
+    RETAINED_FOR,
+    SPLIT,
+    TOPIC_CONFIGS,
+    effective,
+    resolve,
+    validate,
+)
 from bridges.catalog.topic_defaults import TOPIC_DEFAULTS
 from tests.kafka_facts import TOPIC_KEYS
 
@@ -30,7 +38,7 @@ def test_every_synonym_is_a_node_configuration() -> None:
 
 def test_keys_of_kafka_4_are_there() -> None:
     # The names Kafka 4.2 lists for a topic.
-    assert set(TOPIC_CONFIGS) == {*TOPIC_KEYS, SPLIT}
+    assert set(TOPIC_CONFIGS) == {*TOPIC_KEYS, SPLIT, RETAINED_FOR}
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,16 @@ def test_clients_are_told_the_defaults_of_auto_partitioning() -> None:
         90,
         30,
     )
+
+
+def test_retention_waits_for_consumers_that_say_so() -> None:
+    settings = made(
+        consumers=[
+            {"name": "plain"},
+            {"name": "important", "important": True, "availability_period": {"seconds": 9}},
+            {"name": "for a while", "availability_period": {"seconds": 9, "nanos": 5_000_000}},
+        ]
+    )
+    (value,) = topic_settings.retention_configuration(settings).values()
+    assert value == '{"important":0,"for a while":9005}'
+    assert set(topic_settings.retention_configuration(made(consumers=[{"name": "plain"}])).values()) == {None}

@@ -1,0 +1,76 @@
+"""What retention leaves alone for consumers that have not read it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bridges.catalog import retained_for
+from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS
+from bridges.node.retention import NeededByConsumers
+
+
+class Log:
+    """Ten records from offset 3 on, each written in the second of its offset."""
+
+    topic, partition, log_start_offset = "t", 0, 3
+
+    def retention_offset(self, keep_ms: int, keep_bytes: int, now_ms: int) -> int | None:
+        assert keep_bytes == -1
+        older = min(10, (now_ms - keep_ms) // 1000)
+        return older if older > 3 else None
+
+
+def needed(consumers: dict[str, int], **committed: int) -> NeededByConsumers:
+    positions = {(("consumers", name), "t", 0): SimpleNamespace(offset=offset) for name, offset in committed.items()}
+    catalog: Any = SimpleNamespace(
+        effective=lambda topic, key: {RETAINED_FOR: retained_for.text_of(consumers)}[key],
+    )
+    progress: Any = SimpleNamespace(committed=lambda *place: positions.get(place))
+    return NeededByConsumers(catalog, progress)
+
+
+@pytest.mark.parametrize(
+    ("consumers", "committed", "now_ms", "first"),
+    [
+        ({}, {"a": 5}, 10_000, None),
+        ({"a": 0}, {"a": 5, "b": 4}, 10_000, 5),
+        ({"a": 0, "b": 0}, {"a": 5, "b": 4}, 10_000, 4),
+        ({"a": 0}, {}, 1 << 60, 3),  # who has committed nothing reads from the beginning, however long that takes
+        ({"a": 0}, {"a": 1}, 10_000, 3),
+        ({"a": 4000}, {"a": 5}, 10_000, 6),  # what is older is not kept for it
+        ({"a": 4000}, {"a": 8}, 10_000, 8),
+        ({"a": 4000}, {}, 5_000, 3),
+        ({"a": 4000, "b": 0}, {"a": 8, "b": 7}, 10_000, 7),
+    ],
+)
+async def test_who_needs_what(
+    consumers: dict[str, int], committed: dict[str, int], now_ms: int, first: int | None
+) -> None:
+    log: Any = Log()
+    assert await needed(consumers, **committed).first(log, now_ms) == first
+
+
+async def test_very_many_consumers() -> None:
+    log: Any = Log()
+    names = {f"c{number}": 0 for number in range(3000)}
+    assert await needed(names, **dict.fromkeys(names, 9)).first(log, 10_000) == 9
+
+
+def test_names_may_have_any_characters() -> None:
+    waits = {"a,b=c": 0, 'quoted "name"': 7, "имя": 1}
+    value = TOPIC_CONFIGS[RETAINED_FOR].canonical(retained_for.text_of(waits))
+    assert dict(retained_for.parse(value)) == waits
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "a", "[]", "7", '{"a":-1}', '{"a":1.5}', '{"a":true}', '{"":1}', "[" * 100_000, json.dumps({"a": 2**63})],
+)
+def test_what_is_no_list_of_consumers(value: str) -> None:
+    with pytest.raises(InvalidConfig):
+        TOPIC_CONFIGS[RETAINED_FOR].parse(value)
