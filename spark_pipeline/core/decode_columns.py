@@ -1,0 +1,120 @@
+"""Columns out of places in a buffer, and the row of one record put together from them.
+
+Fields that lie in one buffer in order are made an array without a look at each: all bytes between the first and the
+last become one array, whose elements are in turn a field and what lies between it and the next, and the fields are
+taken out of that, which copies them once (reference/spark.md, section 2, design rule 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_pipeline.core.decode_varints import Bools, Int64s, Unusual
+from spark_pipeline.core.rows import HEADER_TYPE, TYPES, Columns, constant
+
+_US_PER_MS = 1000
+_LATEST_MS = ((1 << 63) - 1) // _US_PER_MS
+"""The last millisecond that microseconds in 64 bits can tell."""
+
+
+@dataclass(slots=True)
+class Fields:
+    """Byte strings in a buffer: field ``i`` is ``[starts[i], ends[i])``, in the order of their places, none reaching
+    into the next. ``missing``: those that are null."""
+
+    data: bytes
+    starts: Int64s
+    ends: Int64s
+    missing: Bools | None = None
+
+    def array(self, chosen: Int64s | None = None, kind: pa.DataType | None = None) -> pa.Array:
+        """All, or those at ``chosen``, as Arrow's binary or another of its variable-length types.
+
+        Strings are not checked here.
+        """
+        count = len(self.starts)
+        bounds = np.empty(2 * count, np.int32)
+        bounds[0::2] = self.starts
+        bounds[1::2] = self.ends
+        wanted = np.arange(count, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
+        missing = self.missing
+        if missing is not None and chosen is not None:
+            missing = missing[chosen]
+        every = pa.Array.from_buffers(
+            kind or pa.binary(), max(0, 2 * count - 1), [None, pa.py_buffer(bounds), pa.py_buffer(self.data)]
+        )
+        return every.take(pa.array(wanted * 2, mask=missing))
+
+
+def strings(fields: Fields, chosen: Int64s | None = None) -> pa.Array:
+    """``fields`` as text. Raises Unusual if one is not UTF-8."""
+    found = fields.array(chosen, pa.string())
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid:
+        raise Unusual from None
+    return found
+
+
+def times(milliseconds: Int64s) -> pa.Array:
+    """Timestamps as Spark has them; those that it cannot have become the nearest that it can."""
+    clipped = np.clip(milliseconds, -_LATEST_MS, _LATEST_MS)
+    return pa.array(clipped * _US_PER_MS).view(TYPES["timestamp"])
+
+
+def times_or_null(milliseconds: Int64s) -> pa.Array:
+    """The same with null for negative ones, which stand for what nobody knows."""
+    known: npt.NDArray[np.int64] = np.clip(milliseconds, -1, _LATEST_MS)
+    return pa.array(known * _US_PER_MS, mask=known < 0).view(TYPES["timestamp"])
+
+
+Make = Callable[[], pa.Array]
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Makes a batch of ``count`` records out of columns that are made only if they are asked for.
+
+    What a format does not know is null: it need not be named in ``made``.
+    """
+
+    topic: str
+    partition: int
+    columns: Columns
+    count: int
+    made: Mapping[str, Make] = field(default_factory=dict)
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows."""
+        arrays: list[pa.Array] = []
+        for name in self.columns:
+            make = self.made.get(name)
+            if make is not None:
+                arrays.append(make())
+            elif name == "topic":
+                arrays.append(constant(self.topic, TYPES[name], self.count))
+            elif name == "partition":
+                arrays.append(constant(self.partition, TYPES[name], self.count))
+            else:
+                arrays.append(pa.nulls(self.count, TYPES[name]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.columns.schema)
+
+
+def repeated(values: Sequence[str | None], counts: Int64s, chosen: Int64s | None) -> pa.Array:
+    """Strings that hold for ``counts`` records each."""
+    index = np.repeat(np.arange(len(values), dtype=np.int32), counts)
+    if chosen is not None:
+        index = index[chosen]
+    return pa.array(values, pa.string()).take(pa.array(index))
+
+
+def list_of(first: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+    """The column of headers: record ``i`` has those from ``first[i]`` to ``first[i + 1]``, null if these are none."""
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))
+    bounds = pa.array(first.astype(np.int32), mask=np.append(first[1:] == first[:-1], False))
+    return pa.ListArray.from_arrays(bounds, pairs, type=TYPES["headers"])

@@ -1,0 +1,284 @@
+"""Kafka's record batches as columns, without a step of Python for each field of each record.
+
+Only where a record begins must be followed from one to the next; all other numbers are then read for all records at
+once, and keys and values are taken out of the bytes as whole columns. Whatever is not as usual (numbers of more than
+eight bytes, fields that reach over their record, ...) raises :class:`Unusual`: the records are then read one by one
+(:mod:`spark_pipeline.core.decode_records`), which gives them, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+
+from bridges.errors import BatchCorrupt, BatchInvalid
+from bridges.formats.compression import DEFAULT_LIMIT, inflate
+from bridges.formats.kafka import (
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    Header,
+    check_count,
+    parse_header,
+)
+from bridges.formats.producer import SEQUENCES
+from bridges.formats.records import Buffer, StoredBatch
+from spark_pipeline.core import rows
+from spark_pipeline.core.decode_columns import Assembly, Fields, list_of, repeated, strings, times, times_or_null
+from spark_pipeline.core.decode_varints import Int64s, Numbers, Unusual, chain
+from spark_pipeline.core.rows import TYPES, Columns
+
+_CRC_START = 21
+_MOST_HEADERS = 10_000
+"""Headers of one record; with more it is looked at by itself, and refused."""
+
+
+@dataclass(slots=True)
+class Body:
+    """A batch whose records can be read: what its header says, and its records' bytes, decompressed."""
+
+    batch: StoredBatch
+    header: Header
+    data: Buffer
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self.data)
+
+
+def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
+    """``batch`` checked and decompressed; None of one that holds no records for readers.
+
+    Raises BatchCorrupt for a checksum that does not match, BatchInvalid for other damage, DecompressedTooLarge for more
+    than ``limit`` bytes.
+    """
+    header = parse_header(batch.payload)
+    view = memoryview(batch.payload)[: header.size]
+    if len(view) != header.size or header.length < HEADER_SIZE - 12:
+        raise BatchInvalid(f"a batch of {header.size} bytes has {len(view)}")
+    if crc32c.crc32c(view[_CRC_START:]) != header.crc:
+        raise BatchCorrupt("the batch's checksum does not match its bytes")
+    if header.attributes & CONTROL or not header.record_count:
+        return None
+    body = view[HEADER_SIZE:]
+    check_count(header, len(body), limit)
+    if header.codec:
+        body = memoryview(b"".join(piece for piece in inflate(header.codec, body, limit) if piece is not None))
+    return Body(batch, header, body)
+
+
+def decode(
+    bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
+) -> pa.RecordBatch:
+    """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+    numbers = Numbers(body.data for body in bodies)
+    found = _starts(bodies, numbers)
+    counts = np.array([body.header.record_count for body in bodies], np.int64)
+    try:
+        places = _places(numbers, found, counts, bodies)
+    except IndexError:
+        raise Unusual from None
+    offsets = np.repeat(np.array([body.batch.base_offset for body in bodies], np.int64), counts) + places.offset_delta
+    chosen: Int64s | None = np.flatnonzero((offsets >= start) & (offsets < end))
+    if chosen is not None and len(chosen) == len(offsets):
+        chosen = None
+    return _assemble(numbers, places, bodies, counts, offsets, chosen, Assembly(topic, partition, columns, 0))
+
+
+def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
+    """Where each record begins, at its length."""
+    found: list[Int64s] = []
+    begin = 0
+    for body in bodies:
+        end = begin + len(body.data)
+        found.append(chain(numbers, begin, end, body.header.record_count, _head, _steps)[0])
+        begin = end
+    return np.concatenate(found)
+
+
+def _head(data: bytes, position: int) -> tuple[int, int]:
+    """A record's head is its length."""
+    begin = position
+    size = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 49:
+            raise Unusual
+    if size & 1:
+        raise Unusual
+    return position - begin, position + (size >> 1)
+
+
+def _steps(data: bytes, position: int, number: int) -> tuple[list[int], int]:
+    """Follows records; the common lengths, of one and two bytes, are read in place."""
+    found: list[int] = []
+    for _ in range(number):
+        found.append(position)
+        size = data[position]
+        if size & 1:
+            raise Unusual
+        if size < 0x80:
+            position += 1 + (size >> 1)
+            continue
+        second = data[position + 1]
+        if second < 0x80:
+            position += 2 + ((size & 0x7E | second << 7) >> 1)
+        else:
+            position = _head(data, position)[1]
+    return found, position
+
+
+@dataclass(slots=True)
+class _Places:
+    """Of each record: its two deltas, where key and value lie, and where its headers do."""
+
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    key: Fields
+    value: Fields
+    header_count: Int64s
+    header_at: Int64s
+    end: Int64s
+
+
+def _places(numbers: Numbers, starts: Int64s, counts: Int64s, bodies: Sequence[Body]) -> _Places:
+    length, at = numbers.zigzag(starts)
+    end = at + length
+    timestamp_delta, at = numbers.zigzag(at + 1)  # behind the attributes, which nothing uses
+    offset_delta, at = numbers.zigzag(at)
+    last = np.repeat(np.array([_last_delta(body) for body in bodies], np.int64), counts)
+    if int(offset_delta.min()) < 0 or (offset_delta > last).any():
+        raise Unusual
+    key, at = _field(numbers, at, end)
+    value, at = _field(numbers, at, end)
+    header_count, at = numbers.zigzag(at)
+    if (at > end).any() or int(header_count.min()) < 0 or int(header_count.max()) > _MOST_HEADERS:
+        raise Unusual
+    if (at[header_count == 0] != end[header_count == 0]).any():
+        raise Unusual
+    return _Places(timestamp_delta, offset_delta, key, value, header_count, at, end)
+
+
+def _last_delta(body: Body) -> int:
+    batch = body.batch
+    return min(body.header.last_offset_delta, batch.end_offset - batch.base_offset - 1)
+
+
+def _field(numbers: Numbers, at: Int64s, limit: Int64s) -> tuple[Fields, Int64s]:
+    """The nullable byte strings whose lengths lie at ``at``, and the places behind them."""
+    length, begin = numbers.zigzag(at)
+    missing = length < 0
+    end = begin + np.maximum(length, 0)
+    if (end > limit).any():
+        raise Unusual
+    return Fields(numbers.data, begin, end, missing if missing.any() else None), end
+
+
+def _assemble(
+    numbers: Numbers,
+    places: _Places,
+    bodies: Sequence[Body],
+    counts: Int64s,
+    offsets: Int64s,
+    chosen: Int64s | None,
+    assembly: Assembly,
+) -> pa.RecordBatch:
+    def some(values: Int64s) -> Int64s:
+        return values if chosen is None else values[chosen]
+
+    def of_batches(values: Sequence[int]) -> Int64s:
+        return some(np.repeat(np.array(values, np.int64), counts))
+
+    append_time = [body.header.attributes & LOG_APPEND_TIME != 0 for body in bodies]
+
+    def timestamp() -> pa.Array:
+        base = [
+            body.header.max_timestamp if late else body.header.base_timestamp
+            for body, late in zip(bodies, append_time, strict=True)
+        ]
+        delta = some(places.timestamp_delta)
+        if any(append_time):
+            delta = np.where(of_batches([int(late) for late in append_time]) > 0, 0, delta)
+        return times(of_batches(base) + delta)
+
+    def kind() -> pa.Array:
+        kinds = {rows.LOG_APPEND_TIME if late else rows.CREATE_TIME for late in append_time}
+        if len(kinds) == 1:
+            return rows.constant(kinds.pop(), TYPES["timestampType"], assembly.count)
+        return pa.array(of_batches([int(late) for late in append_time]).astype(np.int32))
+
+    def written() -> pa.Array:
+        told = [
+            body.header.max_timestamp if late else body.batch.written_ms
+            for body, late in zip(bodies, append_time, strict=True)
+        ]
+        return times_or_null(of_batches(told))
+
+    def sequence() -> pa.Array:
+        first = of_batches([body.header.base_sequence if body.header.producer_id >= 0 else -1 for body in bodies])
+        return pa.array((first + some(places.offset_delta)) % SEQUENCES, mask=first < 0)
+
+    def producer() -> pa.Array:
+        ids = [body.header.producer_id for body in bodies]
+        return repeated([str(one) if one >= 0 else None for one in ids], counts, chosen)
+
+    assembly.count = len(offsets) if chosen is None else len(chosen)
+    assembly.made = {
+        "key": lambda: places.key.array(chosen),
+        "value": lambda: places.value.array(chosen),
+        "offset": lambda: pa.array(some(offsets)),
+        "timestamp": timestamp,
+        "timestampType": kind,
+        "headers": lambda: _headers(numbers, places, chosen),
+        "producer": producer,
+        "seq": sequence,
+        "writer": lambda: rows.constant("kafka", TYPES["writer"], assembly.count),
+        "written": written,
+    }
+    return assembly.batch()
+
+
+def _headers(numbers: Numbers, places: _Places, chosen: Int64s | None) -> pa.Array:
+    """The list of each record's headers, null for none: all first headers at once, then all second ones, ..."""
+    count = places.header_count if chosen is None else places.header_count[chosen]
+    at = places.header_at if chosen is None else places.header_at[chosen]
+    limit = places.end if chosen is None else places.end[chosen]
+    first = np.concatenate(([0], np.cumsum(count)))
+    total = int(first[-1])
+    bounds = np.zeros((4, total), np.int64)
+    missing = np.zeros(total, np.bool_)
+    live = np.flatnonzero(count)
+    at = at[live]
+    number = 0
+    try:
+        while len(live):
+            name, at = _field(numbers, at, limit[live])
+            if name.missing is not None:
+                raise Unusual
+            value, at = _field(numbers, at, limit[live])
+            place = first[live] + number
+            bounds[0, place], bounds[1, place] = name.starts, name.ends
+            bounds[2, place], bounds[3, place] = value.starts, value.ends
+            if value.missing is not None:
+                missing[place] = value.missing
+            number += 1
+            goes_on = count[live] > number
+            ended = ~goes_on
+            if (at[ended] != limit[live][ended]).any():
+                raise Unusual
+            live, at = live[goes_on], at[goes_on]
+    except IndexError:
+        raise Unusual from None
+    names = strings(Fields(numbers.data, bounds[0], bounds[1]))
+    values = Fields(numbers.data, bounds[2], bounds[3], missing if missing.any() else None).array()
+    return list_of(first, names, values)

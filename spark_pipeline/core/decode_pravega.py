@@ -1,0 +1,141 @@
+"""Events of Pravega's writers as columns. Bytes that are no events, or not those that their header claims, raise
+:class:`Unusual` and are read by themselves (see :mod:`spark_pipeline.core.decode_kafka`)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.pravega import EVENT_HEAD, HEADER_SIZE, NO_WRITER, Header, Shape, check
+from bridges.formats.records import StoredBatch
+from spark_pipeline.core import rows
+from spark_pipeline.core.decode_columns import Assembly, Fields, repeated, times, times_or_null
+from spark_pipeline.core.decode_varints import Int64s, Numbers, Unusual, chain, steps_by
+from spark_pipeline.core.rows import TYPES, Columns
+
+_EVENT = struct.Struct(">iI")
+_PLACE = 4
+"""Bytes of an event's place in a batch that has gaps."""
+
+
+@dataclass(slots=True)
+class Body:
+    """A batch whose checksum was compared with its bytes."""
+
+    batch: StoredBatch
+    header: Header
+
+    @property
+    def size(self) -> int:
+        """Bytes that its events take."""
+        return len(self.batch.payload) - HEADER_SIZE
+
+
+def open_body(batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Body | None:
+    """``batch`` checked; None of one without bytes. Raises BatchInvalid, BatchCorrupt."""
+    header = check(batch.payload)
+    return Body(batch, header) if header.size else None
+
+
+def decode(
+    bodies: Sequence[Body], topic: str, partition: int, columns: Columns, start: int, end: int
+) -> pa.RecordBatch:
+    """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
+    if any(body.header.shape == Shape.BYTES for body in bodies):
+        raise Unusual
+    numbers = Numbers(memoryview(body.batch.payload)[HEADER_SIZE:] for body in bodies)
+    counts = np.array([body.header.records for body in bodies], np.int64)
+    starts: list[Int64s] = []
+    places: list[Int64s] = []
+    at = 0
+    for body in bodies:
+        begin, stop = at, at + body.size
+        if body.header.shape == Shape.SCATTERED:
+            begin += _PLACE * body.header.records
+        found, behind = chain(numbers, begin, stop, body.header.records, _head, _steps)
+        if behind != stop:
+            raise Unusual
+        starts.append(found)
+        places.append(body.batch.base_offset + _own_places(body, numbers, at))
+        at = stop
+    events = np.concatenate(starts)
+    offsets = np.concatenate(places)
+    chosen: Int64s | None = np.flatnonzero((offsets >= start) & (offsets < end))
+    if chosen is not None and len(chosen) == len(offsets):
+        chosen = None
+
+    def of_batches(values: Sequence[int]) -> Int64s:
+        every = np.repeat(np.array(values, np.int64), counts)
+        return every if chosen is None else every[chosen]
+
+    def value() -> pa.Array:
+        size = numbers.big_endian(events + 4)
+        return Fields(numbers.data, events + EVENT_HEAD, events + EVENT_HEAD + size).array(chosen)
+
+    def sequence() -> pa.Array:
+        first = of_batches([_first_number(body.header) for body in bodies])
+        numbered = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+        given = first + (numbered if chosen is None else numbered[chosen])
+        known = of_batches([_is_numbered(body.header) for body in bodies])
+        return pa.array(given, mask=(known == 0) | (given < 0))
+
+    count = len(offsets) if chosen is None else len(chosen)
+    writers = [_writer(body.header) for body in bodies]
+    made = {
+        "value": value,
+        "offset": lambda: pa.array(offsets if chosen is None else offsets[chosen]),
+        "timestamp": lambda: times(of_batches([body.header.time_ms for body in bodies])),
+        "timestampType": lambda: rows.constant(rows.CREATE_TIME, TYPES["timestampType"], count),
+        "producer": lambda: repeated(writers, counts, chosen),
+        "seq": sequence,
+        "writer": lambda: rows.constant("pravega", TYPES["writer"], count),
+        "written": lambda: times_or_null(of_batches([body.batch.written_ms for body in bodies])),
+    }
+    return Assembly(topic, partition, columns, count, made).batch()
+
+
+def _head(data: bytes, position: int) -> tuple[int, int]:
+    """An event's head is its type, which is 0, and its length."""
+    try:
+        kind, size = _EVENT.unpack_from(data, position)
+    except struct.error:
+        raise Unusual from None
+    if kind:
+        raise Unusual
+    return EVENT_HEAD, position + EVENT_HEAD + int(size)
+
+
+_steps = steps_by(_head)
+
+
+def _own_places(body: Body, numbers: Numbers, at: int) -> Int64s:
+    """How far each event of a batch lies behind the batch's first offset."""
+    count = body.header.records
+    span = body.batch.end_offset - body.batch.base_offset
+    if body.header.shape == Shape.EVENTS:
+        if count > span:
+            raise Unusual
+        return np.arange(count, dtype=np.int64)
+    own = numbers.big_endian(at + _PLACE * np.arange(count, dtype=np.int64))
+    if count and ((np.diff(own, prepend=-1) <= 0).any() or int(own[-1]) >= span):
+        raise Unusual
+    return own
+
+
+def _is_numbered(header: Header) -> bool:
+    """Whether the writer numbered its events one by one, not the append as a whole."""
+    return header.writer_id != NO_WRITER and header.events == header.records
+
+
+def _first_number(header: Header) -> int:
+    return header.last_number - header.records + 1 if _is_numbered(header) else 0
+
+
+def _writer(header: Header) -> str | None:
+    return None if header.writer_id == NO_WRITER else str(UUID(bytes=header.writer_id))
