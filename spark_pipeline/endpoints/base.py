@@ -122,6 +122,8 @@ class _Opener(Protocol):
 _MODULES = {
     "anabranch": "spark_pipeline.endpoints.anabranch",
     "kafka": "spark_pipeline.endpoints.kafka",
+    "archive": "spark_pipeline.endpoints.archive",
+    "archive+s3": "spark_pipeline.endpoints.archive",
     "pravega": "spark_pipeline.endpoints.pravega",
     "ydb": "spark_pipeline.endpoints.ydb",
 }

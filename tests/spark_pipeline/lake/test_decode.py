@@ -47,7 +47,7 @@ def of_json(*values: Any, schema: Any = FLIGHT, **named: Any) -> tuple[list[Any]
     return decoded(Decoding("json", json.dumps(schema), **named), *texts)
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------------
+# --- JSON ----------------------------------------------------------------------------------------------------
 
 
 def test_json_becomes_columns() -> None:
@@ -113,19 +113,26 @@ def test_json_that_does_not_agree_is_told_where(value: Any, reason: str) -> None
 
 
 @settings(deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*FLIGHT["properties"], "x"]), inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*FLIGHT["properties"], "x"]), inner),
+    )
+)
 def test_any_json_is_a_row_or_a_dead_letter(value: Any) -> None:
     rows, reasons = of_json(json.dumps(value).encode())
     assert (rows[0] is None) == (0 in reasons)
 
 
-@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "object"}, {"type": "object", "properties": {"a": {"type": "date"}}}, 3])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, {"type": "object"}, {"type": "object", "properties": {"a": {"type": "date"}}}, 3]
+)
 def test_a_json_schema_without_columns_is_refused(schema: Any) -> None:
     with pytest.raises(OptionError):
         of_json({}, schema=schema)
 
 
-# --- Avro --------------------------------------------------------------------------------------------------------------
+# --- Avro ----------------------------------------------------------------------------------------------------
 
 AVRO = {
     "type": "record",
@@ -137,11 +144,17 @@ AVRO = {
         {"name": "fare", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
         {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["JET", "PROP"]}},
-        {"name": "stops", "type": {"type": "array", "items": {"type": "record", "name": "Stop", "fields": [{"name": "at", "type": "string"}]}}},
+        {
+            "name": "stops",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Stop", "fields": [{"name": "at", "type": "string"}]},
+            },
+        },
         {"name": "seats", "type": {"type": "map", "values": "long"}},
         {"name": "last", "type": ["null", "Stop"], "default": None},
     ],
-}  # fmt: skip
+}
 ONE = {
     "flight": 12,
     "delay": 2.5,
@@ -220,7 +233,7 @@ def test_an_avro_schema_without_columns_is_refused(schema: Any) -> None:
         decoder(Decoding("avro", json.dumps(schema)))
 
 
-# --- Protobuf ------------------------------------------------------------------------------------------------------------
+# --- Protobuf ----------------------------------------------------------------------------------------------------
 
 Field = descriptor_pb2.FieldDescriptorProto
 
@@ -276,7 +289,16 @@ def flight(**fields: Any) -> bytes:
 
 
 def test_protobuf_becomes_columns() -> None:
-    whole = flight(flight=12, delay=2.5, big=(1 << 64) - 1, kind=1, stops=[{"at": "EWR"}], seats={"b": 2, "a": 1}, raw=b"\xff", last={"at": "IAH"})  # fmt: skip
+    whole = flight(
+        flight=12,
+        delay=2.5,
+        big=(1 << 64) - 1,
+        kind=1,
+        stops=[{"at": "EWR"}],
+        seats={"b": 2, "a": 1},
+        raw=b"\xff",
+        last={"at": "IAH"},
+    )
     rows, reasons = of_protobuf(whole, b"", None, whole[:-1], b"\xff")
     assert rows[0] == {
         "flight": 12,

@@ -1,0 +1,113 @@
+"""An archive as an endpoint, read like the log that it is a copy of: ``archive:///path``, ``archive+s3://bucket/prefix``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from spark_pipeline.core.errors import OptionError, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.rows import TYPES, Columns, constant
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.lake.archive import Archive
+from spark_pipeline.lake.layout import RAW, DataFile
+from spark_pipeline.lake.reading import read_files
+
+
+def place_of(url: str) -> str:
+    """Where the archive lies, of an endpoint's URL."""
+    return url.removeprefix("archive+") if url.startswith("archive+") else url.replace("archive://", "file://", 1)
+
+
+@dataclass(slots=True)
+class ArchiveEndpoint:
+    """See Endpoint. What it says of files is what there was when it was opened.
+
+    An archive has no batches, no groups, and nothing that is not committed. Its partitions begin with the first offset
+    that is in a file, and end where archiving has come to.
+    """
+
+    place: str
+    _archive: Archive = field(init=False)
+    _files: dict[TopicPartition, list[DataFile]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._archive = Archive.open(self.place)
+        self._files = {}
+        for one in self._archive.records.files():
+            self._files.setdefault(TopicPartition(one.topic, one.partition), []).append(one)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether values are no longer what the writer sent."""
+        return self._archive.description.decoding is not None
+
+    @property
+    def expired_ms(self) -> int | None:
+        """Records with timestamps before this are not here, by rule."""
+        return self._archive.description.expired_ms
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """See Endpoint."""
+        return {name: TopicInfo(name, numbers) for name, numbers in self._archive.description.topics.items()}
+
+    def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
+        """See Endpoint."""
+        known = set(self._archive.description.parts)
+        for part in parts:
+            if part not in known:
+                raise UnknownTopic(f"{part} is not in the archive {self.place}")
+        ends = self._archive.records.progress(parts)
+        found = {}
+        for part in parts:
+            end = ends.get(part, 0)
+            start = min((one.first for one in self._files.get(part, ())), default=end)
+            found[part] = Positions(start, end, end)
+        return found
+
+    def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """See Endpoint."""
+        found: dict[TopicPartition, int | None] = {}
+        for part, moment in at_ms.items():
+            later = [one for one in self._files.get(part, ()) if one.latest >= moment * 1000]
+            found[part] = next(
+                (
+                    int(np.asarray(batch.column("offset"))[at[0]])
+                    for batch in read_files(self._archive.records, later, ("offset", "timestamp"), 0, 1 << 62)
+                    if len(
+                        at := np.flatnonzero(np.asarray(batch.column("timestamp").cast(pa.int64())) >= moment * 1000)
+                    )
+                ),
+                None,
+            )
+        return found
+
+    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """See Endpoint. Columns that an archive does not keep are null. Raises OptionError for decoded values."""
+        if self.decoded and "value" in columns:
+            raise OptionError("the archive's values are decoded: they cannot be read as bytes")
+        kept = [name for name in columns if name in RAW]
+        for batch in read_files(self._archive.records, self._files.get(range.of, []), kept, range.start, range.end):
+            arrays = [
+                batch.column(name) if name in RAW else constant(None, TYPES[name], batch.num_rows) for name in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+        """See Endpoint: there are no batches here."""
+        raise OptionError("an archive has records, and none of the batches that they came in")
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        """See Endpoint: none."""
+        return {}
+
+    def close(self) -> None:
+        """See Endpoint."""
+
+
+def open_endpoint(url: str, options: Mapping[str, str]) -> ArchiveEndpoint:
+    """See :func:`spark_pipeline.endpoints.base.endpoint`."""
+    return ArchiveEndpoint(place_of(url))

@@ -1,0 +1,324 @@
+"""Copying topics into an archive, step by step, each record exactly once.
+
+A step takes what is committed and not archived yet, up to a number of offsets, and cuts it into pieces, which write
+files that belong to nothing. One commit then adds all of them to the table and moves the progress that is kept with it
+(:mod:`spark_pipeline.lake.table`). Whatever the process is killed in, the next one begins where the table says.
+
+Dead letters are committed first, in a table with a progress of its own: where that is ahead of the records' table, a
+process died in between, and the next one leaves out dead letters that are there already.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_pipeline.core.errors import OffsetsGone, PipelineError, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import Endpoint, endpoint
+from spark_pipeline.jobs.engine import Engine
+from spark_pipeline.lake.archive import Archive, Description
+from spark_pipeline.lake.decode import Decoder
+from spark_pipeline.lake.layout import FILE_BYTES, RAW, REASON, Crash, DataFile, FileWriter, no_crash, schema_of
+
+COLUMNS = Columns(RAW)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range to be written into files. ``dead_from``: dead letters of lower offsets are there already."""
+
+    url: str
+    options: Mapping[str, str]
+    place: str
+    range: OffsetRange
+    file_bytes: int
+    dead_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What became of a piece: files that are written and belong to no table yet."""
+
+    range: OffsetRange
+    files: tuple[DataFile, ...]
+    dead_letters: tuple[DataFile, ...]
+    rows: int
+    size: int
+
+
+def stage(piece: Piece) -> Staged:
+    """Write the records of a piece into files. Raises PipelineError and OSError."""
+    archive = Archive.open(piece.place)
+    decoder = archive.decoder()
+    part, description = piece.range.of, archive.description
+    records = FileWriter(
+        archive.records.store,
+        part.topic,
+        part.partition,
+        archive.records_schema,
+        description.partitioning,
+        piece.file_bytes,
+    )
+    dead = None
+    if archive.dead_letters is not None:
+        dead = FileWriter(
+            archive.dead_letters.store,
+            part.topic,
+            part.partition,
+            schema_of(dead_letters=True),
+            description.partitioning,
+            piece.file_bytes,
+        )
+    rows = size = 0
+    source = endpoint(piece.url, piece.options)
+    try:
+        for batch in source.read(piece.range, COLUMNS):
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if decoder is None or dead is None:
+                records.write(batch)
+            else:
+                good, bad = decoded(batch, decoder, archive.records_schema)
+                records.write(good)
+                dead.write(bad.slice(int(np.searchsorted(np.asarray(bad.column("offset")), piece.dead_from))))
+    finally:
+        source.close()
+    return Staged(piece.range, tuple(records.finish()), tuple(dead.finish() if dead else ()), rows, size)
+
+
+def decoded(batch: pa.RecordBatch, decoder: Decoder, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """The records whose values could be decoded, with ``schema``, and the others as dead letters."""
+    values, reasons = decoder.decode(batch.column("value"))
+    arrays = [values if name == "value" else batch.column(name) for name in schema.names]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    letters = schema_of(dead_letters=True)
+    if not reasons:
+        return whole, pa.RecordBatch.from_pylist([], letters)
+    keep = np.ones(batch.num_rows, bool)
+    rows = sorted(reasons)
+    keep[rows] = False
+    picked = batch.take(pa.array(rows))
+    told = pa.array([reasons[row] for row in rows], pa.string())
+    bad = pa.RecordBatch.from_arrays(
+        [told if name == REASON else picked.column(name) for name in letters.names], schema=letters
+    )
+    return whole.filter(pa.array(keep)), bad
+
+
+@dataclass(slots=True)
+class Told:
+    """What a run did, for its report and its progress."""
+
+    steps: int = 0
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    dead_letters: int = 0
+    seconds: float = 0.0
+    before: dict[TopicPartition, int] = field(default_factory=dict)
+    after: dict[TopicPartition, int] = field(default_factory=dict)
+    lost: list[OffsetRange] = field(default_factory=list)
+    left: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For reports."""
+        return {
+            "steps": self.steps,
+            "records": self.rows,
+            "bytes": self.bytes,
+            "files": self.files,
+            "dead_letters": self.dead_letters,
+            "seconds": round(self.seconds, 3),
+            "left": self.left,
+            "partitions": [
+                {"topic": part.topic, "partition": part.partition, "from": self.before.get(part), "to": offset}
+                for part, offset in sorted(self.after.items())
+            ],
+            "lost": [str(one) for one in self.lost],
+        }
+
+
+@dataclass(slots=True)
+class ArchiveRun:
+    """One run of an archiving job.
+
+    ``topics``: names, or regular expressions that match whole names. ``begin``: where a partition begins of which
+    nothing is archived: "earliest", "latest", or milliseconds. ``step_offsets``: how many offsets a commit is about.
+    ``piece_offsets``: how many one piece has at most. ``patience``: when a step of a following run begins.
+    ``bytes_per_second``: how fast records are taken at most, over a step. ``allow_loss``: go on where the log has been
+    trimmed of what was not archived yet, and say so. ``told`` is called after each step.
+    """
+
+    url: str
+    options: Mapping[str, str]
+    place: str
+    topics: tuple[str, ...]
+    description: Description
+    engine: Engine
+    begin: str = "earliest"
+    step_offsets: int = 4_000_000
+    piece_offsets: int = 1_000_000
+    file_bytes: int = FILE_BYTES
+    bytes_per_second: float | None = None
+    allow_loss: bool = False
+    stop: Event = field(default_factory=Event)
+    on_step: Callable[[Told], None] = lambda told: None
+    crash: Crash = no_crash
+    told: Told = field(default_factory=Told)
+    _latest: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def available_now(self) -> Told:
+        """Archive what is committed when this is called, and return."""
+        source = endpoint(self.url, self.options)
+        try:
+            until: dict[TopicPartition, int] | None = None
+            archive = self._archive(source)
+            while not self.stop.is_set():
+                start, ends = self._bounds(source, archive)
+                if until is None:
+                    until = ends
+                goal = {part: max(start[part], until[part]) for part in until}
+                if not between(start, goal):
+                    break
+                self._step(archive, start, goal)
+            return self.told
+        finally:
+            source.close()
+
+    def follow(self, patience: Patience, poll_seconds: float = 1.0) -> Told:
+        """Archive what comes until ``stop`` is set; the step that has begun then is finished."""
+        source = endpoint(self.url, self.options)
+        try:
+            archive = self._archive(source)
+            while not self.stop.is_set():
+                start, ends = self._bounds(source, archive)
+                new = sum(one.count for one in between(start, ends))
+                if not new or patience.waits(new, int(time.monotonic() * 1000)):
+                    self.stop.wait(poll_seconds)
+                    archive = self._archive(source)  # topics and partitions may have come
+                    continue
+                self._step(archive, start, ends)
+            return self.told
+        finally:
+            source.close()
+
+    def plan(self) -> dict[str, Any]:
+        """What a run would do now: nothing is made or written."""
+        source = endpoint(self.url, self.options)
+        try:
+            parts = self._parts(source)
+            try:
+                done = Archive.open(self.place).records.progress(parts)
+            except PipelineError:
+                done = {}
+            start = self._start(source, parts, done)
+            ends = {part: one.stable for part, one in source.positions(parts).items()}
+            ranges = between(start, ends)
+            return {
+                "archive": self.place,
+                "offsets": sum(one.count for one in ranges),
+                "pieces": len(split(ranges, max_records=self.piece_offsets)),
+                "ranges": [str(one) for one in ranges],
+            }
+        finally:
+            source.close()
+
+    def _parts(self, source: Endpoint) -> list[TopicPartition]:
+        known = source.topics()
+        found: dict[str, tuple[int, ...]] = {}
+        for wanted in self.topics:
+            matching = [
+                name for name in known if name == wanted or (re.fullmatch(wanted, name) and not known[name].internal)
+            ]
+            if not matching:
+                raise UnknownTopic(f"no topic is called {wanted!r}, nor matches it")
+            found.update({name: known[name].partitions for name in matching})
+        return [TopicPartition(name, number) for name, numbers in sorted(found.items()) for number in numbers]
+
+    def _archive(self, source: Endpoint) -> Archive:
+        parts = self._parts(source)
+        archive = Archive.make(self.place, self.description, self.crash)
+        numbers: dict[str, tuple[int, ...]] = {}
+        for part in parts:
+            numbers[part.topic] = (*numbers.get(part.topic, ()), part.partition)
+        archive.learn(numbers)
+        return archive
+
+    def _bounds(
+        self, source: Endpoint, archive: Archive
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where the next step starts, and where what is committed ends."""
+        parts = self._parts(source)
+        done = archive.records.progress(parts)
+        start = self._start(source, parts, done)
+        return start, {part: one.stable for part, one in source.positions(parts).items()}
+
+    def _start(
+        self, source: Endpoint, parts: list[TopicPartition], done: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        positions = source.positions(parts)
+        start = dict(done)
+        new = [part for part in parts if part not in done]
+        if self.begin == "earliest":
+            start.update({part: positions[part].start for part in new})
+        elif self.begin == "latest":
+            # Once seen, where a partition begins is kept for the run, or records between two looks would be lost.
+            start.update({part: self._latest.setdefault(part, positions[part].stable) for part in new})
+        elif new:
+            found = source.find_timestamp(dict.fromkeys(new, int(self.begin)))
+            for part in new:
+                offset = found[part]
+                start[part] = positions[part].stable if offset is None else offset
+        for part, one in positions.items():
+            if start[part] < one.start:
+                if not self.allow_loss:
+                    raise OffsetsGone(part.topic, part.partition, start[part], one.start)
+                lost = OffsetRange(part.topic, part.partition, start[part], one.start)
+                if lost not in self.told.lost:
+                    self.told.lost.append(lost)
+                start[part] = one.start
+        return start
+
+    def _step(self, archive: Archive, start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        began = time.monotonic()
+        parts = list(start)
+        before = archive.records.progress(parts)
+        dead_before = archive.dead_letters.progress(parts) if archive.dead_letters is not None else {}
+        after = {part: offset for part, offset in admit(start, ends, self.step_offsets).items() if offset > start[part]}
+        pieces = [
+            Piece(self.url, self.options, self.place, one, self.file_bytes, dead_before.get(one.of, 0))
+            for one in split(between(start, after), max_records=self.piece_offsets)
+        ]
+        self.crash("before-stage")
+        staged = list(self.engine.map(stage, pieces))
+        self.crash("after-stage")
+        files = [one for piece in staged for one in piece.files]
+        letters = [one for piece in staged for one in piece.dead_letters]
+        if letters and archive.dead_letters is not None:
+            further = {part: offset for part, offset in after.items() if offset > dead_before.get(part, -1)}
+            archive.dead_letters.commit(letters, dead_before, further)
+        archive.records.commit(files, before, after)
+        told = self.told
+        told.steps += 1
+        told.rows += sum(piece.rows for piece in staged)
+        size = sum(piece.size for piece in staged)
+        told.bytes += size
+        told.files += len(files)
+        told.dead_letters += sum(one.rows for one in letters)
+        for part, offset in after.items():
+            told.before.setdefault(part, start[part])
+            told.after[part] = offset
+        told.left = sum(max(0, ends[part] - told.after.get(part, start[part])) for part in ends)
+        took = time.monotonic() - began
+        told.seconds += took
+        self.on_step(told)
+        if self.bytes_per_second:
+            self.stop.wait(max(0.0, size / self.bytes_per_second - took))

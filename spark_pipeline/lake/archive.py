@@ -1,0 +1,188 @@
+"""An archive: a directory that holds a table of records, one of dead letters if values are decoded, and what was
+decided when it was made.
+
+    archive.json     topics and their partitions, the kind of the tables, how values are decoded
+    records/         the table; for Parquet the files alone
+    dead_letters/    likewise, of records whose value could not be decoded
+    state/           Parquet: manifests and files in the making; Iceberg: the catalog, unless there is another
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.lake.decode import Decoder, Decoding, decoder
+from spark_pipeline.lake.layout import PARTITIONING, Crash, no_crash, schema_of
+from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.table import Table
+
+DESCRIPTION = "archive.json"
+KINDS = ("parquet", "delta", "iceberg")
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is decided when an archive is made, and the partitions that it has had so far.
+
+    ``catalog`` and ``name`` are of Iceberg's tables; an empty ``catalog`` is one in SQLite, in the archive itself.
+    ``expired_ms``: records with timestamps before it were deleted by rule.
+    """
+
+    kind: str = "delta"
+    partitioning: str = "day"
+    decoding: Decoding | None = None
+    catalog: str = ""
+    name: str = "anabranch.records"
+    topics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    expired_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise OptionError(f"{self.kind!r} is no kind of table: {', '.join(KINDS)}")
+        if self.partitioning not in PARTITIONING:
+            raise OptionError(f"{self.partitioning!r} is no partitioning: {', '.join(PARTITIONING)}")
+        if "." not in self.name:
+            raise OptionError(f"{self.name!r} is no name of a table: namespace.table")
+
+    def encode(self) -> bytes:
+        """As it is kept."""
+        return json.dumps({"version": _VERSION, **asdict(self)}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, kept: bytes) -> Description:
+        """The reverse. Raises PipelineError for what this version cannot read."""
+        told: dict[str, Any] = json.loads(kept)
+        if told.pop("version") != _VERSION:
+            raise PipelineError("the archive was made by a later version")
+        decoding = told.pop("decoding")
+        topics = {name: tuple(numbers) for name, numbers in told.pop("topics").items()}
+        return cls(**told, topics=topics, decoding=None if decoding is None else Decoding.from_json(decoding))
+
+    @property
+    def parts(self) -> list[TopicPartition]:
+        """Every partition that was ever archived, or is about to be."""
+        return [TopicPartition(topic, number) for topic, numbers in sorted(self.topics.items()) for number in numbers]
+
+    def decided(self) -> Description:
+        """What may not change once there are records."""
+        return replace(self, topics={}, expired_ms=None)
+
+
+@dataclass(slots=True)
+class Archive:
+    """An archive that is there. ``dead_letters`` is None where values are kept as they were."""
+
+    store: Store
+    description: Description
+    crash: Crash = no_crash
+    records: Table = field(init=False)
+    dead_letters: Table | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.records = self._table("records", self.records_schema)
+        if self.description.decoding is not None:
+            self.dead_letters = self._table("dead_letters", schema_of(dead_letters=True))
+
+    @property
+    def records_schema(self) -> pa.Schema:
+        """Columns of the records' files."""
+        made = self.decoder()
+        return schema_of(None if made is None else made.type)
+
+    def decoder(self) -> Decoder | None:
+        """Of values; a new one, for one thread."""
+        decoding = self.description.decoding
+        return None if decoding is None else decoder(decoding)
+
+    @classmethod
+    def open(cls, place: str, crash: Crash = no_crash) -> Archive:
+        """The archive at a path or URL. Raises PipelineError if there is none."""
+        store = Store.at(place)
+        kept = store.read_bytes(DESCRIPTION)
+        if kept is None:
+            raise PipelineError(f"there is no archive at {store.url}")
+        return cls(store, Description.decode(kept), crash)
+
+    @classmethod
+    def make(cls, place: str, wanted: Description, crash: Crash = no_crash) -> Archive:
+        """The archive at a path or URL, made if it is not there. Raises OptionError if it is not as ``wanted``."""
+        store = Store.at(place)
+        kept = store.read_bytes(DESCRIPTION)
+        if kept is None:
+            store.make()
+            store.write_bytes(DESCRIPTION, wanted.encode())
+            found = wanted
+        else:
+            found = Description.decode(kept)
+            if found.decided() != wanted.decided():
+                raise OptionError(
+                    f"the archive at {store.url} was made with other options: {found.decided()}; nothing was changed"
+                )
+        archive = cls(store, found, crash)
+        archive.make_tables()
+        return archive
+
+    def make_tables(self) -> None:
+        """Make the tables that are not there, and finish what a process before left unfinished."""
+        for table in self.tables.values():
+            table.make()
+            table.settle()
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables by their directories' names."""
+        found: dict[str, Any] = {"records": self.records}
+        if self.dead_letters is not None:
+            found["dead_letters"] = self.dead_letters
+        return found
+
+    def _table(self, name: str, schema: pa.Schema) -> Table:
+        description, place = self.description, self.store.below(name)
+        if description.kind == "delta":
+            from spark_pipeline.lake.delta import DeltaRecords
+
+            return DeltaRecords(place, schema, description.partitioning, self._crash_of(name))
+        state = self.store.below("state")
+        if description.kind == "parquet":
+            from spark_pipeline.lake.plain import PlainRecords
+
+            return PlainRecords(place, state.below(name), schema, description.partitioning, self._crash_of(name))
+        from spark_pipeline.lake.iceberg import IcebergRecords
+
+        catalog = description.catalog
+        if not catalog:
+            if not self.store.local:
+                raise OptionError("Iceberg's catalog cannot lie in S3: name one, as sqlite:////path/catalog.db")
+            state.make()
+            catalog = f"sqlite:///{state.path}/catalog.db"
+        table = description.name if name == "records" else f"{description.name}_{name}"
+        return IcebergRecords(place, table, catalog, schema, description.partitioning, self._crash_of(name))
+
+    def _crash_of(self, name: str) -> Crash:
+        return lambda step: self.crash(f"{name}:{step}")
+
+    def learn(self, parts: Mapping[str, tuple[int, ...]]) -> None:
+        """Keep the names of partitions before anything of them is archived."""
+        kept = self.store.read_bytes(DESCRIPTION)
+        now = Description.decode(kept) if kept is not None else self.description
+        topics = {
+            name: tuple(sorted({*now.topics.get(name, ()), *parts.get(name, ())})) for name in {*now.topics, *parts}
+        }
+        self.description = replace(now, topics=topics)
+        if topics != now.topics:
+            self.store.write_bytes(DESCRIPTION, self.description.encode())
+
+    def expired(self, before_ms: int) -> None:
+        """Keep from when on records are here."""
+        kept = self.store.read_bytes(DESCRIPTION)
+        now = Description.decode(kept) if kept is not None else self.description
+        self.description = replace(now, expired_ms=max(before_ms, now.expired_ms or before_ms))
+        self.store.write_bytes(DESCRIPTION, self.description.encode())

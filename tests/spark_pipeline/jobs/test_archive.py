@@ -1,0 +1,279 @@
+"""Archiving: each committed record once, whatever the process is killed in; what cannot be decoded beside it.
+
+What is archived here is another archive: it is read through the same interface as a node, and needs none.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_pipeline.core.digest import digest
+from spark_pipeline.core.errors import OffsetsGone, OptionError, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import endpoint
+from spark_pipeline.jobs.archive import ArchiveRun, Told
+from spark_pipeline.jobs.engine import LocalEngine
+from spark_pipeline.lake.archive import Archive, Description
+from spark_pipeline.lake.decode import Decoding
+from spark_pipeline.lake.reading import read_files
+from spark_pipeline.lake.table import Overtaken
+from tests.spark_pipeline.lake.records import records, written
+
+PARTS = (TopicPartition("flights", 0), TopicPartition("flights", 7), TopicPartition("other", 0))
+COLUMNS = Columns.of(headers=True)
+SCHEMA = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+DECODING = Decoding("json", SCHEMA)
+
+
+def values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With values in JSON, of which every seventh is none."""
+    column = pa.array([b"no json" if n % 7 == 3 else b'{"n":%d}' % n for n in batch.column("offset").to_pylist()])
+    return batch.set_column(batch.schema.get_field_index("value"), batch.schema.field("value"), column)
+
+
+class Source:
+    """An archive that stands for the log, in which every fifth offset is a gap."""
+
+    def __init__(self, place: Path) -> None:
+        self.url = f"archive://{place}"
+        self.archive = Archive.make(str(place), Description(partitioning="none"))
+        self.archive.learn({"flights": (0, 7), "other": (0,)})
+        self.ends = dict.fromkeys(PARTS, 0)
+
+    def append(self, count: int) -> None:
+        """``count`` more offsets in each partition."""
+        for part, start in self.ends.items():
+            batch = values(records(start, start + count, part, every=timedelta(minutes=11), skip=5))
+            files = written(self.archive.records, [batch], part, "none")
+            before = {part: start} if start else {}
+            self.archive.records.commit(files, before, {part: start + count})
+            self.ends[part] = start + count
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    made = Source(tmp_path / "log")
+    made.append(100)
+    return made
+
+
+def run_of(source: Source, place: Path, description: Description, **named: Any) -> ArchiveRun:
+    return ArchiveRun(source.url, {}, str(place), (".*",), description, LocalEngine(2), **named)
+
+
+def rows(url: str, part: TopicPartition, columns: Columns = COLUMNS) -> list[dict[str, Any]]:
+    read = endpoint(url).read(OffsetRange(part.topic, part.partition, 0, 1 << 60), columns)
+    return [row for batch in read for row in batch.to_pylist()]
+
+
+def assert_same(source: Source, place: Path) -> None:
+    for part in PARTS:
+        assert rows(f"archive://{place}", part) == rows(source.url, part)
+        everything = OffsetRange(part.topic, part.partition, 0, 1 << 60)
+        assert digest(endpoint(source.url).read(everything, COLUMNS)) == digest(
+            endpoint(f"archive://{place}").read(everything, COLUMNS)
+        )
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "iceberg"])
+def test_what_is_there_is_archived_and_then_what_comes(kind: str, source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    seen: list[int] = []
+    run = run_of(
+        source,
+        place,
+        Description(kind),
+        step_offsets=90,
+        piece_offsets=20,
+        on_step=lambda told: seen.append(told.left),
+    )
+    assert run.plan()["offsets"] == 297
+    told = run.available_now()
+    assert (told.rows, told.steps, told.left) == (240, 4, 0)
+    assert seen == sorted(seen, reverse=True)
+    assert_same(source, place)
+    assert run_of(source, place, Description(kind)).available_now().steps == 0
+    source.append(50)
+    again = run_of(source, place, Description(kind)).available_now()
+    assert (again.rows, again.steps) == (120, 1)
+    assert again.as_json()["partitions"][0] == {"topic": "flights", "partition": 0, "from": 100, "to": 150}
+    assert_same(source, place)
+    ends = endpoint(f"archive://{place}").positions(PARTS)
+    assert {part: one.stable for part, one in ends.items()} == source.ends
+
+
+def decoded_rows(place: Path) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+    """(topic, partition, offset) of all records, and of all dead letters, in order."""
+    archive = Archive.open(str(place))
+    found: list[list[tuple[str, int, int]]] = []
+    for table in (archive.records, archive.dead_letters):
+        assert table is not None
+        found.append(
+            [
+                (part.topic, part.partition, row["offset"])
+                for part in PARTS
+                for batch in read_files(
+                    table,
+                    [one for one in table.files() if (one.topic, one.partition) == (part.topic, part.partition)],
+                    ("offset",),
+                    0,
+                    1 << 60,
+                )
+                for row in batch.to_pylist()
+            ]
+        )
+    return found[0], found[1]
+
+
+def expected_rows(ends: int) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+    every = [(part.topic, part.partition, n) for part in PARTS for n in range(ends) if n % 5]
+    return [one for one in every if one[2] % 7 != 3], [one for one in every if one[2] % 7 == 3]
+
+
+STEPS = (
+    "before-stage",
+    "after-stage",
+    "dead_letters:before-commit",
+    "dead_letters:after-commit",
+    "dead_letters:between-moves",
+    "records:before-commit",
+    "records:after-commit",
+    "records:between-moves",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "parquet", "iceberg"])
+def test_killed_at_every_step_each_record_is_archived_once(kind: str, source: Source, tmp_path: Path) -> None:
+    """One archive is killed at one step after the other, goes on each time, and ends whole."""
+    place = tmp_path / "archive"
+    description = Description(kind, "day", DECODING)
+    steps = [step for step in STEPS if kind == "parquet" or "moves" not in step]
+    told = {
+        "url": source.url,
+        "place": str(place),
+        "description": json.loads(description.encode()),
+        "step_offsets": 60,
+        "piece_offsets": 15,
+        "steps": [*steps, ""],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark_pipeline.jobs.killed", json.dumps(told)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [signal.SIGKILL] * len(steps) + [0], done.stderr
+    assert decoded_rows(place) == expected_rows(100)
+    assert run_of(source, place, description).available_now().steps == 0
+
+
+def test_dead_letters_say_why_and_keep_the_value(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    told = run_of(source, place, Description("delta", "day", DECODING)).available_now()
+    good, bad = expected_rows(100)
+    assert decoded_rows(place) == (good, bad)
+    assert (told.rows, told.dead_letters) == (len(good) + len(bad), len(bad))
+    archive = Archive.open(str(place))
+    assert archive.dead_letters is not None
+    (first, *_) = [
+        row
+        for batch in read_files(archive.dead_letters, archive.dead_letters.files()[:1], ("value", "reason"), 0, 1 << 60)
+        for row in batch.to_pylist()
+    ]
+    assert first["value"] == b"no json"
+    assert "is no JSON" in first["reason"]
+    with pytest.raises(OptionError, match="decoded"):
+        rows(f"archive://{place}", PARTS[0])
+    assert [row["offset"] for row in rows(f"archive://{place}", PARTS[0], Columns(("offset",)))] == [
+        n for topic, number, n in good if (topic, number) == ("flights", 0)
+    ]
+
+
+def test_of_two_archiving_processes_one_ends(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+
+    def overtaken(step: str) -> None:
+        if step == "after-stage":
+            run_of(source, place, Description()).available_now()
+
+    with pytest.raises(Overtaken):
+        run_of(source, place, Description(), crash=overtaken).available_now()
+    assert_same(source, place)
+
+
+def test_following_takes_what_comes_and_ends_when_told(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    stop = Event()
+
+    def more(told: Told) -> None:
+        if told.steps < 3:
+            source.append(10)
+        else:
+            stop.set()
+
+    run = run_of(source, place, Description(), stop=stop, on_step=more)
+    told = run.follow(Patience(1, 60_000), poll_seconds=0.01)
+    assert told.steps == 3
+    assert_same(source, place)
+
+
+def test_where_a_new_archive_begins(source: Source, tmp_path: Path) -> None:
+    run = run_of(source, tmp_path / "latest", Description(), begin="latest")
+    assert run.available_now().steps == 0
+    source.append(10)
+    assert run.available_now().rows == 24
+    assert [row["offset"] for row in rows(f"archive://{tmp_path}/latest", PARTS[0])] == [
+        101,
+        102,
+        103,
+        104,
+        106,
+        107,
+        108,
+        109,
+    ]
+    moment = rows(source.url, PARTS[0])[40]["timestamp"]
+    told = run_of(
+        source, tmp_path / "timed", Description(), begin=str(round(moment.timestamp() * 1000))
+    ).available_now()
+    assert told.before[PARTS[0]] == rows(source.url, PARTS[0])[40]["offset"]
+
+
+def test_what_the_log_has_lost_is_told(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    run_of(source, place, Description()).available_now()
+    source.append(20)
+    first = source.archive.records.files()
+    source.append(10)
+    source.archive.records.replace([one for one in first if one.last < 130], [], same_records=False)
+    with pytest.raises(OffsetsGone):
+        run_of(source, place, Description()).available_now()
+    told = run_of(source, place, Description(), allow_loss=True).available_now()
+    assert [str(one) for one in told.lost] == [f"{part}[100, 121)" for part in PARTS]
+    assert told.rows == 24
+
+
+def test_an_archive_is_not_changed_into_another(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    run_of(source, place, Description()).available_now()
+    for other in (Description("parquet"), Description(partitioning="hour"), Description(decoding=DECODING)):
+        with pytest.raises(OptionError, match="made with other options"):
+            run_of(source, place, other).available_now()
+    with pytest.raises(UnknownTopic, match="nowhere"):
+        replace(run_of(source, place, Description()), topics=("nowhere",)).available_now()
+    with pytest.raises(OptionError):
+        Description("csv")
