@@ -72,6 +72,7 @@ class SegmentStore(net.Server):
             frame_bytes=MAX_FRAME,
             connection_bytes=settings.unacknowledged_bytes_per_connection,
             idle_seconds=settings.connections_max_idle_ms / 1000,
+            receive_seconds=settings.receive_ms / 1000,
             max_connections=settings.max_connections,
         )
         super().__init__("pravega", limits, Observer(node.metrics), node.budget, node.barrier)

@@ -15,6 +15,7 @@ from pravega_front.server import SegmentStore
 from pravega_front.service import operations, tables
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
+from pravega_front.service.table_life import DroppedTables
 from pravega_front.settings import PravegaSettings
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class PravegaServer:
         self._settings = node.section(PravegaSettings)
         self._segments: Segments | None = None
         self._merges: Merges | None = None
+        self._dropped: DroppedTables | None = None
         self._store: SegmentStore | None = None
         self._controller: Controller | None = None
         self._server: GrpcServer | None = None
@@ -46,11 +48,13 @@ class PravegaServer:
         await segments.load()
         self._segments = segments
         merges = self._merges = Merges(node, segments)
+        dropped = self._dropped = DroppedTables(node.db, node.barrier)
+        dropped.start()
         access = Access(node, settings.token_ms // 1000)
         store = self._store = SegmentStore(node, settings, segments, merges, access)
         operations.register(store)
-        tables.register(store, node.db)
-        controller = self._controller = Controller(node, settings, segments, access)
+        tables.register(store, node.db, dropped)
+        controller = self._controller = Controller(node, settings, segments, access, dropped)
         await merges.load()
         await controller.load()
         registry = Registry(access)
@@ -95,6 +99,8 @@ class PravegaServer:
             await self._controller.close()
         if self._merges is not None:
             await self._merges.close()
+        if self._dropped is not None:
+            await self._dropped.close()
         if self._segments is not None:
             self._segments.close()
 

@@ -7,6 +7,8 @@ connection. Those of one writer are in the order of its appends.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,8 @@ _RUNNING = 64
 #: What a writer that was set up counts with in the budget, and a read that waits at the end of a segment.
 _WRITER_BYTES = 1024
 _PARKED_BYTES = 1024
+#: Bytes of answers that do not wait for others of the same turn of the loop.
+_AT_ONCE = 64 * 1024
 #: What a read gets when memory is short.
 _SHORT_READ = 64 * 1024
 
@@ -91,6 +95,9 @@ class Connection(net.Connection):
         # Reads are carried out one after the other, each when the client has taken what was read before.
         self._reading_turn = asyncio.Lock()
         self._taken: asyncio.Future[None] | None = None
+        # Of what is read and no answer yet; another account than that of requests, so that each waits by itself.
+        self._reads = server.budget.account(self._room_came)
+        self._room: asyncio.Future[None] | None = None
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -250,6 +257,21 @@ class Connection(net.Connection):
         if self._waiting or not self._reading:
             self._schedule()
 
+    def maybe_resume(self) -> None:
+        super().maybe_resume()
+        if self._reading and self._block is not None:
+            # It is the client's turn again, of which nothing may come.
+            self.receiving_since = min(self.receiving_since, monotonic())
+
+    def shed(self, since: float) -> None:
+        """Memory is short. What was read cannot be given back and read again: a client that takes nothing of it for
+        long is cut, and comes back when it wants more."""
+        super().shed(since)
+        patience = self.server.settings.reader_patience_ms / 1000
+        if not self._closing and self.stalled_since < monotonic() - patience:
+            self._tell_closed("nothing is taken of what was asked for, while memory is short", {})
+            self.abort()
+
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def send(self, command: wire.Command) -> None:
@@ -263,7 +285,10 @@ class Connection(net.Connection):
         self._output += parts
         self._output_bytes += size
         if not self._busy:
-            self._schedule()
+            if self._output_bytes > _AT_ONCE:
+                self._flush()  # what was read counts as unsent before anybody else reads
+            else:
+                self._schedule()
         return size
 
     def _emit_found(self, found: Found) -> int:
@@ -411,11 +436,11 @@ class Connection(net.Connection):
         segment = self.server.segments.find(request.segment)
         if segment is None:
             return self._read_mark(request) if self.server.segments.is_mark(request.segment) else missing(request)
-        async with self._reading_turn:
-            await self._all_taken()
-            if self._closing:
+        most = min(self.server.settings.read_max_bytes, max(request.suggested_length, 8))
+        async with self.room_to_read(most, min(most, _SHORT_READ)) as room:
+            if not room:
                 return None
-            found = await self._read_now(segment, request, parked)
+            found = await read(segment, request, room, parked=parked)
         if found is None:
             if self._draining:
                 return stopping(request)
@@ -427,17 +452,26 @@ class Connection(net.Connection):
             self.server.metrics.topic(segment.topic).fetched(1, 0, sum(map(len, found.data)))
         return found
 
-    async def _read_now(self, segment: Segment, request: wire.ReadSegment, parked: bool) -> Found | None:
-        most = min(self.server.settings.read_max_bytes, max(request.suggested_length, 8))
-        least = min(most, _SHORT_READ)
-        granted = self.account.grant(Kind.READS, most, least)
-        if not granted:
-            granted = least
-            self.account.take(Kind.READS, granted)
-        try:
-            return await read(segment, request, granted, parked=parked)
-        finally:
-            self.account.give(Kind.READS, granted)
+    @asynccontextmanager
+    async def room_to_read(self, most: int, least: int) -> AsyncIterator[int]:
+        """When it is this command's turn to read, and the client has taken what was read before: how many bytes may be
+        read, from ``least`` to ``most``. They are counted until the end. 0 if the connection has ended."""
+        async with self._reading_turn:
+            await self._all_taken()
+            granted = 0
+            while not self._closing and not (granted := self._reads.grant(Kind.READS, most, least)):
+                self._room = self._loop.create_future()
+                self._reads.wait(least)
+                await self._room
+            try:
+                yield granted
+            finally:
+                self._reads.give(Kind.READS, granted)
+
+    def _room_came(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     async def _all_taken(self) -> None:
         """Return when so little is unsent that more may be read, or the connection ends."""
@@ -507,6 +541,8 @@ class Connection(net.Connection):
             self._release(self._block[2])
             self._block = None
         super().connection_lost(exc)
+        self._reads.close()
+        self._room_came()
         self._go_on_reading()
         transient, self.transient = self.transient, set()
         for name in transient:

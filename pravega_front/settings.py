@@ -23,6 +23,16 @@ class PravegaSettings(Section):
     connections_max_idle_ms: Duration = Field(
         default=600_000, ge=1, description="Time after which a connection that says nothing is closed."
     )
+    receive_ms: Duration = Field(
+        default=120_000,
+        ge=100,
+        description="Time in which a frame has to be complete, and a block of appends to be ended, once it has begun.",
+    )
+    reader_patience_ms: Duration = Field(
+        default=10_000,
+        ge=100,
+        description="While memory is short, a client that takes nothing of what it was sent for this time is cut.",
+    )
     unacknowledged_bytes_per_connection: Size = Field(
         default=32 * 1024**2,
         ge=1024,

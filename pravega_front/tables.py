@@ -63,12 +63,25 @@ def _merges(connection: sqlite3.Connection) -> None:
     )
 
 
+def _bounded_tables(connection: sqlite3.Connection) -> None:
+    # ``stored`` is what ``entries`` and ``removed`` call the table: a new one of the same name has another. What lies
+    # there under a name of ``dropped`` belongs to nobody any more, and is removed little by little.
+    connection.execute("CREATE TABLE front_pravega_dropped (stored TEXT PRIMARY KEY) STRICT")
+    connection.execute("ALTER TABLE front_pravega_tables ADD COLUMN stored TEXT NOT NULL DEFAULT ''")
+    connection.execute("ALTER TABLE front_pravega_tables ADD COLUMN entries INTEGER NOT NULL DEFAULT 0")
+    count = "SELECT count(*) FROM front_pravega_entries AS one WHERE one.segment = front_pravega_tables.segment"
+    connection.execute(f"UPDATE front_pravega_tables SET stored = segment, entries = ({count})")
+    connection.execute("CREATE TABLE front_pravega_table_count (tables INTEGER NOT NULL) STRICT")
+    connection.execute("INSERT INTO front_pravega_table_count SELECT count(*) FROM front_pravega_tables")
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
     _transactions,
     _key_value_tables,
     _decisions,
     _merges,
+    _bounded_tables,
 )
 """What brings each version to the next; never change one that was released."""
 

@@ -173,6 +173,7 @@ class Database:
                     failure.__cause__ = error
                     self._post(group, failure)
                     self._refuse_all(failure)
+                del group  # what it gave is its callers', and may be large
         finally:
             connection.close()
 
@@ -195,6 +196,7 @@ class Database:
     def _execute(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
         assert self._loop is not None
         failure: Exception | None = None
+        job: _Job | None = None
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in group:
@@ -224,6 +226,7 @@ class Database:
                 connection.execute("ROLLBACK")
         self.closures += len(group)
         self._post(group, failure)
+        del group, job  # the traceback of what one of them raised keeps this frame, which would keep all they gave
 
     def _post(self, group: list[_Job], failure: Exception | None) -> None:
         assert self._loop is not None

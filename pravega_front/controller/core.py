@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from pravega_front.access import Access
     from pravega_front.service.segments import Segments
+    from pravega_front.service.table_life import DroppedTables
     from pravega_front.settings import PravegaSettings
 
 _EXPIRE_MS = 1000
@@ -27,7 +28,14 @@ _EVERYWHERE = ("", "0.0.0.0", "::")
 class Controller:
     """The controller of a node. Call :meth:`load` first."""
 
-    def __init__(self, node: NodeServices, settings: PravegaSettings, segments: Segments, access: Access) -> None:
+    def __init__(
+        self,
+        node: NodeServices,
+        settings: PravegaSettings,
+        segments: Segments,
+        access: Access,
+        dropped: DroppedTables,
+    ) -> None:
         self.node = node
         self.settings = settings
         self.catalog: Catalog = node.catalog
@@ -35,7 +43,7 @@ class Controller:
         self.access = access
         self.streams = Streams(node)
         self.transactions = Transactions(node, settings, segments)
-        self.key_value_tables = KeyValueTables(node.db)
+        self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
         self.controller_address = ("", 0)
         self.segment_store_address = ("", 0)
 

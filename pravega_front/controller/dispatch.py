@@ -112,6 +112,8 @@ class Registry:
                 code = Code.UNAVAILABLE if error.retriable else Code.INVALID_ARGUMENT
                 raise GrpcRefusal(code, str(error)) from error
             encoded: bytes = found.SerializeToString()
+            if not call.admits(len(encoded)):
+                raise GrpcRefusal(Code.UNAVAILABLE, "memory is short")
             return encoded
 
         return answer

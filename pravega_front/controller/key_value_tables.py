@@ -12,7 +12,7 @@ from pravega_front.service.key_value_tables import (
     KeyValueTableRefused,
     segments_of,
 )
-from pravega_front.service.table_store import TableExists
+from pravega_front.service.table_life import TableExists, TooManyTables
 from pravega_front.wire.controller import CreateTableStatus, InScopeStatus, TableStatus, message
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Calls:
             await self._tables.create(scope, name, request.partitionCount, lengths, request.SerializeToString())
         except KeyValueTableExists:
             return _Status(status=CreateTableStatus.TABLE_EXISTS)
-        except (KeyValueTableRefused, TableExists):
+        except (KeyValueTableRefused, TableExists, TooManyTables):
             return _Status(status=CreateTableStatus.FAILURE)
         return _Status(status=CreateTableStatus.SUCCESS)
 

@@ -7,18 +7,22 @@ table segments (pravega_front/service/table_store.py), which clients open by the
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
 from pravega_front.names import TABLE, SegmentName
-from pravega_front.service.table_store import MAX_KEY, drop_table, insert_table
+from pravega_front.service.table_life import DroppedTables, drop_tables, insert_table
+from pravega_front.service.table_store import MAX_KEY
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Database
 
 MOST_PARTITIONS = 1000
 """Partitions of one table: clients keep a connection to each."""
+_AT_ONCE = 1000
+"""Tables that are deleted in one transaction."""
 
 
 class KeyValueTableExists(LogError):
@@ -41,17 +45,22 @@ def segments_of(scope: str, name: str, partitions: int) -> list[SegmentName]:
 class KeyValueTables:
     """The key-value tables of a node, in its database; what is changed is durable when a call returns."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, dropped: DroppedTables, room: Callable[[], int]) -> None:
         self._db = db
+        self._dropped = dropped
+        # How many table segments there may be now.
+        self._room = room
 
     async def create(self, scope: str, name: str, partitions: int, key_lengths: tuple[int, int], config: bytes) -> None:
         """Make a table; ``key_lengths`` are those of the primary and the secondary part of its keys, ``config`` is what
-        :meth:`config` gives. Raises KeyValueTableExists, KeyValueTableRefused, TableExists."""
+        :meth:`config` gives. Raises KeyValueTableExists, KeyValueTableRefused, TableExists, TooManyTables."""
         primary, secondary = key_lengths
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise KeyValueTableRefused(f"a table has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
         if primary < 1 or secondary < 0 or primary + secondary > MAX_KEY:
             raise KeyValueTableRefused(f"keys have 1 to {MAX_KEY} bytes, not {primary} and {secondary}")
+
+        most = self._room()
 
         def change(connection: sqlite3.Connection) -> None:
             try:
@@ -59,7 +68,7 @@ class KeyValueTables:
             except sqlite3.IntegrityError:
                 raise KeyValueTableExists(f"there is a table {scope}/{name}") from None
             for segment in segments_of(scope, name, partitions):
-                insert_table(connection, str(segment), primary + secondary)
+                insert_table(connection, str(segment), primary + secondary, most)
 
         await self._db.run(change)
 
@@ -89,10 +98,12 @@ class KeyValueTables:
             query = "DELETE FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
             if not connection.execute(query, (scope, name)).rowcount:
                 raise KeyValueTableMissing(f"there is no table {scope}/{name}")
-            for segment in segments_of(scope, name, partitions):
-                drop_table(connection, str(segment))
+            drop_tables(connection, [str(segment) for segment in segments_of(scope, name, partitions)])
 
-        await self._db.run(change)
+        try:
+            await self._db.run(change)
+        finally:
+            self._dropped.wake()
 
     async def delete_scope(self, scope: str) -> None:
         """Delete all that is kept of a scope's tables and reader groups: their streams are gone."""
@@ -105,6 +116,10 @@ class KeyValueTables:
             for table in ("key_value_tables", "groups"):
                 connection.execute(f"DELETE FROM front_pravega_{table} WHERE scope = ?", (scope,))
 
-        for (name,) in rows:  # one after the other: they may be large, and others need the database
-            await self._db.run(partial(drop_table, name=name))
-        await self._db.run(change)
+        names = [name for (name,) in rows]
+        try:
+            for at in range(0, len(names), _AT_ONCE):  # others need the database
+                await self._db.run(partial(drop_tables, names=names[at : at + _AT_ONCE]))
+            await self._db.run(change)
+        finally:
+            self._dropped.wake()

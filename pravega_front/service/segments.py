@@ -6,9 +6,9 @@ ones, and transactions theirs.
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
@@ -16,6 +16,7 @@ from bridges.errors import LogError
 from pravega_front.names import MARK, TRANSACTION, SegmentName, parse_segment
 from pravega_front.service.segment import Segment
 from pravega_front.service.state import SegmentState, add_loose
+from pravega_front.service.table_life import table_count
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
@@ -137,13 +138,19 @@ class Segments:
         """Make a loose segment. Raises SegmentExists, NotPossible (there are too many), LogError."""
         if name in self._making or self.find(name) is not None:
             raise SegmentExists(f"there is a segment {name!r}")
-        if len(self._loose) + len(self._making) >= self._max_loose:
-            raise NotPossible(f"there are {self._max_loose} segments that belong to no stream: no more can be made")
+        if self.room_for_tables() <= 0:
+            raise self._too_many()
         self._making.add(name)
         topic = f"{_HIDDEN}{uuid.uuid4().hex}"
+        room = self.room_for_tables()
+
+        def also(connection: sqlite3.Connection) -> None:
+            if table_count(connection) > room:
+                raise self._too_many()
+            add_loose(connection, name, topic)
+
         try:
-            also = partial(add_loose, name=name, topic=topic)
-            await self._node.catalog.create_topic(topic, 1, KEEP, kind=kind, also=lambda connection: also(connection))
+            await self._node.catalog.create_topic(topic, 1, KEEP, kind=kind, also=also)
         except TopicExists as error:
             raise SegmentExists(str(error)) from error
         finally:
@@ -152,6 +159,13 @@ class Segments:
         found = self.find(name)
         assert found is not None, name
         return found
+
+    def room_for_tables(self) -> int:
+        """How many table segments there may be beside the other segments that belong to no stream."""
+        return self._max_loose - len(self._loose) - len(self._making)
+
+    def _too_many(self) -> NotPossible:
+        return NotPossible(f"there are {self._max_loose} segments that belong to no stream: no more can be made")
 
     async def delete(self, name: str) -> None:
         """Delete a loose segment with its data. Raises SegmentMissing, NotPossible (a stream's), LogError."""

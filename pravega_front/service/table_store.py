@@ -7,15 +7,20 @@ of each key is kept, so a table takes no more room than its entries do, however 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from bridges.catalog.sql import Database
 from bridges.errors import LogError
+from pravega_front.service.table_life import DroppedTables, TableMissing, drop_table, insert_table
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, TableKey
+
+if TYPE_CHECKING:
+    from bridges.catalog.sql import Database
 
 MAX_KEY = 8192
 MAX_VALUE = 1024 * 1024 - 8192
+MOST_READ = 8 * 1024 * 1024
+"""Most bytes of the keys and values that are asked for together."""
 _ENTRY_HEAD = 17
 """Bytes of the log that an entry takes besides key and value."""
 _MOST_KEYS = 10_000
@@ -26,16 +31,16 @@ _FORGET = (
     "DELETE FROM front_pravega_removed WHERE segment = ? AND version <= (SELECT version FROM front_pravega_removed "
     "WHERE segment = ? ORDER BY version DESC LIMIT 1 OFFSET ?)"
 )
-_PAGE_BYTES = 4 * 1024 * 1024
-"""Most bytes of keys and values of one page, but for its first entry."""
 
 
-class TableMissing(LogError):
-    """There is no such table."""
+class MoreRoom(LogError):
+    """What is asked for has ``size`` bytes, more than there was room for."""
 
+    retriable = True
 
-class TableExists(LogError):
-    """There is a table of that name."""
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes are asked for")
+        self.size = size
 
 
 class TableNotEmpty(LogError):
@@ -80,42 +85,40 @@ class Page(NamedTuple):
 class TableStore:
     """Reads and changes tables; each call is one transaction, durable when it returns. All raise TableMissing."""
 
-    def __init__(self, db: Database, max_bytes: int, max_page: int) -> None:
+    def __init__(
+        self, db: Database, dropped: DroppedTables, room: Callable[[], int], max_bytes: int, max_page: int
+    ) -> None:
         self._db = db
+        self._dropped = dropped
+        # How many tables there may be now.
+        self._room = room
         self._max_bytes = max_bytes
         self._max_page = max_page
 
     async def create(self, name: str, key_length: int = 0) -> None:
-        """Raises TableExists."""
-
-        def change(connection: sqlite3.Connection) -> None:
-            insert_table(connection, name, key_length)
-
-        await self._db.run(change)
+        """Raises TableExists, TooManyTables."""
+        most = self._room()
+        await self._db.run(lambda connection: insert_table(connection, name, key_length, most))
 
     async def delete(self, name: str, must_be_empty: bool) -> None:
         """Raises TableNotEmpty."""
 
         def change(connection: sqlite3.Connection) -> None:
-            _table(connection, name)
-            count = connection.execute(
-                "SELECT count(*) FROM (SELECT 1 FROM front_pravega_entries WHERE segment = ? LIMIT 1)", (name,)
-            )
-            if must_be_empty and count.fetchone()[0]:
+            if _table(connection, name).entries and must_be_empty:
                 raise TableNotEmpty(f"table {name!r} has entries")
             drop_table(connection, name)
 
-        await self._db.run(change)
+        try:
+            await self._db.run(change)
+        finally:
+            self._dropped.wake()
 
     async def info(self, name: str) -> TableInfo:
         """What is known of a table."""
 
         def read(connection: sqlite3.Connection) -> TableInfo:
-            length, key_length, _ = _table(connection, name)
-            (count,) = connection.execute(
-                "SELECT count(*) FROM front_pravega_entries WHERE segment = ?", (name,)
-            ).fetchone()
-            return TableInfo(length, count, key_length)
+            table = _table(connection, name)
+            return TableInfo(table.length, table.entries, table.key_length)
 
         return await self._db.run(read)
 
@@ -130,27 +133,27 @@ class TableStore:
                 raise TableRefused(f"a key of {len(key)} and a value of {len(value)} bytes")
 
         def change(connection: sqlite3.Connection) -> list[int]:
-            length, key_length, held = _table(connection, name)
+            stored, length, key_length, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
             if key_length and any(len(one.key) != key_length for one in entries):
                 raise TableRefused(f"keys of this table have {key_length} bytes")
             for key, version, _ in entries:
-                _check(connection, name, key, version)
+                _check(connection, stored, key, version)
             versions = []
             for key, _, value in entries:
-                old = connection.execute(
-                    "SELECT length(value) FROM front_pravega_entries WHERE segment = ? AND key = ?", (name, key)
-                ).fetchone()
-                held += len(value) + (len(key) if old is None else -old[0])
-                connection.execute("REPLACE INTO front_pravega_entries VALUES (?, ?, ?, ?)", (name, key, length, value))
+                old = _value_length(connection, stored, key)
+                held += len(value) + (len(key) if old is None else -old)
+                row = (stored, key, length, value)
+                connection.execute("REPLACE INTO front_pravega_entries VALUES (?, ?, ?, ?)", row)
                 if old is None:
-                    connection.execute("DELETE FROM front_pravega_removed WHERE segment = ? AND key = ?", (name, key))
+                    count += 1
+                    connection.execute("DELETE FROM front_pravega_removed WHERE segment = ? AND key = ?", (stored, key))
                 versions.append(length)
                 length += _ENTRY_HEAD + len(key) + len(value)
             if held > self._max_bytes:
                 raise TableRefused(f"the table would hold {held} bytes, more than {self._max_bytes}")
-            _set(connection, name, length, held)
+            _set(connection, name, length, held, count)
             return versions
 
         return await self._db.run(change)
@@ -160,99 +163,91 @@ class TableStore:
         _check_many(keys)
 
         def change(connection: sqlite3.Connection) -> None:
-            length, _, held = _table(connection, name)
+            stored, length, _, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
             for key, version in keys:
-                _check(connection, name, key, version)
+                _check(connection, stored, key, version)
             for key, _ in keys:
-                old = connection.execute(
-                    "SELECT length(value) FROM front_pravega_entries WHERE segment = ? AND key = ?", (name, key)
-                ).fetchone()
+                old = _value_length(connection, stored, key)
                 if old is None:
                     continue
-                connection.execute("DELETE FROM front_pravega_entries WHERE segment = ? AND key = ?", (name, key))
-                connection.execute("REPLACE INTO front_pravega_removed VALUES (?, ?, ?)", (name, key, length))
-                held -= len(key) + old[0]
+                connection.execute("DELETE FROM front_pravega_entries WHERE segment = ? AND key = ?", (stored, key))
+                connection.execute("REPLACE INTO front_pravega_removed VALUES (?, ?, ?)", (stored, key, length))
+                held -= len(key) + old
+                count -= 1
                 length += _ENTRY_HEAD + len(key)
-            _set(connection, name, length, held)
-            connection.execute(_FORGET, (name, name, _REMEMBERED))
+            _set(connection, name, length, held, count)
+            connection.execute(_FORGET, (stored, stored, _REMEMBERED))
 
         await self._db.run(change)
 
-    async def get(self, name: str, keys: Sequence[TableKey]) -> list[TableEntry]:
-        """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. Raises
-        TableRefused."""
+    async def get(self, name: str, keys: Sequence[TableKey], room: int) -> list[TableEntry]:
+        """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. Of keys and values
+        there are ``room`` bytes at most. Raises TableRefused, MoreRoom."""
         _check_many(keys)
 
         def read(connection: sqlite3.Connection) -> list[TableEntry]:
-            _table(connection, name)
+            stored = _table(connection, name).stored
+            size = sum(len(key) + (_value_length(connection, stored, key) or 0) for key, _ in keys)
+            if size > MOST_READ:
+                raise TableRefused(f"{size} bytes were asked for, more than one answer holds")
+            if size > room:
+                raise MoreRoom(size)
             found: list[TableEntry] = []
-            room = _PAGE_BYTES
             for key, _ in keys:
                 row = connection.execute(
-                    "SELECT version, value FROM front_pravega_entries WHERE segment = ? AND key = ?", (name, key)
+                    "SELECT version, value FROM front_pravega_entries WHERE segment = ? AND key = ?", (stored, key)
                 ).fetchone()
-                entry = TableEntry(key, NO_VERSION, b"") if row is None else TableEntry(key, *row)
-                room -= len(key) + len(entry.value)
-                if found and room < -_PAGE_BYTES:
-                    raise TableRefused("more was asked for than one answer holds")
-                found.append(entry)
+                found.append(TableEntry(key, NO_VERSION, b"") if row is None else TableEntry(key, *row))
             return found
 
         return await self._db.run(read)
 
-    async def changed(self, name: str, position: int, count: int) -> tuple[Page, int]:
-        """Entries with versions from ``position`` on, in their order, and the position behind them."""
+    async def changed(self, name: str, position: int, count: int, room: int) -> tuple[Page, int]:
+        """Entries with versions from ``position`` on, in their order, and the position behind them. Raises
+        MoreRoom if not even one has place in ``room`` bytes, as :meth:`entries` does."""
         rows = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND version >= ? "
 
         def read(connection: sqlite3.Connection) -> tuple[Page, int]:
-            length, _, _ = _table(connection, name)
-            page = self._page(connection, rows + "ORDER BY version LIMIT ?", (name, position), count)
+            table = _table(connection, name)
+            page = self._page(connection, rows + "ORDER BY version LIMIT ?", (table.stored, position), count, room)
             if page.last:
-                return page, length
+                return page, table.length
             return page, page.entries[-1].version + 1
 
         return await self._db.run(read)
 
-    async def entries(self, name: str, after: bytes, first: bytes, last: bytes, count: int) -> Page:
+    async def entries(self, name: str, after: bytes, first: bytes, last: bytes, count: int, room: int) -> Page:
         """Entries by their keys, behind ``after``, from ``first`` to ``last``; empty ones bound nothing."""
         query = "SELECT key, version, value FROM front_pravega_entries WHERE segment = ? AND key > ? AND key >= ? "
 
         def read(connection: sqlite3.Connection) -> Page:
-            _table(connection, name)
+            stored = _table(connection, name).stored
             if last:
                 bounded = query + "AND key <= ? ORDER BY key LIMIT ?"
-                return self._page(connection, bounded, (name, after, first, last), count)
-            return self._page(connection, query + "ORDER BY key LIMIT ?", (name, after, first), count)
+                return self._page(connection, bounded, (stored, after, first, last), count, room)
+            return self._page(connection, query + "ORDER BY key LIMIT ?", (stored, after, first), count, room)
 
         return await self._db.run(read)
 
-    def _page(self, connection: sqlite3.Connection, query: str, values: tuple[object, ...], count: int) -> Page:
+    def _page(
+        self, connection: sqlite3.Connection, query: str, values: tuple[object, ...], count: int, room: int
+    ) -> Page:
+        """At most ``count`` entries, whose keys and values have ``room`` bytes together at most."""
         count = max(1, min(count, self._max_page))
         found: list[TableEntry] = []
-        room = _PAGE_BYTES
+        left = room
         for row in connection.execute(query, (*values, count + 1)):
             entry = TableEntry(*row)
-            room -= len(entry.key) + len(entry.value)
-            if len(found) == count or (found and room < 0):
+            size = len(entry.key) + len(entry.value)
+            if size > left and not found:
+                raise MoreRoom(size)
+            left -= size
+            if left < 0 or len(found) == count:
                 return Page(found, False)
             found.append(entry)
         return Page(found, True)
-
-
-def insert_table(connection: sqlite3.Connection, name: str, key_length: int) -> None:
-    """Make a table, inside a transaction; ``key_length``: bytes of all its keys, 0 any. Raises TableExists."""
-    try:
-        connection.execute("INSERT INTO front_pravega_tables VALUES (?, 0, ?, 0)", (name, key_length))
-    except sqlite3.IntegrityError:
-        raise TableExists(f"there is a table {name!r}") from None
-
-
-def drop_table(connection: sqlite3.Connection, name: str) -> None:
-    """Delete a table with its entries, inside a transaction."""
-    for table in ("entries", "removed", "tables"):
-        connection.execute(f"DELETE FROM front_pravega_{table} WHERE segment = ?", (name,))
 
 
 def _check_many(keys: Sequence[object]) -> None:
@@ -260,30 +255,45 @@ def _check_many(keys: Sequence[object]) -> None:
         raise TableRefused(f"{len(keys)} keys in one command, of {_MOST_KEYS}")
 
 
-def _table(connection: sqlite3.Connection, name: str) -> tuple[int, int, int]:
-    query = "SELECT length, key_length, bytes FROM front_pravega_tables WHERE segment = ?"
+class _Row(NamedTuple):
+    """What is kept of a table: the name of its entries, and lengths in bytes."""
+
+    stored: str
+    length: int
+    key_length: int
+    held: int
+    entries: int
+
+
+def _table(connection: sqlite3.Connection, name: str) -> _Row:
+    query = "SELECT stored, length, key_length, bytes, entries FROM front_pravega_tables WHERE segment = ?"
     row = connection.execute(query, (name,)).fetchone()
     if row is None:
         raise TableMissing(f"there is no table {name!r}")
-    length, key_length, held = row
-    return length, key_length, held
+    return _Row(*row)
 
 
-def _set(connection: sqlite3.Connection, name: str, length: int, held: int) -> None:
-    query = "UPDATE front_pravega_tables SET length = ?, bytes = ? WHERE segment = ?"
-    connection.execute(query, (length, held, name))
+def _set(connection: sqlite3.Connection, name: str, length: int, held: int, entries: int) -> None:
+    query = "UPDATE front_pravega_tables SET length = ?, bytes = ?, entries = ? WHERE segment = ?"
+    connection.execute(query, (length, held, entries, name))
 
 
-def _check(connection: sqlite3.Connection, name: str, key: bytes, version: int) -> None:
+def _value_length(connection: sqlite3.Connection, stored: str, key: bytes) -> int | None:
+    query = "SELECT length(value) FROM front_pravega_entries WHERE segment = ? AND key = ?"
+    row = connection.execute(query, (stored, key)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _check(connection: sqlite3.Connection, stored: str, key: bytes, version: int) -> None:
     if version == ANY_VERSION:
         return
     query = "SELECT version FROM front_pravega_entries WHERE segment = ? AND key = ?"
-    row = connection.execute(query, (name, key)).fetchone()
+    row = connection.execute(query, (stored, key)).fetchone()
     if row is None:
         if version == NO_VERSION:
             return
         query = "SELECT 1 FROM front_pravega_removed WHERE segment = ? AND key = ?"
-        if connection.execute(query, (name, key)).fetchone() is not None:
+        if connection.execute(query, (stored, key)).fetchone() is not None:
             raise BadVersion("a key that must have a version was removed")
         raise NoSuchKey("a key that must have a version does not exist")
     if row[0] != version:

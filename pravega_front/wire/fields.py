@@ -70,6 +70,10 @@ _EVENT = struct.Struct(">ii")
 _UPDATE = struct.Struct(">16sbqq")
 
 
+_MOST_ELEMENTS = 100_000
+"""Of one list: what is made of a few bytes takes a hundred of memory."""
+
+
 def _count(data: memoryview, at: int, least: int) -> tuple[int, int]:
     """How many things of at least ``least`` bytes each follow."""
     if at + 4 > len(data):
@@ -214,6 +218,8 @@ class _Many:
 
     def read(self, data: memoryview, at: int) -> tuple[list[Any], int]:
         count, at = _count(data, at, self._least)
+        if count > _MOST_ELEMENTS:
+            raise WireError(f"a list of {count} elements")
         found = []
         for _ in range(count):
             value, at = self._kind.read(data, at)

@@ -10,7 +10,6 @@ The first byte of an input chooses what the rest is taken for.
 from __future__ import annotations
 
 import struct
-from typing import Any, get_args, get_type_hints
 
 import crc32c
 
@@ -20,8 +19,9 @@ from bridges.formats.records import StoredBatch
 from pravega_front.wire import fields
 from pravega_front.wire import frames as wire
 from pravega_front.wire.blocks import appended
-from pravega_front.wire.commands import LAYOUTS, AppendBlockEnd, Command, DataAppended, Padding, PartialEvent
+from pravega_front.wire.commands import AppendBlockEnd, DataAppended, Padding, PartialEvent
 from tests.fuzz.harness import run
+from tests.pravega_front.examples import examples
 
 FRAME, BLOCK, BATCH = range(3)
 _EVENTS = b"".join(struct.pack(">ii", 0, len(one)) + one for one in (b"a", b"", b"three" * 9))
@@ -88,8 +88,7 @@ def _batch(data: bytes) -> None:
 def seeds() -> dict[str, bytes]:
     """Inputs by file name."""
     found = {}
-    for layout in LAYOUTS.values():
-        command = _example(layout._make)
+    for command in examples():
         found[type(command).__name__] = bytes([FRAME]) + b"".join(wire.encode(command))
     partial = struct.pack(">ii", PartialEvent.code, 5) + b"begin"
     padding = struct.pack(">ii", Padding.code, 5) + bytes(5)
@@ -103,36 +102,6 @@ def seeds() -> dict[str, bytes]:
         batch = encode(list(parts), size, shape, records, writer_id=bytes(range(16)), last_number=9, events=3)
         found[f"batch-{shape.name.lower()}"] = bytes([BATCH]) + batch
     return found
-
-
-def _example(kind: type[Command]) -> Command:
-    """A command with something in every field."""
-    values: list[Any] = []
-    for name in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-        field = get_args(get_type_hints(kind, include_extras=True)[name])[1]
-        values.append(_value(field))
-    return kind(*values)
-
-
-def _value(field: Any) -> Any:
-    if isinstance(field, str):
-        return bytes(range(16)) if field == "16s" else field == "?" or 3
-    return next(value for kind, value in _VALUES if field is get_args(kind)[1])
-
-
-_ENTRY, _KEY = fields.TableEntry(b"key", 7, b"value"), fields.TableKey(b"key", 7)
-_VALUES: tuple[tuple[Any, Any], ...] = (
-    (fields.Str, "scope/stream/0.#epoch.0"),
-    (fields.Blob, b"blob"),
-    (fields.Rest, b"rest"),
-    (fields.Event, _EVENTS[:9]),
-    (fields.Keys, [_KEY, _KEY]),
-    (fields.Entries, [_ENTRY, _ENTRY]),
-    (fields.Numbers, [1, -1]),
-    (fields.Strings, ["a", "b"]),
-    (fields.Updates, [fields.AttributeUpdate(bytes(16), 4, 1, 0)]),
-    (fields.Merges, [fields.Merged("a", 9)]),
-)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,25 @@ async def test_cursors_do_not_leave_the_thread(tmp_path: Path) -> None:
         await db.run(fails_with_a_cursor_in_its_frame)
     frames = caught.traceback[-1].frame
     assert "cursor" not in frames.f_locals
+    await db.close()
+
+
+async def test_what_closures_give_is_not_kept_by_the_failure_of_another(tmp_path: Path) -> None:
+    class Large:
+        pass
+
+    db = await opened(tmp_path / "a.db")
+    together = threading.Event()
+    first = db.submit(lambda c: together.wait())
+    one, other = db.submit(lambda c: Large()), db.submit(insert("no number"))  # one group, behind the first
+    together.set()
+    await first
+    with pytest.raises(sqlite3.Error) as failure:
+        await other
+    given = weakref.ref(await one)
+    del one, other
+    assert await db.run(keys) == []
+    assert given() is None, f"as long as {failure.value!r} is looked at"
     await db.close()
 
 
