@@ -71,6 +71,14 @@ class PartitionSealed(LogError):
         self.children = children
 
 
+class TopicImporting(LogError):
+    """A migration fills the topic from elsewhere: until it hands that over, nobody else may change what is in it."""
+
+
+class ImportFenced(LogError):
+    """A migration writes to a topic that a later run of it has taken, or that it does not own, or no longer."""
+
+
 class LogUnavailable(LogError):
     """The backend cannot serve the partition now; ownership will be taken anew and the request may be repeated."""
 

@@ -26,7 +26,7 @@ ANY = "127.0.0.1:0"
 FRONTS = ("kafka", "console", "sbp-pd", "sbp-range-server")
 """Listeners that a test node opens, each on any free port of loopback."""
 
-SELDOM = ("ydb", "pravega", "pravega-segmentstore")
+SELDOM = ("ydb", "pravega", "pravega-segmentstore", "pipeline")
 """Listeners that a test node opens only when it is told to: they would be on their usual ports otherwise."""
 
 TAIL_BYTES = 16_000

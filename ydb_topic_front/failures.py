@@ -28,6 +28,7 @@ from bridges.errors import (
     PartitionSealed,
     StorageFull,
     TooManyTransactions,
+    TopicImporting,
 )
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError
 
@@ -46,6 +47,7 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
     (InvalidChange, Status.OVERLOADED, Issue.NONE),
     (SplitNotAllowed, Status.PRECONDITION_FAILED, Issue.NONE),
     (TopicEnded, Status.PRECONDITION_FAILED, Issue.NONE),
+    (TopicImporting, Status.PRECONDITION_FAILED, Issue.NONE),
     (GroupHeld, Status.PRECONDITION_FAILED, Issue.NONE),
     (BatchTooLarge, Status.BAD_REQUEST, Issue.BAD_REQUEST),
     (BatchInvalid, Status.BAD_REQUEST, Issue.BAD_REQUEST),

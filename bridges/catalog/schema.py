@@ -198,6 +198,19 @@ def _version_11(connection: sqlite3.Connection) -> None:
     )
 
 
+def _version_12(connection: sqlite3.Connection) -> None:
+    # Topics that a migration fills, or has filled, from elsewhere (bridges/catalog/imports.py).
+    connection.execute(
+        """CREATE TABLE imports (
+            topic TEXT PRIMARY KEY REFERENCES topics (name) ON DELETE CASCADE,
+            migration TEXT NOT NULL,
+            epoch INTEGER NOT NULL,
+            begun_ms INTEGER NOT NULL,
+            handed_over_ms INTEGER
+        ) STRICT, WITHOUT ROWID"""
+    )
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -210,4 +223,5 @@ MIGRATIONS = (
     _version_9,
     _version_10,
     _version_11,
+    _version_12,
 )

@@ -24,14 +24,15 @@ from typing import Any, TypeVar
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.catalog import topic_config, topic_defaults
+from bridges.catalog import imports, topic_config, topic_defaults
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
 from bridges.catalog.names import check_topic_name, collision_key, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Database
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
-from bridges.errors import LogError
+from bridges.errors import ImportFenced, LogError, TopicImporting
 from sbp_back.wire.identity import new_identity
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class Topic:
     """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
 
     ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
-    of which partitions there are.
+    of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
     """
 
     name: str
@@ -101,6 +102,12 @@ class Topic:
     names: dict[str, str] = field(default_factory=dict)
     epoch: int = 0
     kind: TopicKind = TopicKind.USER
+    imported: Import | None = None
+
+    @property
+    def import_epoch(self) -> int:
+        """Which run of a migration may write to it; NOT_IMPORTING if everybody may."""
+        return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
 
     @property
     def active(self) -> list[PartitionInfo]:
@@ -119,6 +126,8 @@ class ChangeKind(Enum):
     """There are more partitions, and some may be sealed."""
     SEALED = "sealed"
     """The end of a sealed partition is final and known."""
+    IMPORT = "import"
+    """Another run of its migration has taken the topic, or it was handed over."""
     CONFIG = "config"
     NODE_CONFIG = "node_config"
 
@@ -269,6 +278,11 @@ class Catalog:
             key, self._found(self._topics, topic).config, self._node_config, self.options.static
         )
 
+    def import_epoch(self, topic: str, partition: int) -> int:
+        """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
+        found = self._listed.get(topic)
+        return NOT_IMPORTING if found is None else found.import_epoch
+
     @property
     def node_config(self) -> Mapping[str, str]:
         """Node-level configuration set while running (a live view); bridges/catalog/topic_defaults.py has the keys."""
@@ -318,6 +332,8 @@ class Catalog:
             self._topics[name].config[key] = value
         for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
             self._topics[name].names[protocol] = other
+        for name, imported in imports.load(connection).items():
+            self._topics[name].imported = imported
         for topic in self._topics.values():
             topic.partitions = related(topic.partitions)
             self._index(topic)
@@ -369,18 +385,22 @@ class Catalog:
         keys: Sequence[KeyRange] = (),
         kind: TopicKind = TopicKind.USER,
         also: Also | None = None,
+        migration: str | None = None,
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
         ``names`` are what other protocols call it, where that differs from the derived names; a topic that is not a
         user's has no others. ``keys`` are the ranges
         of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
-        the topic, for what a front keeps about it: there is both or neither. A caller that is cancelled does not stop
-        the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig,
+        the topic, for what a front keeps about it: there is both or neither. ``migration`` names the one that fills the
+        topic from elsewhere: nobody else may write to it before :meth:`hand_over`. A caller that is cancelled does not
+        stop the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig,
         LogUnavailable (backend) or an error of the database.
         """
         stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
-        topic = Topic(name, uuid.uuid4(), [], stored_config, _now_ms(), all_names, kind=kind)
+        now = _now_ms()
+        imported = None if migration is None else Import(migration, 0, now)
+        topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
         self._taken[collision_key(name)] = name
         for protocol, other in all_names.items():
             self._by_name[protocol, other] = topic
@@ -440,6 +460,8 @@ class Catalog:
                     "INSERT INTO topic_names VALUES (?, ?, ?)",
                     [(protocol, other, topic.name) for protocol, other in topic.names.items()],
                 )
+                if topic.imported is not None:
+                    imports.insert(connection, topic.name, topic.imported)
                 if also is not None:
                     also(connection)
 
@@ -454,16 +476,18 @@ class Catalog:
         self._changed(Change(ChangeKind.CREATED, topic))
         return topic
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, migration: str | None = None) -> None:
         """Delete a topic: when this returns nobody can find it, also after a crash. Its data goes in the background.
 
-        Raises TopicNotFound or an error of the database.
+        One that is being imported is deleted in the name of its ``migration``. Raises TopicNotFound, TopicImporting,
+        ImportFenced or an error of the database.
         """
-        self._found(self._topics, name)
-        await self._shielded(self._delete(name))
+        self._check_owner(self._found(self._topics, name), migration)
+        await self._shielded(self._delete(name, migration))
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
+            self._check_owner(topic, migration)  # again: it may have been handed over meanwhile
             # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
             self._unindex(topic)
 
@@ -488,17 +512,19 @@ class Catalog:
             self._changed(Change(ChangeKind.DELETED, topic))
             self._streams.doomed(partition.stream_id for partition in topic.partitions)
 
-    async def add_partitions(self, name: str, total: int) -> Topic:
+    async def add_partitions(self, name: str, total: int, migration: str | None = None) -> Topic:
         """Give a topic ``total`` partitions, counting those that are sealed; each new one has the whole range of keys.
 
-        Raises TopicNotFound, InvalidPartitions, TopicEnded, LogUnavailable.
+        To one that is being imported only its ``migration`` may add some. Raises TopicNotFound, InvalidPartitions,
+        TopicEnded, LogUnavailable, TopicImporting, ImportFenced.
         """
-        self.check_partitions(name, total)
-        return await self._shielded(self._add_partitions(name, total))
+        self.check_partitions(name, total, migration)
+        return await self._shielded(self._add_partitions(name, total, migration))
 
-    def check_partitions(self, name: str, total: int) -> None:
+    def check_partitions(self, name: str, total: int, migration: str | None = None) -> None:
         """Raise what :meth:`add_partitions` would raise for these arguments before it touches anything."""
         topic = self.topic(name)
+        self._check_owner(topic, migration)
         have = len(topic.partitions)
         if not topic.active:
             raise TopicEnded(f"topic {name!r} was ended: all its partitions are sealed")
@@ -507,9 +533,9 @@ class Catalog:
         self._check_many(total)
         self._check_total(total - have)
 
-    async def _add_partitions(self, name: str, total: int) -> Topic:
+    async def _add_partitions(self, name: str, total: int, migration: str | None) -> Topic:
         async with self._changing(name) as topic:
-            self.check_partitions(name, total)  # again: another change may have come first
+            self.check_partitions(name, total, migration)  # again: another change may have come first
             epoch = topic.epoch + 1
             new = [PartitionInfo(n, -1, made_epoch=epoch) for n in range(len(topic.partitions), total)]
 
@@ -546,6 +572,7 @@ class Catalog:
     def check_partition_change(self, name: str, seal: Sequence[int], make: Sequence[KeyRange]) -> None:
         """Raise what :meth:`change_partitions` would raise for these arguments before it touches anything."""
         topic = self.topic(name)
+        self._check_owner(topic, None)
         if not self.effective(name, topic_config.SPLIT):
             raise SplitNotAllowed(
                 f"topic {name!r} must not have its partitions split or merged: {topic_config.SPLIT} is not true, and "
@@ -584,6 +611,68 @@ class Catalog:
             for number in seal:
                 self._seals.want(topic, topic.partitions[number])
             return topic
+
+    # --- topics that are imported -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _check_owner(topic: Topic, migration: str | None) -> None:
+        """Whether ``migration``, or everybody (None), may change which partitions there are. Raises LogError."""
+        running = topic.imported if topic.import_epoch >= 0 else None
+        if migration is not None:
+            if running is None or running.migration != migration:
+                raise ImportFenced(f"topic {topic.name!r} is not being imported by migration {migration!r}")
+        elif running is not None:
+            raise TopicImporting(
+                f"topic {topic.name!r} is being imported by migration {running.migration!r}: nobody else may change it "
+                "before it is handed over"
+            )
+
+    async def take_import(self, name: str, migration: str) -> Topic:
+        """Begin another run of ``migration``: a new epoch, durable when this returns, in which alone may be written.
+
+        Raises TopicNotFound, ImportFenced (not its topic, or handed over).
+        """
+        self._check_owner(self.topic(name), migration)
+        return await self._shielded(self._take_import(name, migration))
+
+    async def _take_import(self, name: str, migration: str) -> Topic:
+        async with self._changing(name) as topic:
+            self._check_owner(topic, migration)
+            assert topic.imported is not None
+            epoch = topic.imported.epoch + 1
+            await self._db.run(lambda connection: imports.store_epoch(connection, name, epoch), flush=True)
+            topic.imported = replace(topic.imported, epoch=epoch)
+            self._changed(Change(ChangeKind.IMPORT, topic))
+            return topic
+
+    async def hand_over(self, names: Sequence[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
+        """End the import of topics, all in one durable step: from then on everybody may write to them.
+
+        ``epochs`` are those in which the caller has found the topics to be complete: a run that has taken one of them
+        since may have written more, so nothing happens then. Topics that were handed over by ``migration`` before stay
+        as they are. Raises TopicNotFound, ImportFenced.
+        """
+        return await self._shielded(self._hand_over(sorted(set(names)), migration, epochs))
+
+    async def _hand_over(self, names: list[str], migration: str, epochs: Mapping[str, int]) -> list[Topic]:
+        async with AsyncExitStack() as stack:
+            topics = [await stack.enter_async_context(self._changing(name)) for name in names]
+            open_ones = []
+            for topic in topics:
+                if topic.imported is None or topic.imported.migration != migration:
+                    raise ImportFenced(f"topic {topic.name!r} was not imported by migration {migration!r}")
+                if topic.imported.is_running:
+                    if topic.imported.epoch != epochs.get(topic.name):
+                        raise ImportFenced(f"another run of migration {migration!r} has taken topic {topic.name!r}")
+                    open_ones.append(topic)
+            now = _now_ms()
+            handed = [topic.name for topic in open_ones]
+            await self._db.run(lambda connection: imports.store_end(connection, handed, now), flush=True)
+            for topic in open_ones:
+                assert topic.imported is not None
+                topic.imported = replace(topic.imported, handed_over_ms=now)
+                self._changed(Change(ChangeKind.IMPORT, topic))
+            return topics
 
     def _sealed(self, topic: Topic, number: int, end: int) -> None:
         topic.partitions[number] = replace(topic.partitions[number], end=end)

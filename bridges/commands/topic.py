@@ -73,6 +73,8 @@ def describe(topic: str, everything: bool, node: str, as_json: bool) -> None:
     click.echo(f"id      {found['id']}")
     for protocol, name in sorted(found["names"].items()):
         click.echo(f"{protocol:<8}{name}")
+    if found["importing"] is not None:
+        click.echo(f"state   importing, by migration {found['importing']}: others may read it only")
     config = found["effective_config"] if everything else found["config"]
     for key, value in sorted(config.items()):
         click.echo(f"config  {key} = {value}")

@@ -1,4 +1,5 @@
-"""Who asks over HTTP: HTTP Basic (RFC 7617) or a certificate; and what it may do: the node's authorizer."""
+"""Who asks over HTTP: HTTP Basic (RFC 7617), a token of the node's (RFC 6750) or a certificate; and what it may do: the
+node's authorizer."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from aiohttp import web
 
 from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, ResourceKind
 from bridges.auth.authenticator import AuthenticationBusy
+from bridges.auth.tokens import TokenError
 from bridges.console.errors import RequestError, error_response
 from bridges.net.tls import certified
 
@@ -26,10 +28,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Doorkeeper:
-    """Lets requests in. ``open_health``: those for health and metrics need not say from whom they are."""
+    """Lets requests in. ``open_health``: those for health and metrics need not say from whom they are. ``audience``:
+    what the tokens are for that are taken here; empty: none are."""
 
-    def __init__(self, authenticator: Authenticator, *, open_health: bool) -> None:
+    def __init__(self, authenticator: Authenticator, *, open_health: bool, audience: str = "") -> None:
         self._authenticator = authenticator
+        self._audience = audience
         self._open = _HEALTH if open_health else frozenset[str]()
 
     @web.middleware
@@ -56,6 +60,11 @@ class Doorkeeper:
         if given is None:
             return ANONYMOUS if request.transport is None else certified(request.transport)
         scheme, _, encoded = given.partition(" ")
+        if scheme.lower() == "bearer" and self._audience:
+            try:
+                return self._authenticator.check(encoded.strip(), self._audience).principal
+            except TokenError:
+                return None
         try:
             name, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
@@ -63,6 +72,11 @@ class Doorkeeper:
         if scheme.lower() != "basic" or not colon:
             return None
         return await self._authenticator.verify(name, password)
+
+
+def principal_of(request: web.Request) -> Principal:
+    """From whom a request is that was let in."""
+    return request[_PRINCIPAL]
 
 
 class Access:

@@ -16,11 +16,13 @@ from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,
+    ImportFenced,
     LogDeleted,
     LogError,
     OffsetOutOfRange,
     StillReadable,
     StorageFull,
+    TopicImporting,
 )
 
 _log = structlog.get_logger("anabranch.console")
@@ -31,6 +33,8 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (TopicExists, 409),
     (NameCollision, 409),
     (StillReadable, 409),
+    (TopicImporting, 409),
+    (ImportFenced, 409),
     (InvalidTopicName, 400),
     (InvalidPartitions, 400),
     (InvalidConfig, 400),

@@ -149,6 +149,7 @@ class TopicHandlers:
             "created_ms": topic.created_ms,
             "records": records,
             "bytes": size,
+            "importing": _importing(topic),
             "traffic": traffic,
         }
 
@@ -179,10 +180,16 @@ class TopicHandlers:
             "id": str(topic.topic_id),
             "created_ms": topic.created_ms,
             "names": topic.names,
+            "importing": _importing(topic),
             "config": topic.config,
             "effective_config": {key: value.value for key, value in effective.items()},
             "partitions": partitions,
         }
+
+
+def _importing(topic: Topic) -> str | None:
+    """The migration that fills the topic, and alone may write to it."""
+    return topic.imported.migration if topic.imported is not None and topic.imported.is_running else None
 
 
 async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:

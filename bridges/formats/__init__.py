@@ -7,7 +7,7 @@ from collections import OrderedDict
 from functools import partial
 
 from bridges.errors import BatchInvalid
-from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, BatchInfo, FormatId, StoredFormat
+from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, IMPORTED, BatchInfo, FormatId, StoredFormat
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
@@ -21,6 +21,7 @@ from bridges.sliced import Sliced, SlicedWorks, advance
 __all__ = [
     "FORMATS",
     "FORMAT_MASK",
+    "IMPORTED",
     "BatchInfo",
     "FormatId",
     "FormatTaken",

@@ -14,6 +14,9 @@ FORMAT_MASK = 0x0F
 """The bits of an entry's flags that name its format."""
 
 
+IMPORTED = 0x10
+"""The bit of an entry's flags that says: copied from another cluster. Numbers of producers in it were given there."""
+
 EVENT_HEADER = 8
 """Bytes of an event's header in a Pravega segment: its type and its length, four each (reference/pravega.md, 1.3)."""
 

@@ -229,8 +229,8 @@ class AppendPath:
         """Append one batch; ``done`` is called when it is durable.
 
         Errors given to ``done``: StorageFull, LogUnavailable, LogDeleted, PartitionSealed, BatchTooLarge, BatchInvalid,
-        those of the writer's rule (OutOfOrderSequence, ProducerFenced, EventNumberConflict), AppendConditionFailed, and
-        TooManyTransactions.
+        TopicImporting, ImportFenced, those of the writer's rule (OutOfOrderSequence, ProducerFenced,
+        EventNumberConflict), AppendConditionFailed, and TooManyTransactions.
         What the ledger knows is not stored again, and answered when it is durable, also when the partition is sealed,
         and whatever the batch's guard says.
         """
@@ -247,6 +247,9 @@ class AppendPath:
 
     def _hand_over(self, writer: Writer, batch: Batch, done: AppendDone) -> None:
         log = self._log
+        if batch.import_epoch != log.import_epoch:
+            done(NOT_APPENDED, log.not_importing(batch.import_epoch))
+            return
         stamp = batch.producer
         if stamp is not None:
             ledger = log.state.ledger
@@ -312,7 +315,7 @@ class AppendPath:
         if not log.state.transactions.has_room(part):
             message = f"{log.topic}-{log.partition} holds as many transactions as it may: no other can begin"
             return TooManyTransactions(message)
-        if stamp is None or stamp.kind != LedgerKind.KAFKA:
+        if (stamp is None or stamp.kind != LedgerKind.KAFKA) and log.import_epoch < 0:
             try:
                 log.state.ledger.check_epoch(part)
             except ProducerFenced as error:

@@ -61,7 +61,8 @@ class Batch:
     """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none.
 
     ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
-    LogError. ``transaction`` must say what the format tells of the batch's bytes.
+    LogError. ``transaction`` must say what the format tells of the batch's bytes. ``import_epoch``: it comes from the
+    run of a migration that has this number (bridges/catalog/imports.py), and its producers are not this node's.
     """
 
     payload: Buffer
@@ -72,6 +73,7 @@ class Batch:
     guard: Guard | None = None
     rest: Callable[[int], Batch] | None = None
     transaction: InTransaction | None = None
+    import_epoch: int = -1
 
 
 def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:

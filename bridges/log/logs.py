@@ -89,7 +89,8 @@ class Logs:
     """The node's partition logs. ``next_epoch`` must give a number above every one it gave before, also after a crash.
 
     ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
-    (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends.
+    (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
+    ``import_epochs`` which run of a migration may write to one (-1: everybody may).
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Logs:
         sealed_as: SealedAs | None = None,
         hidden_streams: FindStream | None = None,
         byte_starts: ByteStartStore | None = None,
+        import_epochs: Callable[[str, int], int] | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -116,6 +118,7 @@ class Logs:
         self._streams = streams
         self._sealed_as = sealed_as or _nothing
         self._hidden_streams = hidden_streams or _nothing
+        self._import_epochs = import_epochs
         self._hidden: dict[tuple[str, int], PartitionLog] = {}
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
@@ -164,6 +167,8 @@ class Logs:
         life = self._sealed_as(topic, partition)
         if life is not None:
             log.sealed(*life)
+        if self._import_epochs is not None and logs is self._logs:
+            log.import_epoch = self._import_epochs(topic, partition)
         logs[topic, partition] = self._by_stream[stream_id] = log
         return log
 
@@ -199,6 +204,13 @@ class Logs:
         log = self._logs.get((topic, partition))
         if log is not None and log.successors is None:
             log.sealed(children)
+
+    def importing(self, topic: str, partitions: Iterable[int], import_epoch: int) -> None:
+        """The catalog has another epoch for the import of a topic, or has ended it (-1)."""
+        for partition in partitions:
+            log = self._logs.get((topic, partition))
+            if log is not None:
+                log.import_epoch = import_epoch
 
     async def seal(self, topic: str, partition: int) -> int:
         """Make the end of a partition final that the catalog has sealed (see :meth:`PartitionLog.seal`)."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.awaited import awaited
-from bridges.errors import LogDeleted, LogError, LogUnavailable, OffsetOutOfRange
+from bridges.errors import ImportFenced, LogDeleted, LogError, LogUnavailable, OffsetOutOfRange, TopicImporting
 from bridges.formats import FormatId
 from bridges.formats.kafka import marker
 from bridges.formats.producer import InTransaction, fence
@@ -86,6 +86,7 @@ class PartitionLog:
         "epoch",
         "final_offset",
         "high_watermark",
+        "import_epoch",
         "locate",
         "log_start_offset",
         "measure",
@@ -117,6 +118,8 @@ class PartitionLog:
         """Of a sealed partition, those that take records in its place; None while it takes appends itself."""
         self.final_offset: int | None = None
         """Where a sealed partition ends for good; None until that is certain. Who has read up to it has read all."""
+        self.import_epoch = -1
+        """While a migration fills the partition from elsewhere, the number of the run that may; others are refused."""
         self.tail = tail
         self._owner = owner
         self._barrier = owner.barrier
@@ -318,6 +321,17 @@ class PartitionLog:
         self.successors = successors
         self.final_offset = final_offset
 
+    def not_importing(self, import_epoch: int) -> LogError:
+        """Why somebody with this ``import_epoch`` (-1: no migration) may not change the partition."""
+        place = f"{self.topic}-{self.partition}"
+        if import_epoch < 0:
+            return TopicImporting(f"{place} is being imported: nobody else may change it before it is handed over")
+        if self.import_epoch < 0:
+            return ImportFenced(
+                f"{place} is not being imported, or was handed over: this migration may not write to it"
+            )
+        return ImportFenced(f"{place} is imported by run {self.import_epoch}: run {import_epoch} may not write to it")
+
     def awaits(self, batch: Batch) -> bool:
         """Whether a sealed partition takes ``batch`` nevertheless: the marker of a transaction that is open there."""
         part = batch.transaction
@@ -468,6 +482,8 @@ class PartitionLog:
 
     async def trim_bytes(self, position: int) -> int:
         """Make the bytes below ``position`` unreadable, durably; gives the position of the first byte kept."""
+        if self.import_epoch >= 0:
+            raise self.not_importing(-1)
         return await self._owner.positions.trim(self, position)
 
     async def read_committed(self, offset: int, max_bytes: int) -> list[StoredBatch]:
@@ -489,11 +505,13 @@ class PartitionLog:
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
-    async def trim(self, offset: int) -> int:
+    async def trim(self, offset: int, import_epoch: int = -1) -> int:
         """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
 
-        Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted.
+        Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced.
         """
+        if import_epoch != self.import_epoch:
+            raise self.not_importing(import_epoch)
         return await self._upkeep.trim(offset)
 
     async def trimmed(self) -> None:

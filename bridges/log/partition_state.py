@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMAT_MASK, format_of
+from bridges.formats import FORMAT_MASK, IMPORTED, format_of
 from bridges.formats.records import Buffer
 from bridges.log.ledger import Durable, Ledger, LedgerCapture, LedgerOptions
 from bridges.log.offset_index import OffsetIndex
@@ -66,7 +66,7 @@ class PartitionState:
             return
         self.index.add(base_offset, len(payload), info.max_timestamp, append_ms)
         self.enter_epoch(info.epoch, base_offset)
-        if info.producer is not None:
+        if info.producer is not None and not flags & IMPORTED:
             self.ledger.record(info.producer, base_offset, append_ms)
         if info.transaction is not None:
             self.transactions.observe(info.transaction, base_offset)

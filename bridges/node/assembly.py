@@ -46,7 +46,7 @@ from bridges.node import backend, node_metrics, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
-from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, check, group_directories
+from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace, check, group_directories
 from bridges.node.retention import NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.stalls import LoopStalls
@@ -274,6 +274,7 @@ class Node:
             self.catalog.sealed_as,
             self.catalog.hidden_stream_of,
             byte_starts,
+            self.catalog.import_epoch,
         )
         await self.logs.start()
         if self._backend.shared is not None:
@@ -338,7 +339,19 @@ class Node:
             every=self.every,
             advertised=self.advertised,
             tls=self.tls,
+            sbp=self._sbp_place,
         )
+
+    def _sbp_place(self) -> SbpPlace:
+        assert self._backend is not None, "started before the fronts"
+        sbp, identity = self.settings.sbp, self._backend.home.identity
+        if self.embedded is None:
+            nodes = tuple(Address.parse(one) for one in sbp.pd.split(","))
+            return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
+        told = self.settings.advertise.get(backend.PD)
+        found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
+        open_to_others = () if found is None or backend.PD not in self.addresses else (found,)
+        return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity)
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
         """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
@@ -510,7 +523,8 @@ class Node:
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:
-        topics = list(self.catalog.topics.values())
+        # What is being imported is compared with its source until it is handed over.
+        topics = [topic for topic in self.catalog.topics.values() if topic.import_epoch < 0]
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
         trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._needed.first)
         if trimmed:
@@ -540,6 +554,8 @@ class Node:
             for partition in change.topic.partitions:
                 if not partition.is_active:
                     self.logs.sealed(change.topic.name, partition.index, partition.children)
+        elif change.kind is ChangeKind.IMPORT and change.topic is not None:
+            self.logs.importing(change.topic.name, range(len(change.topic.partitions)), change.topic.import_epoch)
 
 
 def _only(listen: Mapping[str, Address], names: Iterable[str]) -> dict[str, Address]:

@@ -45,9 +45,10 @@ _log = structlog.get_logger("anabranch.backend")
 @dataclass(slots=True)
 class Backend:
     """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
-    writers may append to the streams, and tells of it whoever wants to know."""
+    writers may append to the streams, and tells of it whoever wants to know. ``home``: whose the streams are."""
 
     client: Streams
+    home: StreamHome
     embedded: Embedded | None = None
     shared: DocumentStreams | None = None
 
@@ -125,7 +126,7 @@ async def start_backend(
     except BaseException:
         await embedded.close()
         raise
-    return Backend(embedded.client, embedded)
+    return Backend(embedded.client, home, embedded)
 
 
 def _embedded_client(sbp: SbpSettings) -> ClientOptions:
@@ -176,7 +177,7 @@ async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls:
     check = RangeServerCheck(strangers=home.strangers, identity=lambda: home.identity)
     connect = tcp_connector(dialect, tcp, check, barrier)
     made = _shared if sbp.dialect == "v0.1" else _fenced
-    backend = made(sbp, pd, connect, barrier)
+    backend = made(sbp, home, pd, connect, barrier)
     try:
         described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
@@ -190,15 +191,27 @@ async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls:
     return backend
 
 
-def _fenced(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], barrier: Barrier) -> Backend:
+def _fenced(
+    sbp: SbpSettings,
+    home: StreamHome,
+    pd: Carrier,
+    connect: Callable[[RangeServerInfo], Carrier],
+    barrier: Barrier,
+) -> Backend:
     from sbp_back.client.client import Client
     from sbp_back.client.foreign import ForeignClient
 
     kind = ForeignClient if sbp.flavor == "elastic-stream" else Client
-    return Backend(kind(pd, connect, client_options(sbp), barrier))
+    return Backend(kind(pd, connect, client_options(sbp), barrier), home)
 
 
-def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], Carrier], barrier: Barrier) -> Backend:
+def _shared(
+    sbp: SbpSettings,
+    home: StreamHome,
+    pd: Carrier,
+    connect: Callable[[RangeServerInfo], Carrier],
+    barrier: Barrier,
+) -> Backend:
     from sbp_back.client.control import ControlOptions
     from sbp_back.document.streams import DocumentStreams, StreamsOptions
 
@@ -208,4 +221,4 @@ def _shared(sbp: SbpSettings, pd: Carrier, connect: Callable[[RangeServerInfo], 
         control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
     )
     streams = DocumentStreams(pd, connect, options, barrier)
-    return Backend(streams, shared=streams)
+    return Backend(streams, home, shared=streams)

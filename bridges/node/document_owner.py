@@ -17,6 +17,7 @@ from bridges.errors import (
     OffsetOutOfRange,
     PartitionSealed,
     StorageFull,
+    TopicImporting,
 )
 from bridges.formats import format_of
 from bridges.log.logs import Logs
@@ -87,6 +88,8 @@ def _told(error: LogError) -> SbpError:
         return SbpError(ErrorCode.NOT_FOUND, str(error))
     if isinstance(error, PartitionSealed):
         return SbpError(ErrorCode.RANGE_ALREADY_SEALED, str(error))
+    if isinstance(error, TopicImporting):
+        return SbpError(ErrorCode.PRECONDITION_FAILED, str(error))
     if isinstance(error, OffsetOutOfRange | BatchInvalid):
         return SbpError(ErrorCode.BAD_REQUEST, str(error))
     return SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error))

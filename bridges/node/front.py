@@ -75,6 +75,22 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SbpPlace:
+    """Where other programs read the node's streams over SBP, beside the node; nothing when that is not open to them.
+
+    ``pd``: addresses of the placement driver's nodes, which lead to the range servers; a host of a wildcard means the
+    host by which the node is reached. ``identity`` is what the placement driver has to say of itself, empty if it says
+    nothing. ``tls`` tells whether these addresses want TLS.
+    """
+
+    pd: tuple[Address, ...]
+    dialect: str
+    flavor: str
+    tls: bool
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeServices:
     """What a node gives a front. Everything here may be used from :meth:`Front.start` until the end of ``stop``."""
 
@@ -110,6 +126,8 @@ class NodeServices:
     """The address clients of a listener are told; None: that which the client itself connected to."""
     tls: Callable[[str], ssl.SSLContext | None]
     """What a listener is to be opened with (``ssl`` of asyncio's ``create_server``); None: without TLS."""
+    sbp: Callable[[], SbpPlace]
+    """Where other programs find the streams of partitions, for fronts that lead their clients there."""
 
     def section(self, kind: type[S]) -> S:
         """The front's settings, which are of the class it declared."""

@@ -15,6 +15,7 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     (errors.StorageFull, ErrorCode.KAFKA_STORAGE_ERROR),
     # Every client gives up at once, and the message tells where to write instead.
     (errors.PartitionSealed, ErrorCode.POLICY_VIOLATION),
+    (errors.TopicImporting, ErrorCode.POLICY_VIOLATION),
     # Producers that can split the batch do so.
     (errors.BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.DataCorrupt, ErrorCode.CORRUPT_MESSAGE),

@@ -74,7 +74,7 @@ from tests.node_process import ANY, DocumentNode, NodeFailed, NodeProcess  # noq
 GROUP = "torture"
 TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
 YDB_TOPICS = {"ydb": 3}
-OF_OTHERS = ("ydb", "pravega", "pravega-segmentstore")
+OF_OTHERS = ("ydb", "pravega", "pravega-segmentstore", "pipeline")
 """Listeners that clients of other protocols than Kafka's need."""
 YDB_GROUP, BOTH = "torture-ydb", "torture-both"
 """A consumer of YDB's, and one that is a group of Kafka's in turn."""

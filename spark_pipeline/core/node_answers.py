@@ -1,0 +1,241 @@
+"""What a node tells readers, as objects: topics, partitions, positions, aborted transactions.
+
+The node answers in pages; here they are put together. Offsets count records, sizes are in bytes, times in ms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from spark_pipeline.core.node_client import NodeClient, NodeError
+
+_NAMES_AT_ONCE = 500
+_PARTITIONS_AT_ONCE = 1_000
+_SEARCHES_AT_ONCE = 100
+
+Place = tuple[str, int]
+"""Topic and number of a partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class SbpPlace:
+    """Where range servers are asked for, see ``bridges.node.front.SbpPlace``: ``pd`` are HOST:PORT. Empty where a node
+    keeps that to itself."""
+
+    pd: tuple[str, ...]
+    dialect: str
+    flavor: str
+    tls: bool
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Who a node is."""
+
+    version: str
+    node_id: int
+    cluster_id: str
+    sbp: SbpPlace
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """A partition: ``state`` is active or sealed, ``end`` where a sealed one ends once that is final. ``keys``: the
+    bounds of its range of keys, in steps of 2**-128."""
+
+    partition: int
+    stream_id: int
+    state: str
+    keys: tuple[int, int]
+    made_epoch: int
+    sealed_epoch: int | None
+    end: int | None
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic. ``config`` has the effective values, ``overrides`` those that were set for it; both are empty for who
+    may not see them. ``names``: what other protocols call it."""
+
+    name: str
+    topic_id: str
+    kind: str
+    epoch: int
+    created_ms: int
+    names: Mapping[str, str]
+    config: Mapping[str, Any]
+    overrides: Mapping[str, str]
+    partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def active(self) -> list[PartitionFacts]:
+        """The partitions that take appends."""
+        return [one for one in self.partitions if one.state == "active"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPositions:
+    """Offsets of a partition at one moment: readers of committed data stop at ``stable``. ``skipped`` are spans
+    [first, end) that an operator has declared lost; ``end`` as in :class:`PartitionFacts`; ``size`` is about what the
+    partition keeps."""
+
+    start: int
+    stable: int
+    high_watermark: int
+    epoch: int
+    stream_id: int
+    end: int | None
+    size: int
+    skipped: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """What its producer wrote from ``first_offset`` on was aborted by the marker at ``last_offset``."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class NodeTopics:
+    """What readers ask a node. Raises NodeError whatever is asked."""
+
+    def __init__(self, client: NodeClient) -> None:
+        self.client = client
+
+    def node(self) -> NodeFacts:
+        """Who the node is, and where its streams are read."""
+        told = self.client.get("/v1/node")
+        sbp = told["sbp"]
+        place = SbpPlace(tuple(sbp["pd"]), sbp["dialect"], sbp["flavor"], sbp["tls"], sbp["identity"])
+        return NodeFacts(told["version"], told["node_id"], told["cluster_id"], place)
+
+    def names(self, pattern: str | None = None, *, internal: bool = False) -> list[str]:
+        """Names of topics in alphabetical order: all, or those that ``pattern``, a regular expression, matches whole.
+
+        Raises ValueError for a pattern that is none. ``internal``: also those that protocols keep for themselves.
+        """
+        try:
+            wanted = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        found: list[str] = []
+        after: str | None = ""
+        while after is not None:
+            page = self.client.get("/v1/topics", after=after)
+            for topic in page["topics"]:
+                if (internal or topic["kind"] == "user") and (wanted is None or wanted.fullmatch(topic["name"])):
+                    found.append(topic["name"])
+            after = page["next"]
+        return found
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Topics by name. Raises NodeError for one that is not there, or not to be seen."""
+        found: dict[str, TopicFacts] = {}
+        for some in _pieces(names, _NAMES_AT_ONCE):
+            found.update(self._topics(some))
+        return found
+
+    def _topics(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+        partitions: dict[str, list[PartitionFacts]] = {}
+        told: dict[str, dict[str, Any]] = {}
+        at: list[int] | None = [0, 0]
+        while at is not None:
+            first, partition = at
+            page = self.client.post("/v1/describe", {"topics": list(names[first:]), "partition": partition})
+            for topic in page["topics"]:
+                if "error" in topic:
+                    raise NodeError(topic["error"], topic["kind"], 404, topic)
+                told[topic["name"]] = topic
+                partitions.setdefault(topic["name"], []).extend(map(_partition, topic["partitions"]))
+            at = None if page["next"] is None else [first + page["next"][0], page["next"][1]]
+        return {name: _topic(topic, partitions[name]) for name, topic in told.items()}
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, PartitionPositions]:
+        """Positions by partition; of up to a thousand at the same moment."""
+        found: dict[Place, PartitionPositions] = {}
+        for some in _pieces(places, _PARTITIONS_AT_ONCE):
+            page = self.client.post("/v1/positions", {"partitions": some})
+            for place, one in zip(some, page["partitions"], strict=True):
+                _raise_told(one)
+                found[place] = PartitionPositions(
+                    one["start"],
+                    one["stable"],
+                    one["high_watermark"],
+                    one["epoch"],
+                    one["stream_id"],
+                    one["end"],
+                    one["bytes"],
+                    tuple((first, end) for first, end in one["skipped"]),
+                )
+        return found
+
+    def find_timestamp(self, at_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+        """The offset of the first record, in offset order, that is not older; None where there is none."""
+        found: dict[Place, int | None] = {}
+        for some in _pieces(at_ms.items(), _SEARCHES_AT_ONCE):
+            page = self.client.post("/v1/timestamps", {"partitions": [[*place, ms] for place, ms in some]})
+            for (place, _), one in zip(some, page["partitions"], strict=True):
+                _raise_told(one)
+                found[place] = one["offset"]
+        return found
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have a part in ``[start, end)``, which must not reach above ``stable``."""
+        found: dict[AbortedTransaction, None] = {}
+        while start < end:
+            asked = {"topic": topic, "partition": partition, "start": start, "end": end}
+            page = self.client.post("/v1/aborted", asked)
+            if page["reached"] <= start:
+                raise NodeError(f"what lies from offset {start} of {topic}-{partition} on is not decided yet")
+            found.update((AbortedTransaction(*one), None) for one in page["aborted"])
+            start = page["reached"]
+        return list(found)
+
+
+def _raise_told(one: Mapping[str, Any]) -> None:
+    if "error" in one:
+        raise NodeError(one["error"], one["kind"], details=one)
+
+
+def _topic(told: Mapping[str, Any], partitions: Sequence[PartitionFacts]) -> TopicFacts:
+    return TopicFacts(
+        told["name"],
+        told["id"],
+        told["kind"],
+        told["epoch"],
+        told["created_ms"],
+        told["names"],
+        told.get("config", {}),
+        told.get("overrides", {}),
+        tuple(partitions),
+    )
+
+
+def _partition(told: Mapping[str, Any]) -> PartitionFacts:
+    low, high = told["keys"]
+    return PartitionFacts(
+        told["partition"],
+        told["stream_id"],
+        told["state"],
+        (int(low, 16), int(high, 16)),
+        told["made_epoch"],
+        told["sealed_epoch"],
+        told["end"],
+        tuple(told["parents"]),
+        tuple(told["children"]),
+    )
+
+
+def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    source = iter(items)
+    while piece := list(islice(source, size)):
+        yield piece

@@ -1,0 +1,227 @@
+"""A client of a node's pipeline listener: synchronous HTTP over one connection that is kept, nothing heavy to import.
+
+It runs in drivers and in workers that are started by the hundred, so it needs nothing but the standard library. Every
+request can be repeated without changing what it does, and is, until the node answers or patience ends: nodes restart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+PORT = 8090
+SCHEMES = ("anabranch", "anabranch+tls")
+_BUSY = frozenset({408, 429, 502, 503, 504})
+"""Answers after which the same request may succeed."""
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 2.0
+_LONGEST_ANSWER = 64 * 1024 * 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+class NodeError(Exception):
+    """The node has refused a request: a sentence, the ``kind`` of failure by its name, the answer's ``status``."""
+
+    def __init__(self, message: str, kind: str = "", status: int = 0, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
+        self.details = dict(details or {})
+
+    def __reduce__(self) -> tuple[type[NodeError], tuple[Any, ...]]:
+        return type(self), (str(self), self.kind, self.status, self.details)
+
+
+class NodeUnavailable(NodeError):
+    """The node could not be reached, or was not ready, for as long as was waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """How a node is reached. Without ``user`` or ``token`` nothing is said of who asks; ``ca``, ``cert`` and ``key``
+    are PEM files. Times are in seconds: ``timeout`` of one attempt's silence, ``patience`` of all attempts."""
+
+    host: str
+    port: int = PORT
+    tls: bool = False
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    timeout: float = 60.0
+    patience: float = 60.0
+
+    def __repr__(self) -> str:  # what is secret must not stand in a log
+        return f"NodeOptions({'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port})"
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
+        """From ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink: ``user``,
+        ``password``, ``token``, ``tls`` (true or false), ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``,
+        ``patienceMs``. Raises ValueError with a sentence."""
+        given = {name.lower(): value for name, value in (options or {}).items()}
+        parts = urlsplit(url if "://" in url else f"{SCHEMES[0]}://{url}")
+        if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
+            raise ValueError(f"{url!r} is no address of a node: anabranch://HOST:PORT")
+        if parts.username or parts.password:
+            raise ValueError("user and password are given as options, not in the address, which is written into logs")
+        said = given.get("tls", "").lower()
+        if said not in ("", "true", "false"):
+            raise ValueError(f"tls = {given['tls']!r} is neither true nor false")
+        if bool(given.get("user")) != bool(given.get("password")):
+            raise ValueError("user and password are given together")
+        return cls(
+            parts.hostname,
+            parts.port or PORT,
+            parts.scheme == SCHEMES[1] or said == "true" or (not said and bool(given.get("tls.ca"))),
+            given.get("user", ""),
+            given.get("password", ""),
+            given.get("token", ""),
+            given.get("tls.ca", ""),
+            given.get("tls.cert", ""),
+            given.get("tls.key", ""),
+            _seconds(given, "timeoutms", 60.0),
+            _seconds(given, "patiencems", 60.0),
+        )
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    said = given.get(name)
+    if said is None:
+        return default
+    if not said.isascii() or not said.isdigit() or not int(said):
+        raise ValueError(f"{name} = {said!r} is no number of milliseconds")
+    return int(said) / 1000
+
+
+class NodeClient:
+    """Asks one node. Not for several threads at a time; may be pickled, and used on in a forked process."""
+
+    def __init__(self, options: NodeOptions) -> None:
+        self.options = options
+        self._connection: HTTPConnection | None = None
+        self._pid = 0
+        self._head = _authorization(options)
+
+    def __reduce__(self) -> tuple[type[NodeClient], tuple[NodeOptions]]:
+        return type(self), (self.options,)
+
+    def close(self) -> None:
+        """Let go of the connection; the next request makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pid == os.getpid():
+            connection.close()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Ask for something. Raises NodeError."""
+        from urllib.parse import urlencode
+
+        return self._object("GET", f"{path}?{urlencode(query)}" if query else path, ())
+
+    def post(self, path: str, content: Mapping[str, Any], *, patience: float | None = None) -> dict[str, Any]:
+        """Send a JSON object, and give the one that is answered. Raises NodeError."""
+        return self._object("POST", path, (json.dumps(content).encode(),), patience)
+
+    def post_bytes(self, path: str, parts: Sequence[Buffer], *, patience: float | None = None) -> dict[str, Any]:
+        """Send bytes, which are not joined, and give the JSON object that is answered. Raises NodeError."""
+        return self._object("POST", path, parts, patience)
+
+    def _object(self, method: str, path: str, parts: Sequence[Buffer], patience: float | None = None) -> dict[str, Any]:
+        answer = json.loads(self.request(method, path, parts, patience))
+        if not isinstance(answer, dict):
+            raise NodeError(f"the node's answer to {path} is not a JSON object")
+        return answer
+
+    def request(self, method: str, path: str, parts: Sequence[Buffer], patience: float | None = None) -> bytes:
+        """The body of the answer, after as many attempts as it takes within ``patience`` seconds. Raises NodeError."""
+        give_up = time.monotonic() + (self.options.patience if patience is None else patience)
+        wait, fresh = _FIRST_WAIT_S, self._connection is None
+        while True:
+            try:
+                return self._attempt(method, path, parts)
+            except NodeUnavailable as error:
+                unavailable: NodeError = error
+            except (OSError, HTTPException) as error:
+                self.close()
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise NodeError(f"{self.options!r} shows a certificate that is not trusted: {error}") from error
+                if not fresh:
+                    # The node has closed a connection that was kept; that says nothing about a new one.
+                    fresh = True
+                    continue
+                words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                unavailable = NodeUnavailable(f"{self.options!r} cannot be reached: {words}", "Unreachable")
+            if time.monotonic() + wait > give_up:
+                raise unavailable
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _attempt(self, method: str, path: str, parts: Sequence[Buffer]) -> bytes:
+        connection = self._connected()
+        head = {**self._head, "Content-Length": str(sum(map(_size, parts)))}
+        connection.request(method, path, body=iter(parts) if parts else None, headers=head)
+        response = connection.getresponse()
+        data = response.read(_LONGEST_ANSWER + 1)
+        if len(data) > _LONGEST_ANSWER:
+            self.close()
+            raise NodeError(f"the answer to {path} is longer than {_LONGEST_ANSWER} bytes")
+        if response.will_close:
+            self.close()
+        if response.status < 400:
+            return data
+        raise _refusal(response.status, data, path)
+
+    def _connected(self) -> HTTPConnection:
+        if self._connection is not None and self._pid == os.getpid():
+            return self._connection
+        options = self.options
+        if options.tls:
+            context = ssl.create_default_context(cafile=options.ca or None)
+            if options.cert:
+                context.load_cert_chain(options.cert, options.key or None)
+            made: HTTPConnection = HTTPSConnection(
+                options.host, options.port, timeout=options.timeout, context=context, blocksize=1024 * 1024
+            )
+        else:
+            made = HTTPConnection(options.host, options.port, timeout=options.timeout, blocksize=1024 * 1024)
+        made.connect()
+        made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._connection, self._pid = made, os.getpid()
+        return made
+
+
+def _size(part: Buffer) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)
+
+
+def _authorization(options: NodeOptions) -> dict[str, str]:
+    if options.token:
+        return {"Authorization": f"Bearer {options.token}"}
+    if options.user:
+        both = f"{options.user}:{options.password}".encode()
+        return {"Authorization": f"Basic {b64encode(both).decode()}"}
+    return {}
+
+
+def _refusal(status: int, data: bytes, path: str) -> NodeError:
+    try:
+        body = json.loads(data)
+        message, kind = str(body["error"]), str(body.get("kind", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        body, message, kind = {}, f"the answer to {path} has status {status}", ""
+    error = NodeUnavailable if status in _BUSY else NodeError
+    return error(message, kind, status, body)

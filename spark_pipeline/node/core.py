@@ -1,0 +1,159 @@
+"""What all routes of the pipeline's front share: the node, who may do what, bodies and answers within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.console.access import Access
+from bridges.console.errors import RequestError, error_response, status_of
+from bridges.errors import LogError
+from bridges.net.budget import Kind
+from spark_pipeline.node.memory import RequestMemory
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import PartitionLog
+    from bridges.node.front import NodeServices
+    from spark_pipeline.node.settings import PipelineSettings
+
+JSON_BYTES = 1024 * 1024
+"""Largest body of a request that brings no records."""
+_PARSED = 8
+"""Bytes that a byte of JSON may take once it is parsed, about: short lists of small numbers take most."""
+_AGAIN, _REFUSED = 503, 409
+_OFF_LOOP = 32 * 1024
+"""Bodies of more bytes are parsed in a thread."""
+
+_MEMORY = web.RequestKey("memory", RequestMemory)
+
+
+class PipelineCore:
+    """Handed to every module of routes (``register(app, core)``)."""
+
+    def __init__(self, node: NodeServices, settings: PipelineSettings) -> None:
+        self.node = node
+        self.settings = settings
+        self.access = Access(node.authorizer)
+
+    @web.middleware
+    async def counted(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Give each request an account of the node's memory for as long as it is in progress."""
+        with RequestMemory(self.node.budget) as memory:
+            request[_MEMORY] = memory
+            try:
+                response: web.StreamResponse = await handler(request)
+            except LogError as error:
+                if error.retriable or status_of(error) != _AGAIN:
+                    raise
+                return error_response(error, _REFUSED)  # what may not be repeated must not look as if it might
+            return response
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    async def body(self, request: web.Request, most: int) -> bytearray:
+        """The whole body, whose memory stays counted until the request ends. Raises RequestError."""
+        size = request.content_length
+        if size is None:
+            raise RequestError("the request does not say how long its body is", 411)
+        if size > most:
+            raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+        memory = request[_MEMORY]
+        try:
+            async with asyncio.timeout(self.settings.request_ms / 1000):
+                await memory.admit(Kind.REQUESTS, size)
+                return await _read(request, size)
+        except TimeoutError:
+            raise RequestError("the body did not arrive in time", 408) from None
+
+    async def json(self, request: web.Request, known: set[str]) -> dict[str, Any]:
+        """The body, a JSON object with none but ``known`` keys. Raises RequestError."""
+        data = await self.body(request, JSON_BYTES)
+        request[_MEMORY].take(Kind.REQUESTS, _PARSED * len(data))
+        return object_of(await self.parsed(data), known)
+
+    async def parsed(self, data: bytes | bytearray | memoryview) -> Any:
+        """JSON, read in a thread if there is much of it. Raises RequestError."""
+        text = bytes(data)
+        try:
+            return json.loads(text) if len(text) <= _OFF_LOOP else await asyncio.to_thread(json.loads, text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(f"the body is not JSON: {error}") from None
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: web.Request, content: object, status: int = 200) -> web.StreamResponse:
+        """Send ``content``, which the caller has kept small, as JSON; counted until the client has taken it."""
+        return await self.send(request, json.dumps(content).encode(), "application/json", status)
+
+    async def send(
+        self, request: web.Request, data: bytes | bytearray | memoryview, kind: str, status: int = 200
+    ) -> web.StreamResponse:
+        """Send bytes; counted until the client has taken them, which may not take for ever."""
+        request[_MEMORY].take(Kind.RESPONSES, len(data))
+        response = web.StreamResponse(status=status, headers={"Content-Type": kind, "Cache-Control": "no-store"})
+        response.content_length = len(data)
+        await response.prepare(request)
+        try:
+            async with asyncio.timeout(self.settings.request_ms / 1000):
+                await response.write(data)
+                await response.write_eof()
+        except TimeoutError:
+            raise ConnectionAbortedError("the client does not take its answer") from None
+        return response
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a listed topic's partition. Raises RequestError."""
+        log = self.node.logs.get(topic, partition)
+        if log is None:
+            raise RequestError(f"there is no partition {partition} of a topic {topic!r}", 404)
+        return log
+
+
+async def _read(request: web.Request, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    at = 0
+    while at < size:
+        piece = await request.content.readany()
+        if not piece:
+            raise ConnectionResetError("the client went away in the middle of its request")
+        view[at : at + len(piece)] = piece
+        at += len(piece)
+    return data
+
+
+def object_of(value: Any, known: set[str]) -> dict[str, Any]:
+    """``value``, an object with none but ``known`` keys. Raises RequestError."""
+    if not isinstance(value, dict):
+        raise RequestError("the body is not a JSON object")
+    if unknown := sorted(value.keys() - known):
+        raise RequestError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return value
+
+
+def whole(value: Any, what: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    """``value``, a whole number from ``least`` to ``most``. Raises RequestError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise RequestError(f"{what} is not a whole number from {least} to {most}")
+    return value
+
+
+def text(value: Any, what: str, most: int = 1000) -> str:
+    """``value``, a text of 1 to ``most`` characters. Raises RequestError."""
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise RequestError(f"{what} is not a text of 1 to {most} characters")
+    return value
+
+
+def rows(value: Any, what: str, most: int) -> list[Any]:
+    """``value``, a list of at most ``most`` items. Raises RequestError."""
+    if not isinstance(value, list):
+        raise RequestError(f"{what} is not a list")
+    if len(value) > most:
+        raise RequestError(f"{what} names {len(value)} at once; at most {most} are told")
+    return value

@@ -1,0 +1,295 @@
+"""What a reader must know before it reads by itself: topics, their partitions and streams, positions, aborted ranges.
+
+Everything is told in pages of bounded size. A page is made in one turn of the event loop, so that what it says of its
+topics, and of the positions of its partitions, was true at one moment. Names are matched with patterns by the clients:
+what a pattern costs is for nobody else to pay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.topic_config import TOPIC_CONFIGS
+from bridges.catalog.topics import ChangeKind
+from bridges.console.errors import RequestError, error_body
+from bridges.errors import LogError
+from bridges.log.transactions import MOST_TOLD
+from bridges.version import VERSION
+from spark_pipeline.node.core import rows, text, whole
+
+if TYPE_CHECKING:
+    from bridges.catalog.lineage import PartitionInfo
+    from bridges.catalog.topics import Change, Topic
+    from bridges.log.partition_log import PartitionLog
+    from spark_pipeline.node.core import PipelineCore
+
+NAMES = 2_000
+"""Names of topics on a page."""
+TOPICS = 100
+"""Topics described on a page."""
+PARTITIONS = 1_000
+"""Partitions on a page, and positions told at once."""
+SEARCHES = 100
+"""Timestamps looked for at once."""
+_SEARCHED_TOGETHER = 8
+_SKIPPED = 1_000
+"""Spans told with a partition's positions, that operators have declared lost."""
+
+
+class Names:
+    """The names of all listed topics in order, sorted again after there was a change."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._catalog = core.node.catalog
+        self._sorted: list[str] | None = None
+        self._catalog.on_change.append(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        if change.kind in (ChangeKind.CREATED, ChangeKind.DELETED):
+            self._sorted = None
+
+    def after(self, name: str, most: int) -> list[str]:
+        """At most so many names behind ``name``."""
+        names = self._sorted
+        if names is None:
+            names = self._sorted = sorted(self._catalog.topics)
+        start = bisect_right(names, name)
+        return names[start : start + most]
+
+
+class DescribeHandlers:
+    """``/v1/node``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``, ``/v1/timestamps``, ``/v1/aborted``."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._core = core
+        self._names = Names(core)
+        self._searches = asyncio.Semaphore(_SEARCHED_TOGETHER)
+
+    async def node(self, request: web.Request) -> web.StreamResponse:
+        """Who the node is, and where the streams of its partitions are read."""
+        core = self._core
+        place = core.node.sbp()
+        return await core.answer(
+            request,
+            {
+                "version": VERSION,
+                "node_id": core.node.node_id,
+                "cluster_id": core.node.cluster_id,
+                "sbp": {
+                    "pd": [_reachable(request, one.host, one.port) for one in place.pd],
+                    "dialect": place.dialect,
+                    "flavor": place.flavor,
+                    "tls": place.tls,
+                    "identity": place.identity,
+                },
+            },
+        )
+
+    async def topics(self, request: web.Request) -> web.StreamResponse:
+        """Names of topics in alphabetical order, behind the query's ``after``; ``next`` is what to ask for next."""
+        core = self._core
+        names = self._names.after(request.query.get("after", ""), NAMES)
+        may = core.access.topic
+        topics = core.node.catalog.topics
+        found = [
+            {
+                "name": name,
+                "id": str(topics[name].topic_id),
+                "kind": topics[name].kind.value,
+                "partitions": len(topics[name].partitions),
+            }
+            for name in names
+            if may(request, Operation.DESCRIBE, name)
+        ]
+        return await core.answer(request, {"topics": found, "next": names[-1] if len(names) == NAMES else None})
+
+    async def describe(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``topics`` (names), ``partition`` (of the first one, to begin with: default 0).
+
+        Answers with topics in the order asked for, each with some of its partitions; ``next`` is [index of the topic,
+        partition] to go on with. A topic that is not there, or not to be seen, is told with ``error``.
+        """
+        core = self._core
+        body = await core.json(request, {"topics", "partition"})
+        names = [text(name, "a topic's name") for name in rows(body.get("topics"), "topics", NAMES)]
+        first = whole(body.get("partition", 0), "partition")
+        told: list[dict[str, object]] = []
+        room, following = PARTITIONS, None
+        for index, name in enumerate(names):
+            if room <= 0 or len(told) == TOPICS:
+                following = [index, 0]
+                break
+            start = first if index == 0 else 0
+            entry, partitions = self._topic(request, name)
+            some = partitions[start : start + room]
+            entry["partitions"] = [_partition(one) for one in some]
+            told.append(entry)
+            room -= 1 + len(some)
+            if start + len(some) < len(partitions):
+                following = [index, start + len(some)]
+                break
+        return await core.answer(request, {"topics": told, "next": following})
+
+    def _topic(self, request: web.Request, name: str) -> tuple[dict[str, object], list[PartitionInfo]]:
+        core = self._core
+        try:
+            core.access.require_topic(request, Operation.DESCRIBE, name)
+            topic = core.node.catalog.topic(name)
+        except (RequestError, LogError) as error:
+            return {"name": name, **error_body(error)}, []
+        entry: dict[str, object] = {
+            "name": name,
+            "id": str(topic.topic_id),
+            "kind": topic.kind.value,
+            "epoch": topic.epoch,
+            "created_ms": topic.created_ms,
+            "names": topic.names,
+            "total": len(topic.partitions),
+        }
+        if core.access.topic(request, Operation.DESCRIBE_CONFIGS, name):
+            entry["overrides"] = topic.config
+            entry["config"] = self._effective(topic)
+        return entry, topic.partitions
+
+    def _effective(self, topic: Topic) -> dict[str, Any]:
+        effective = self._core.node.catalog.effective
+        return {key: effective(topic.name, key) for key in TOPIC_CONFIGS}
+
+    async def positions(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``partitions``, a list of [topic, partition]. Answers in their order, with what was true at one moment.
+
+        ``stable`` is where readers of committed data stop; it is never above ``high_watermark``.
+        """
+        core = self._core
+        body = await core.json(request, {"partitions"})
+        wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
+        found = [self._found(request, topic, partition) for topic, partition in wanted]
+        logs = [log for log in found if not isinstance(log, Exception)]
+        failures = dict(zip(logs, await asyncio.gather(*map(_opened, logs)), strict=True))
+        told = []
+        for (topic, partition), log in zip(wanted, found, strict=True):
+            failure = log if isinstance(log, Exception) else failures[log]
+            if failure is None and not isinstance(log, Exception):
+                told.append(_positions(log))
+            else:
+                assert failure is not None
+                told.append({"topic": topic, "partition": partition, **error_body(failure)})
+        return await core.answer(request, {"partitions": told})
+
+    async def timestamps(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``partitions``, a list of [topic, partition, ms since 1970]. Answers in their order with the first
+        record, in offset order, that is not older: its ``offset`` and ``timestamp``, null if there is none."""
+        core = self._core
+        body = await core.json(request, {"partitions"})
+        wanted = [_place(row, 3) for row in rows(body.get("partitions"), "partitions", SEARCHES)]
+        at = [whole(row[2], "a timestamp", least=-(2**63)) for row in body["partitions"]]
+        searches = [self._search(request, *place, ms) for place, ms in zip(wanted, at, strict=True)]
+        return await core.answer(request, {"partitions": await asyncio.gather(*searches)})
+
+    async def _search(self, request: web.Request, topic: str, partition: int, at_ms: int) -> dict[str, object]:
+        told: dict[str, object] = {"topic": topic, "partition": partition}
+        log = self._found(request, topic, partition)
+        try:
+            if isinstance(log, Exception):
+                raise log
+            async with self._searches:  # each may look into batches
+                found = await log.find_timestamp(at_ms)
+        except (RequestError, LogError) as error:
+            return {**told, **error_body(error)}
+        offset, timestamp = (None, None) if found is None else found
+        return {**told, "offset": offset, "timestamp": timestamp}
+
+    async def aborted(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``topic``, ``partition``, ``start``, ``end``. The aborted transactions that have a part in the offsets
+        [start, ``reached``), as [producer id, offset of its first batch, offset of its marker].
+
+        ``reached`` is ``end``, or less where there are many, or where what lies behind is not decided yet.
+        """
+        core = self._core
+        body = await core.json(request, {"topic", "partition", "start", "end"})
+        topic, partition = text(body.get("topic"), "topic"), whole(body.get("partition"), "partition")
+        start, end = whole(body.get("start"), "start"), whole(body.get("end"), "end")
+        core.access.require_topic(request, Operation.READ, topic)
+        log = core.log(topic, partition)
+        await log.ready()
+        if start < log.log_start_offset:
+            raise RequestError(f"{topic}-{partition} starts at offset {log.log_start_offset}, above {start}", 416)
+        reached = max(start, min(end, log.committed_limit(start)))
+        found = log.aborted(start, reached) if reached > start else []
+        if len(found) > 2 * MOST_TOLD:  # transactions that reach far: a part of them would be told as all
+            raise RequestError(f"more than {len(found)} aborted transactions overlap at offset {start}", 507)
+        return await core.answer(request, {"reached": reached, "aborted": found})
+
+    def _found(self, request: web.Request, topic: str, partition: int) -> PartitionLog | RequestError:
+        try:
+            self._core.access.require_topic(request, Operation.DESCRIBE, topic)
+            return self._core.log(topic, partition)
+        except RequestError as error:
+            return error
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the routes of this module."""
+    handlers = DescribeHandlers(core)
+    app.router.add_get("/v1/node", handlers.node)
+    app.router.add_get("/v1/topics", handlers.topics)
+    app.router.add_post("/v1/describe", handlers.describe)
+    app.router.add_post("/v1/positions", handlers.positions)
+    app.router.add_post("/v1/timestamps", handlers.timestamps)
+    app.router.add_post("/v1/aborted", handlers.aborted)
+
+
+async def _opened(log: PartitionLog) -> LogError | None:
+    try:
+        await log.ready()
+    except LogError as error:
+        return error
+    return None
+
+
+def _place(row: Any, columns: int) -> tuple[str, int]:
+    if not isinstance(row, list) or len(row) != columns:
+        raise RequestError(f"a partition is told by {columns} things, not as {row!r:.100}")
+    return text(row[0], "a topic's name"), whole(row[1], "a partition")
+
+
+def _partition(one: PartitionInfo) -> dict[str, object]:
+    return {
+        "partition": one.index,
+        "stream_id": one.stream_id,
+        "state": "active" if one.is_active else "sealed",
+        "keys": [f"{one.keys.low:032x}", f"{one.keys.high:032x}"],
+        "made_epoch": one.made_epoch,
+        "sealed_epoch": one.sealed_epoch,
+        "end": one.end,
+        "parents": one.parents,
+        "children": one.children,
+    }
+
+
+def _positions(log: PartitionLog) -> dict[str, object]:
+    return {
+        "topic": log.topic,
+        "partition": log.partition,
+        "stream_id": log.stream_id,
+        "start": log.log_start_offset,
+        "stable": log.last_stable_offset,
+        "high_watermark": log.high_watermark,
+        "epoch": log.epoch,
+        "end": log.final_offset,
+        "bytes": log.size_bytes,
+        "skipped": log.skipped[:_SKIPPED],
+    }
+
+
+def _reachable(request: web.Request, host: str, port: int) -> str:
+    """HOST:PORT; of a listener on every interface, the host by which the client has reached us."""
+    if host in ("", "0.0.0.0", "::"):
+        name = None if request.transport is None else request.transport.get_extra_info("sockname")
+        host = name[0] if name else "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

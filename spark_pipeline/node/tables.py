@@ -1,0 +1,11 @@
+"""The front's tables in the node's database. What belongs to a topic goes in the transaction that deletes it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = ()
+"""What brings each version to the next; never change one that was released."""
+
+ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = ()

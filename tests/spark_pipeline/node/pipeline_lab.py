@@ -1,0 +1,98 @@
+"""A node inside the test's own process with the pipeline's front, and its client, which is synchronous, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bridges.formats import FormatId
+from bridges.formats.kafka import TRANSACTIONAL, encode
+from bridges.formats.producer import InTransaction, ProducerStamp
+from bridges.formats.records import Record
+from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.node.assembly import Node
+from bridges.node.config import load
+from spark_pipeline.core.node_answers import NodeTopics
+from spark_pipeline.core.node_client import NodeClient, NodeOptions
+from spark_pipeline.node.front import PipelineFront
+
+T = TypeVar("T")
+
+
+@dataclass
+class Lab:
+    """A node and its client."""
+
+    node: Node
+    client: NodeClient
+
+    @property
+    def topics(self) -> NodeTopics:
+        return NodeTopics(self.client)
+
+    def log(self, topic: str, partition: int = 0) -> PartitionLog:
+        found = self.node.logs.get(topic, partition)
+        assert found is not None
+        return found
+
+    async def ask(self, what: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call something that blocks."""
+        return await asyncio.to_thread(what, *arguments, **named)
+
+    async def append(self, topic: str, values: Sequence[bytes], timestamp: int = 1_000, partition: int = 0) -> Appended:
+        payload = encode([Record(None, value, timestamp=timestamp) for value in values])
+        return await appended(self.log(topic, partition), Batch(payload, len(values), int(FormatId.KAFKA), timestamp))
+
+    async def append_in_transaction(self, topic: str, producer: int, first: int, values: Sequence[bytes]) -> Appended:
+        records = [Record(None, value, timestamp=2_000) for value in values]
+        stamp = ProducerStamp(producer, 0, first, len(values))
+        payload = encode(records, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=first)
+        part = InTransaction(producer, 0)
+        return await appended(
+            self.log(topic), Batch(payload, len(values), int(FormatId.KAFKA), 2_000, stamp, transaction=part)
+        )
+
+    async def end_transaction(self, topic: str, producer: int, *, commit: bool) -> Appended:
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.log(topic).append_marker(
+            producer, 0, commit, lambda at, error: done.set_result(at) if error is None else done.set_exception(error)
+        )
+        return await done
+
+    async def close(self) -> None:
+        self.client.close()
+        await self.node.stop()
+
+
+async def appended(log: PartitionLog, batch: Batch) -> Appended:
+    done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    log.append(batch, lambda at, error: done.set_result(at) if error is None else done.set_exception(error))
+    return await done
+
+
+def node_of(path: Path, **flags: str) -> Node:
+    """A node that is not started yet; only what the pipeline needs is open."""
+    flags = {
+        "data_dir": str(path / "data"),
+        "listen.console": "off",
+        "listen.pipeline": "127.0.0.1:0",
+        "listen.sbp-pd": "127.0.0.1:0",
+        "listen.sbp-range-server": "127.0.0.1:0",
+        "sbp.segment_bytes": "4MiB",
+        "sbp.low_water_bytes": "1MiB",
+        **{key.replace("__", "."): value for key, value in flags.items()},
+    }
+    return Node(load(flags, environ={}, directory=path, fronts=(PipelineFront,)).settings)
+
+
+def client_of(node: Node, **options: str) -> NodeClient:
+    return NodeClient(NodeOptions.of(f"anabranch://{node.addresses['pipeline']}", options))
+
+
+async def open_lab(path: Path, **flags: str) -> Lab:
+    node = node_of(path, **flags)
+    await node.start()
+    return Lab(node, client_of(node))
