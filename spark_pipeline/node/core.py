@@ -51,6 +51,10 @@ class PipelineCore:
                 return error_response(error, _REFUSED)  # what may not be repeated must not look as if it might
             return response
 
+    def memory(self, request: web.Request) -> RequestMemory:
+        """The request's account, for what it reads in pieces by itself."""
+        return request[_MEMORY]
+
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def body(self, request: web.Request, most: int) -> bytearray:

@@ -13,7 +13,7 @@ from aiohttp import web
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.net.http_site import HttpSite
-from spark_pipeline.node import describe, tokens
+from spark_pipeline.node import describe, importing, tokens
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from bridges.net.address import Address
     from bridges.node.front import NodeServices
 
-ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (describe.register, tokens.register)
+ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
+    describe.register,
+    tokens.register,
+    importing.register,
+)
 """What adds routes. They may use ``app.on_startup`` for what has to be read before anybody is served, and
 ``app.on_cleanup`` for what has to end."""
 

@@ -1,0 +1,89 @@
+"""The batches of a Kafka record set, by their headers alone: where they lie, what they claim, whether they are whole.
+
+The layout is that of message format 2 (KIP-98); bridges/formats/kafka.py has the fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import crc32c
+
+from spark_pipeline.core.errors import PipelineError
+
+_HEADER = struct.Struct(">qiibIhi")
+"""Base offset, length behind it, leader epoch, magic, checksum, attributes, last offset delta."""
+HEADER_BYTES = 61
+_OVERHEAD = 12
+_CRC_FROM = 21
+_MAGIC_AT = 16
+_EPOCH_FROM, _EPOCH_TO = 12, 16
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+
+
+class OldFormat(PipelineError):
+    """A batch is of a message format from before Kafka 0.11, which cannot be carried as it is."""
+
+
+class BatchHead(NamedTuple):
+    """One batch: offsets ``[base_offset, end_offset)``, bytes ``[at, until)`` of its set."""
+
+    base_offset: int
+    end_offset: int
+    at: int
+    until: int
+    crc: int
+    attributes: int
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a marker, which has no records for readers."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its records count only if its transaction is committed."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+
+def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
+    """The whole batches of a record set, in order; a part of one at the end is left out.
+
+    Raises OldFormat, and PipelineError for what is no batch, with the offset of it; ``place`` says of which partition.
+    """
+    at, size = 0, len(records)
+    unpack = _HEADER.unpack_from
+    while size - at >= _MAGIC_AT + 1:
+        if size - at < _HEADER.size:
+            return
+        base, length, _, magic, crc, attributes, delta = unpack(records, at)
+        if magic != 2:
+            raise OldFormat(
+                f"{place} has messages of format {magic} at offset {base}: they cannot be carried as they are; have "
+                "the source rewrite the topic in format 2 (Kafka 0.11 and later), or leave it out"
+            )
+        until = at + length + _OVERHEAD
+        if length < HEADER_BYTES - _OVERHEAD or delta < 0:
+            raise PipelineError(f"{place} has something at offset {base} that is no batch of records")
+        if until > size:
+            return
+        yield BatchHead(base, base + delta + 1, at, until, crc, attributes)
+        at = until
+
+
+def is_whole(records: memoryview, head: BatchHead) -> bool:
+    """Whether the bytes of a batch belong to its checksum."""
+    return bool(crc32c.crc32c(records[head.at + _CRC_FROM : head.until]) == head.crc)
+
+
+def digest(records: memoryview, head: BatchHead, before: int = 0) -> int:
+    """CRC-32C of ``before`` and all bytes of a batch but its leader's epoch, which is each cluster's own."""
+    value: int = crc32c.crc32c(records[head.at : head.at + _EPOCH_FROM], before)
+    return int(crc32c.crc32c(records[head.at + _EPOCH_TO : head.until], value))
+
+
+def same(left: memoryview, right: memoryview) -> bool:
+    """Whether two batches are the same but for their leaders' epochs."""
+    return left[:_EPOCH_FROM] == right[:_EPOCH_FROM] and bytes(left[_EPOCH_TO:]) == bytes(right[_EPOCH_TO:])

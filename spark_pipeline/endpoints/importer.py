@@ -1,0 +1,134 @@
+"""How a migration talks to the node that takes its topics: begin, write, bounds, positions, hand-over, give up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
+from spark_pipeline.core.node_client import Buffer, NodeClient, NodeError, NodeOptions, NodeUnavailable
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.endpoints.base import Positions
+
+
+class Fenced(PipelineError):
+    """Another run of the migration has taken the topic, or it was handed over: this run may not go on."""
+
+
+class Conflict(PipelineError):
+    """The target holds something else at ``offset`` than what the source has there (-1: not about one offset)."""
+
+    def __init__(self, message: str, offset: int = -1) -> None:
+        super().__init__(message, offset)
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ImportState:
+    """A topic of a migration: which run has it, when it was handed over (ms; None: not yet), positions by number."""
+
+    topic: str
+    epoch: int
+    handed_over_ms: int | None
+    partitions: tuple[Positions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsSet:
+    """What became of a group's positions: how many were ``set``; ``kept`` are those that somebody has committed at the
+    target, ``ahead`` those that lie behind the end of what is there: rows of topic, partition, offset."""
+
+    set: int
+    kept: tuple[tuple[str, int, int], ...]
+    ahead: tuple[tuple[str, int, int], ...]
+
+
+class Importer:
+    """The target of one migration. For one thread; raises EndpointUnavailable, Fenced, Conflict, UnknownTopic."""
+
+    def __init__(self, url: str, options: Mapping[str, str], migration: str) -> None:
+        try:
+            self._client = NodeClient(NodeOptions.of(url, options))
+        except ValueError as error:
+            raise OptionError(str(error)) from error
+        self._root = f"/v1/imports/{quote(migration, safe='')}"
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def begin(self, topic: str, partitions: int, config: Mapping[str, str]) -> ImportState:
+        """Make the topic, or take it for another run, which keeps earlier ones out."""
+        return _state(self._post(self._topic(topic), {"partitions": partitions, "config": dict(config)}))
+
+    def state(self, topic: str) -> ImportState:
+        """What has become of the topic."""
+        try:
+            return _state(self._client.get(self._topic(topic)))
+        except NodeError as error:
+            raise _told(error) from error
+
+    def append(self, part: TopicPartition, epoch: int, batches: Sequence[Buffer]) -> int:
+        """Bring whole batches; when this returns, all are durable at their offsets. Gives where the log ends."""
+        try:
+            answer = self._client.post_bytes(f"{self._place(part)}/batches?epoch={epoch}", batches)
+        except NodeError as error:
+            raise _told(error) from error
+        return int(answer["end"])
+
+    def bounds(self, part: TopicPartition, epoch: int, *, start: int = 0, end: int = 0) -> Positions:
+        """Have the log reach ``end`` and begin at ``start``, if it does not."""
+        answer = self._post(f"{self._place(part)}/bounds?epoch={epoch}", {"start": start, "end": end})
+        return Positions(answer["start"], answer["end"], answer["end"])
+
+    def positions(self, group: str, positions: Sequence[tuple[TopicPartition, int, str]]) -> PositionsSet:
+        """Say how far a group has read: partition, offset and metadata of each."""
+        rows = [[part.topic, part.partition, offset, metadata] for part, offset, metadata in positions]
+        answer = self._post(f"{self._root}/positions", {"group": group, "positions": rows})
+        return PositionsSet(answer["set"], tuple(map(tuple, answer["kept"])), tuple(map(tuple, answer["ahead"])))
+
+    def cutover(self, ends: Mapping[str, Sequence[int]], *, abort_open: bool = False) -> dict[str, Any]:
+        """Hand topics over, all at once; ``ends`` are where all their partitions end."""
+        return self._post(
+            f"{self._root}/cutover",
+            {"topics": {topic: list(one) for topic, one in ends.items()}, "abort_open": abort_open},
+        )
+
+    def abort(self, topics: Sequence[str], *, delete: bool) -> list[str]:
+        """Give the migration up; the topics that were still its own."""
+        answer = self._post(f"{self._root}/abort", {"topics": list(topics), "delete": delete})
+        return list(answer["deleted" if delete else "left"])
+
+    def _topic(self, topic: str) -> str:
+        return f"{self._root}/topics/{quote(topic, safe='')}"
+
+    def _place(self, part: TopicPartition) -> str:
+        return f"{self._topic(part.topic)}/{part.partition}"
+
+    def _post(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self._client.post(path, content)
+        except NodeError as error:
+            raise _told(error) from error
+
+
+def _state(answer: Mapping[str, Any]) -> ImportState:
+    partitions = tuple(Positions(start, stable, end) for start, stable, end in answer["partitions"])
+    return ImportState(answer["topic"], answer["epoch"], answer["handed_over_ms"], partitions)
+
+
+def _told(error: NodeError) -> PipelineError:
+    if isinstance(error, NodeUnavailable):
+        return EndpointUnavailable(str(error))
+    if error.kind == "ImportFenced":
+        return Fenced(str(error))
+    if error.status == 404:
+        return UnknownTopic(str(error))
+    if error.status == 409:
+        return Conflict(str(error), int(error.details.get("offset", -1)))
+    return PipelineError(str(error))

@@ -1,0 +1,212 @@
+"""An existing Kafka cluster as an endpoint: what its topics hold, batch by batch as it stores them, and its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import TopicPartition as KafkaPartition
+
+from bridges.formats import FormatId
+from spark_pipeline.core.errors import EndpointUnavailable
+from spark_pipeline.core.kafka_batches import heads
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.endpoints.base import Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Fetched, KafkaClient
+
+_EARLIEST, _LATEST = -2, -1
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """What a group has committed in a partition: the next offset it reads, and what it said of it."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSet:
+    """Whole batches in a row, verbatim, that hold the offsets from ``start`` to ``end``; there may be gaps."""
+
+    start: int
+    end: int
+    batches: int
+    payload: memoryview
+
+
+def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
+    """The cluster at ``kafka://host:9092[,host:9092...]``; options are named as librdkafka's, behind ``kafka.``."""
+    return KafkaEndpoint(url, options)
+
+
+class KafkaEndpoint:
+    """A cluster of Kafka brokers, or what speaks like one (see :class:`spark_pipeline.endpoints.base.Endpoint`)."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url
+        self._client = KafkaClient(url, options)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics; of a topic's configuration what was set for the topic itself."""
+        described = self._client.ask(lambda admin: admin.describe_topics())
+        names = [one["name"] for one in described if not one["error_code"]]
+        configs = self._configs(names)
+        return {
+            one["name"]: TopicInfo(
+                one["name"],
+                tuple(sorted(part["partition_index"] for part in one["partitions"])),
+                configs.get(one["name"], {}),
+                identity=_identity(one.get("topic_id")),
+                internal=bool(one.get("is_internal")),
+            )
+            for one in described
+            if not one["error_code"]
+        }
+
+    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        found = self._client.ask(lambda admin: admin.describe_configs(wanted, config_filter="all"))
+        return {
+            name: {
+                key: str(row["value"])
+                for key, row in rows.items()
+                if row["config_source"] in ("DYNAMIC_TOPIC_CONFIG", "TOPIC_CONFIG") and row["value"] is not None
+            }
+            for name, rows in found.get("topic", {}).items()
+        }
+
+    def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
+        # The end of what is committed is asked for first: it never exceeds a high watermark that is asked for later.
+        stable = self._offsets(parts, _LATEST, _READ_COMMITTED)
+        high = self._offsets(parts, _LATEST, _READ_UNCOMMITTED)
+        start = self._offsets(parts, _EARLIEST, _READ_UNCOMMITTED)
+        return {part: Positions(start[part], min(stable[part], high[part]), high[part]) for part in parts}
+
+    def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        wanted = {KafkaPartition(part.topic, part.partition): at for part, at in at_ms.items()}
+        found = self._client.ask(lambda admin: admin.list_partition_offsets(wanted)) if wanted else {}
+        offsets = {TopicPartition(part.topic, part.partition): row.offset for part, row in found.items()}
+        return {part: offset if (offset := offsets[part]) >= 0 else None for part in at_ms}
+
+    def _offsets(self, parts: Sequence[TopicPartition], at: int, isolation: int) -> dict[TopicPartition, int]:
+        if not parts:
+            return {}
+        wanted = {KafkaPartition(part.topic, part.partition): at for part in parts}
+        found = self._client.ask(lambda admin: admin.list_partition_offsets(wanted, isolation))
+        return {TopicPartition(part.topic, part.partition): row.offset for part, row in found.items()}
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            group: {part: position.offset for part, position in positions.items()}
+            for group, positions in self.group_positions().items()
+        }
+
+    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
+        """Every group that has committed something, and what."""
+        names = self.group_states()
+        if not names:
+            return {}
+        found: Mapping[str, Mapping[Any, Any]] = self._client.ask(lambda admin: admin.list_group_offsets(sorted(names)))
+        return {
+            group: {
+                TopicPartition(part.topic, part.partition): GroupPosition(row.offset, row.metadata or "")
+                for part, row in rows.items()
+                if row.offset >= 0
+            }
+            for group, rows in found.items()
+            if rows
+        }
+
+    def group_states(self) -> dict[str, str]:
+        """The groups of consumers and their states (``Stable``, ``Empty``, ...), "" where the brokers do not say."""
+        listed = self._client.ask(lambda admin: admin.list_groups())
+        return {
+            one["group_id"]: one.get("group_state") or ""
+            for one in listed
+            if one.get("protocol_type") in ("consumer", "", None) and (one.get("group_type") or "classic") != "share"
+        }
+
+    def acl_count(self) -> int | None:
+        """How many ACLs the cluster has; None if it has no authorizer, or does not tell."""
+        from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ResourcePatternFilter, ResourceType
+        from kafka.admin import ACLResourcePatternType as Pattern
+
+        everything = ACLFilter(
+            principal=None,
+            host="*",
+            operation=ACLOperation.ANY,
+            permission_type=ACLPermissionType.ANY,
+            resource_pattern=ResourcePatternFilter(ResourceType.ANY, None, Pattern.ANY),
+        )
+        try:
+            found = self._client.ask(lambda admin: admin.describe_acls(everything))
+        except EndpointUnavailable:
+            return None  # without an authorizer brokers answer with an error
+        return len(found[0] if isinstance(found, tuple) else found)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+        for found in self.read_sets(range):
+            payload = found.payload
+            for head in heads(payload, str(range.of)):
+                yield RawBatch(
+                    head.base_offset,
+                    head.end_offset - head.base_offset,
+                    int(FormatId.KAFKA),
+                    bytes(payload[head.at : head.until]),
+                )
+
+    def read_sets(self, range: OffsetRange, fetch_bytes: int = FETCH_BYTES) -> Iterator[RecordSet]:
+        """The batches that hold offsets of a range, several together as a fetch brings them.
+
+        The next fetch is under way while one is looked at. Ends early if the log has nothing more below the range's
+        end, as where compaction took it. Raises OffsetsGone.
+        """
+        part = range.of
+        offset = range.start
+        pending = self._client.begin_fetch(part, offset, fetch_bytes) if offset < range.end else None
+        while pending is not None:
+            fetched = pending()
+            found = _within(fetched, range, offset)
+            if found is None:
+                if fetched.high_watermark < range.end:
+                    raise EndpointUnavailable(f"{part} ends at {fetched.high_watermark}, before {range.end}")
+                return  # nothing is left there: a gap up to the end
+            offset = found.end
+            pending = self._client.begin_fetch(part, offset, fetch_bytes) if offset < range.end else None
+            yield found
+
+
+def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | None:
+    """The whole batches of a fetch at ``offset`` that lie in a range, at least in part; None if there are none."""
+    first = last = None
+    count = 0
+    for head in heads(fetched.records, str(range.of)):
+        if head.end_offset <= offset:
+            continue
+        if head.base_offset >= range.end:
+            break
+        first = first or head
+        last = head
+        count += 1
+    if first is None or last is None:
+        return None
+    return RecordSet(first.base_offset, last.end_offset, count, fetched.records[first.at : last.until])
+
+
+def _identity(topic_id: object) -> str:
+    return "" if topic_id is None else str(topic_id)

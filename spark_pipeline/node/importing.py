@@ -1,0 +1,381 @@
+"""What a migration asks of the node: topics that are importing, batches at their offsets, positions, the hand-over.
+
+Every request can be repeated. Who writes names the run it belongs to, ``epoch``: a later run keeps earlier ones out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.progress import Committed
+from bridges.catalog.topics import Topic, TopicExists, TopicNotFound
+from bridges.console.errors import RequestError
+from bridges.errors import AppendConditionFailed, ImportFenced
+from bridges.net.budget import Kind
+from spark_pipeline.node.core import rows, text, whole
+from spark_pipeline.node.intake import ImportConflict, Intake
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import PartitionLog
+    from spark_pipeline.node.core import PipelineCore
+
+_MIGRATION = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_PIECE = 1024 * 1024
+"""Bytes of a body that are taken in at once, if no batch is larger."""
+_OPENED_TOGETHER = 64
+_POSITIONS = 5_000
+"""Positions of a group that one request may bring."""
+_HANDED_OVER = 1_000
+"""Topics that one request may hand over."""
+
+
+class ImportHandlers:
+    """``/v1/imports`` and what lies below it."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._core = core
+        self._catalog = core.node.catalog
+        self._logs = core.node.logs
+        self._access = core.access
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+
+    async def listed(self, request: web.Request) -> web.StreamResponse:
+        """All topics that are being imported, and by which migration; at most 10,000."""
+        found = [
+            {"topic": topic.name, **_told(topic)}
+            for topic in self._catalog.topics.values()
+            if topic.import_epoch >= 0 and self._access.topic(request, Operation.DESCRIBE, topic.name)
+        ]
+        return await self._core.answer(request, {"imports": found[:10_000]})
+
+    async def describe(self, request: web.Request) -> web.StreamResponse:
+        """What has become of one topic of a migration: its run, or that it was handed over, and where it ends."""
+        migration, topic = self._own(request, Operation.DESCRIBE)
+        return await self._core.answer(request, await self._state(topic, migration))
+
+    async def begin(self, request: web.Request) -> web.StreamResponse:
+        """Make the topic, or take the one that the migration has made before; the answer has the new run's epoch.
+
+        Body: ``partitions``, and ``config`` for a new topic. Earlier runs may not write from now on.
+        """
+        migration, name = _migration(request), request.match_info["topic"]
+        self._access.require_topic(request, Operation.CREATE, name)
+        self._access.require_topic(request, Operation.WRITE, name)
+        body = await self._core.json(request, {"partitions", "config"})
+        partitions = whole(body.get("partitions"), "partitions", 1, 1_000_000)
+        config = body.get("config") or {}
+        if not isinstance(config, dict) or not all(isinstance(value, str) for value in config.values()):
+            raise RequestError("config is not an object of texts")
+        try:
+            topic = self._catalog.topic(name)
+        except TopicNotFound:
+            topic = await self._catalog.create_topic(name, partitions, config, migration=migration)
+        else:
+            if topic.imported is None:
+                raise TopicExists(f"topic {name!r} exists: a migration fills only topics that it has made itself")
+            topic = await self._catalog.take_import(name, migration)
+            if partitions > len(topic.partitions):
+                topic = await self._catalog.add_partitions(name, partitions, migration)
+        return await self._core.answer(request, await self._state(topic, migration))
+
+    async def _state(self, topic: Topic, migration: str) -> dict[str, Any]:
+        partitions: list[list[int]] = []
+        numbers = [one.index for one in topic.partitions]
+        for start in range(0, len(numbers), _OPENED_TOGETHER):
+            logs = [self._core.log(topic.name, number) for number in numbers[start : start + _OPENED_TOGETHER]]
+            await asyncio.gather(*(log.ready() for log in logs))
+            partitions += [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
+        return {"topic": topic.name, **_told(topic), "partitions": partitions}
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    async def append(self, request: web.Request) -> web.StreamResponse:
+        """Body: whole batches of Kafka's format 2 in a row, at the offsets they say.
+
+        What is there already is compared. Answers when all of it is durable, with the log's ``end``.
+        """
+        log, epoch = self._place(request)
+        await log.ready()
+        intake = Intake(log, epoch)
+        try:
+            async for piece in self._pieces(request, intake):
+                await intake.take(piece)
+        except BaseException:
+            await intake.settled()  # until then the body is held
+            raise
+        await intake.finish()
+        return await self._core.answer(
+            request,
+            {
+                "end": log.high_watermark,
+                "appended": intake.appended,
+                "compared": intake.compared,
+                "bytes": intake.bytes,
+            },
+        )
+
+    async def bounds(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``end``, up to which the log is to reach, with nothing in what it lacks; ``start``, where it begins."""
+        log, epoch = self._place(request)
+        body = await self._core.json(request, {"start", "end"})
+        start = whole(body.get("start", 0), "start")
+        end = max(start, whole(body.get("end", 0), "end"))
+        await log.ready()
+        intake = Intake(log, epoch)
+        await intake.fill(end)
+        await intake.finish()
+        if start > log.log_start_offset:
+            await log.trim(start, epoch)
+        return await self._core.answer(request, {"start": log.log_start_offset, "end": log.high_watermark})
+
+    def _place(self, request: web.Request) -> tuple[PartitionLog, int]:
+        """The log that a request writes to, and in whose name. Raises RequestError, ImportFenced."""
+        _, topic = self._own(request, Operation.WRITE)
+        try:
+            number = int(request.match_info["partition"])
+            epoch = int(request.query["epoch"])
+        except (KeyError, ValueError):
+            raise RequestError("partition and epoch are whole numbers") from None
+        log = self._core.log(topic.name, number)
+        if epoch < 0 or epoch != log.import_epoch:
+            # Also asked with every append; here before a byte is read.
+            raise log.not_importing(max(0, epoch))
+        return log, epoch
+
+    async def _pieces(self, request: web.Request, intake: Intake) -> AsyncIterator[bytearray]:
+        """The body as it comes. Raises RequestError."""
+        size = request.content_length
+        settings = self._core.settings
+        if size is None:
+            raise RequestError("the request does not say how long its body is", 411)
+        if size > settings.request_bytes:
+            raise RequestError(
+                f"a body of {size} bytes is longer than the {settings.request_bytes} that are taken", 413
+            )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + settings.request_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._core.memory(request).admit(Kind.REQUESTS, size)
+            content = request.content
+            spare = b""
+            while size:
+                wanted = min(size, max(_PIECE, intake.missing))
+                block = bytearray(wanted)
+                have = 0
+                while have < wanted:
+                    if not spare:
+                        async with asyncio.timeout_at(deadline):
+                            spare = await content.readany()
+                        if not spare:
+                            raise ConnectionResetError("the client went away in the middle of its request")
+                    part, spare = spare[: wanted - have], spare[wanted - have :]
+                    block[have : have + len(part)] = part
+                    have += len(part)
+                size -= wanted
+                yield block
+        except TimeoutError:
+            raise RequestError("the body did not arrive in time", 408) from None
+
+    # --- positions of groups ----------------------------------------------------------------------------------------
+
+    async def positions(self, request: web.Request) -> web.StreamResponse:
+        """Set how far a group has read. Body: ``group``, ``positions``: rows of topic, partition, offset, metadata.
+
+        What somebody has committed here himself is kept, and told in ``kept``; a position behind the end of what is
+        here would send its consumers elsewhere, so it is not set but told in ``ahead``.
+        """
+        migration = _migration(request)
+        body = await self._core.json(request, {"group", "positions"})
+        group = text(body.get("group"), "group")
+        self._access.require_group(request, Operation.READ, group)
+        now = time.time_ns() // 1_000_000
+        progress = self._core.node.progress
+        wanted: list[tuple[str, int, Committed]] = []
+        expected: dict[tuple[str, int], int | None] = {}
+        kept: list[list[Any]] = []
+        ahead: list[list[Any]] = []
+        for row in rows(body.get("positions"), "positions", _POSITIONS):
+            name, number, offset, metadata = _position(row)
+            self._imported(name, migration)
+            log = self._core.log(name, number)
+            await log.ready()
+            there = progress.committed(group, name, number)
+            if there is not None and there.front != progress.name:
+                kept.append([name, number, there.offset])
+            elif offset > log.high_watermark:
+                ahead.append([name, number, offset])
+            else:
+                expected[name, number] = None if there is None else there.offset
+                wanted.append((name, number, Committed(offset, -1, metadata, now)))
+        if wanted:
+            differing = await progress.commit_if(group, expected, wanted)
+            if differing:
+                raise RequestError(f"group {group!r} commits positions here at this moment", 409)
+        return await self._core.answer(request, {"set": len(wanted), "kept": kept, "ahead": ahead})
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def cutover(self, request: web.Request) -> web.StreamResponse:
+        """Hand topics over, all in one step, if every partition ends where it should and no transaction is open.
+
+        Body: ``topics``: by name a list of the ends of all partitions; ``abort_open``: whether transactions that are
+        open are ended first, as aborted, behind these ends. What was handed over before stays so.
+        """
+        migration = _migration(request)
+        body = await self._core.json(request, {"topics", "abort_open"})
+        ends = _ends(body.get("topics"))
+        abort_open = body.get("abort_open") is True
+        epochs: dict[str, int] = {}
+        aborted = 0
+        for name, expected in ends.items():
+            self._access.require_topic(request, Operation.ALTER, name)
+            topic = self._imported(name, migration)
+            if topic.import_epoch < 0:
+                continue
+            # A run of its own: whoever still wrote to it cannot any more, and what is looked at stays as it is.
+            topic = await self._catalog.take_import(name, migration)
+            epochs[name] = topic.import_epoch
+            aborted += await self._check_ends(topic, expected, abort_open=abort_open)
+        topics = await self._catalog.hand_over(list(ends), migration, epochs)
+        handed = {topic.name: _told(topic)["handed_over_ms"] for topic in topics}
+        return await self._core.answer(request, {"handed_over": handed, "transactions_aborted": aborted})
+
+    async def _check_ends(self, topic: Topic, expected: list[int], *, abort_open: bool) -> int:
+        if len(expected) != len(topic.partitions):
+            raise RequestError(f"topic {topic.name!r} has {len(topic.partitions)} partitions", 409)
+        aborted = 0
+        for partition, end in zip(topic.partitions, expected, strict=True):
+            log = self._core.log(topic.name, partition.index)
+            await log.ready()
+            await log.until(lambda log=log: log.next_offset == log.high_watermark or not log.is_open)  # type: ignore[misc]
+            await log.ready()
+            if log.high_watermark != end:
+                raise RequestError(f"{topic.name}-{partition.index} ends at {log.high_watermark}, not at {end}", 409)
+            if log.state.transactions.open:
+                if not abort_open:
+                    raise RequestError(
+                        f"{len(log.state.transactions.open)} transactions are open in {topic.name}-{partition.index}, "
+                        f"the first from offset {log.state.transactions.first_open} on",
+                        409,
+                    )
+                intake = Intake(log, topic.import_epoch)
+                aborted += await intake.abort_open()
+                await intake.finish()
+        return aborted
+
+    async def abort(self, request: web.Request) -> web.StreamResponse:
+        """Give a migration up. Body: ``topics``, their names, and ``delete``: false leaves them as they are, for
+        everybody to write to. Those that are no longer the migration's stay as they are."""
+        migration = _migration(request)
+        body = await self._core.json(request, {"topics", "delete"})
+        names = [text(one, "a topic's name") for one in rows(body.get("topics"), "topics", _HANDED_OVER)]
+        if not isinstance(body.get("delete"), bool):
+            raise RequestError("delete is neither true nor false")
+        done: list[str] = []
+        for name in names:
+            self._access.require_topic(request, Operation.DELETE if body["delete"] else Operation.ALTER, name)
+            topic = self._catalog.topics.get(name)
+            if topic is None or topic.imported is None or topic.imported.migration != migration:
+                continue
+            if topic.import_epoch < 0:
+                continue
+            if body["delete"]:
+                await self._catalog.delete_topic(name, migration)
+            else:
+                topic = await self._catalog.take_import(name, migration)
+                await self._end_transactions(topic)
+                await self._catalog.hand_over([name], migration, {name: topic.import_epoch})
+            done.append(name)
+        return await self._core.answer(request, {"deleted" if body["delete"] else "left": done})
+
+    async def _end_transactions(self, topic: Topic) -> None:
+        for partition in topic.partitions:
+            log = self._core.log(topic.name, partition.index)
+            await log.ready()
+            intake = Intake(log, topic.import_epoch)
+            await intake.abort_open()
+            await intake.finish()
+
+    # --- words ------------------------------------------------------------------------------------------------------
+
+    def _own(self, request: web.Request, operation: Operation) -> tuple[str, Topic]:
+        migration, name = _migration(request), request.match_info["topic"]
+        self._access.require_topic(request, operation, name)
+        return migration, self._imported(name, migration)
+
+    def _imported(self, name: str, migration: str) -> Topic:
+        """A topic that the migration has made. Raises TopicNotFound, ImportFenced."""
+        topic = self._catalog.topic(name)
+        if topic.imported is None or topic.imported.migration != migration:
+            raise ImportFenced(f"topic {name!r} is not one of migration {migration!r}")
+        return topic
+
+
+def _migration(request: web.Request) -> str:
+    name = request.match_info["migration"]
+    if not _MIGRATION.fullmatch(name):
+        raise RequestError("a migration's name has 1 to 100 letters, digits, dots, underscores and hyphens")
+    return name
+
+
+def _told(topic: Topic) -> dict[str, Any]:
+    imported = topic.imported
+    assert imported is not None
+    return {
+        "migration": imported.migration,
+        "epoch": imported.epoch,
+        "begun_ms": imported.begun_ms,
+        "handed_over_ms": imported.handed_over_ms,
+    }
+
+
+def _position(row: Any) -> tuple[str, int, int, str]:
+    if not isinstance(row, list) or len(row) != 4 or not isinstance(row[3], str):
+        raise RequestError("a position is not a list of topic, partition, offset and metadata")
+    return text(row[0], "a topic's name"), whole(row[1], "a partition"), whole(row[2], "an offset"), row[3]
+
+
+def _ends(value: Any) -> Mapping[str, list[int]]:
+    if not isinstance(value, dict) or not value or len(value) > _HANDED_OVER:
+        raise RequestError(f"topics is not an object with 1 to {_HANDED_OVER} names")
+    return {
+        name: [whole(end, "an end") for end in rows(ends, "the ends of a topic", 100_000)]
+        for name, ends in value.items()
+    }
+
+
+@web.middleware
+async def _told_as_conflicts(request: web.Request, handler: Any) -> web.StreamResponse:
+    """What only imports can run into, in words of HTTP."""
+    try:
+        response: web.StreamResponse = await handler(request)
+        return response
+    except ImportConflict as error:
+        raise RequestError(str(error), 409, offset=error.offset) from None
+    except AppendConditionFailed as error:
+        # Another request of the same run was faster, and is being answered: this one is compared when it comes again.
+        raise RequestError(str(error), 503) from None
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the routes of migrations."""
+    handlers = ImportHandlers(core)
+    app.middlewares.append(_told_as_conflicts)
+    place = "/v1/imports/{migration}"
+    app.router.add_get("/v1/imports", handlers.listed)
+    app.router.add_get(place + "/topics/{topic}", handlers.describe)
+    app.router.add_post(place + "/topics/{topic}", handlers.begin)
+    app.router.add_post(place + "/topics/{topic}/{partition}/batches", handlers.append)
+    app.router.add_post(place + "/topics/{topic}/{partition}/bounds", handlers.bounds)
+    app.router.add_post(place + "/positions", handlers.positions)
+    app.router.add_post(place + "/cutover", handlers.cutover)
+    app.router.add_post(place + "/abort", handlers.abort)

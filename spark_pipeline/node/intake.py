@@ -1,0 +1,198 @@
+"""Verbatim batches of another cluster on their way into a partition's log: each at the offset that it had there.
+
+What the other log lacks (compaction took it, its log began later) becomes a batch without records, as compaction leaves
+one. A batch that is in the log already is compared with what is there, byte by byte, before it counts as written:
+that somebody says so is no proof.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import crc32c
+
+from bridges.errors import BatchInvalid, BatchTooLarge, LogError, LogUnavailable
+from bridges.formats import IMPORTED, FormatId
+from bridges.formats.kafka import CONTROL, HEADER_SIZE, LOG_OVERHEAD, MAGIC, Header, encode, marker, parse_header
+from bridges.formats.kafka import transaction_of as transaction_of_batch
+from bridges.formats.producer import InTransaction
+from bridges.formats.records import StoredBatch
+from bridges.log.interfaces import Appended, Batch, Guard
+from bridges.log.partition_log import PartitionLog
+
+FLAGS = int(FormatId.KAFKA) | IMPORTED
+MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
+"""Largest batch that fits a frame of the backend."""
+_MOST_GAP = (1 << 31) - 1
+"""Offsets that one batch can span."""
+_IN_FLIGHT_BYTES = 16 * 1024 * 1024
+_AT_ONCE = 64
+"""Batches taken in one turn of the event loop."""
+_COMPARED_BYTES = 1024 * 1024
+_CRC_FROM = 21
+
+
+class ImportConflict(LogError):
+    """At ``offset`` the log holds something else than what the migration brings."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class Intake:
+    """Appends batches to one partition in the name of a migration's run, many in flight.
+
+    Call :meth:`take` with pieces of a record set as they come and :meth:`finish` at the end; both raise what went wrong
+    with any batch so far: BatchInvalid, BatchTooLarge, ImportConflict, ImportFenced, LogUnavailable, StorageFull.
+    """
+
+    def __init__(self, log: PartitionLog, epoch: int) -> None:
+        self._log = log
+        self._epoch = epoch
+        self._rest = bytearray()
+        self._in_flight = 0
+        self._error: LogError | None = None
+        self._wake = asyncio.Event()
+        self._stored: deque[StoredBatch] = deque()
+        self.appended = 0
+        """Batches that are durable now."""
+        self.compared = 0
+        """Batches that were there already, the same."""
+        self.bytes = 0
+        self.missing = 0
+        """Bytes that the batch still lacks which was not whole yet."""
+
+    async def take(self, piece: bytes | bytearray) -> None:
+        """The next bytes of the record set: what they complete is on its way to disk when this returns."""
+        # Batches keep what they lie in alive: pieces are as large as they came, and only what is cut is copied.
+        data = self._rest + piece if self._rest else bytearray(piece)
+        self._rest = bytearray()
+        view = memoryview(data)
+        self.missing = 0
+        at = 0
+        taken = 0
+        while len(view) - at >= HEADER_SIZE:
+            header = parse_header(view, at)
+            if header.magic != MAGIC or header.length < HEADER_SIZE - LOG_OVERHEAD:
+                raise BatchInvalid(f"what lies at offset {header.base_offset} is no batch of format 2")
+            if header.size > MOST_BATCH_BYTES:
+                raise BatchTooLarge(f"the batch at offset {header.base_offset} has {header.size} bytes")
+            if len(view) - at < header.size:
+                self.missing = header.size - (len(view) - at)
+                break
+            await self._batch(view[at : at + header.size], header)
+            at += header.size
+            taken += 1
+            if taken % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._rest = data[at:]
+
+    async def finish(self) -> None:
+        """Return when all that was taken is durable."""
+        if self._rest and self._error is None:
+            self._error = BatchInvalid(f"the last {len(self._rest)} bytes are no whole batch")
+        await self.settled()
+        if self._error is not None:
+            raise self._error
+
+    async def settled(self) -> None:
+        """Return when nothing is in flight any more."""
+        await self._room(0)
+
+    async def fill(self, until: int) -> None:
+        """Have a log that ends before ``until`` reach it, with nothing in what is new; durable by :meth:`finish`."""
+        while self._log.next_offset < until:
+            base = self._log.next_offset
+            count = min(until - base, _MOST_GAP)
+            await self._append(Batch(encode([], base, count=count), count, FLAGS), base)
+
+    async def abort_open(self) -> int:
+        """End the transactions that are open, as aborted; gives how many. Their producers are no longer there."""
+        opened = list(self._log.state.transactions.open)
+        for producer in opened:
+            part = InTransaction(producer, -1, False)
+            batch = Batch(marker(part, 0), 1, FLAGS, transaction=part)
+            await self._append(batch, self._log.next_offset)
+        return len(opened)
+
+    # --- one batch --------------------------------------------------------------------------------------------------
+
+    async def _batch(self, payload: memoryview, header: Header) -> None:
+        count = header.last_offset_delta + 1
+        base = header.base_offset
+        if count < 1 or not 0 <= header.record_count <= count or base < 0:
+            raise BatchInvalid(f"the batch at offset {base} claims {header.record_count} records in {count} offsets")
+        if crc32c.crc32c(payload[_CRC_FROM:]) != header.crc:
+            raise BatchInvalid(f"the batch at offset {base} does not match its checksum")
+        if base > self._log.next_offset:
+            await self.fill(base)
+        if base < self._log.next_offset:
+            await self._compare(payload, base, base + count)
+            return
+        transaction = transaction_of_batch(payload, header)
+        control = header.attributes & CONTROL
+        newest = -1 if control else header.max_timestamp
+        await self._append(Batch(payload, count, FLAGS, newest, transaction=transaction), base)
+
+    async def _append(self, batch: Batch, base: int) -> None:
+        size = len(batch.payload)
+        await self._room(size)
+        if self._error is not None:
+            raise self._error
+        if not self._log.is_open:
+            raise LogUnavailable(f"{self._log.topic}-{self._log.partition} is being opened anew")
+        batch.guard = Guard(base)
+        batch.import_epoch = self._epoch
+        self._in_flight += size
+
+        def done(appended: Appended, error: LogError | None) -> None:
+            self._in_flight -= size
+            if error is None:
+                self.appended += 1
+                self.bytes += size
+            elif self._error is None:
+                self._error = error
+            self._wake.set()
+
+        self._log.append(batch, done)
+
+    async def _room(self, size: int) -> None:
+        """Return when ``size`` more bytes may be in flight; 0: when nothing is."""
+        while self._in_flight and (not size or self._in_flight + size > _IN_FLIGHT_BYTES):
+            self._wake.clear()
+            await self._wake.wait()
+
+    # --- what is there already --------------------------------------------------------------------------------------
+
+    async def _compare(self, payload: memoryview, base: int, end: int) -> None:
+        log = self._log
+        place = f"{log.topic}-{log.partition}"
+        if end > log.next_offset:
+            raise ImportConflict(f"{place} ends at {log.next_offset}, within the batch [{base}, {end})", base)
+        await log.until(lambda: log.high_watermark >= end or not log.is_open)
+        await log.ready()
+        if log.high_watermark < end:
+            raise LogUnavailable(f"{place} ends at {log.high_watermark} now")
+        if end <= log.log_start_offset:
+            return  # it was trimmed: nobody can read it, whatever it was
+        stored = await self._find(base, len(payload))
+        if stored is None or stored.base_offset != base or stored.end_offset != end:
+            raise ImportConflict(f"{place} has another batch at offset {base} than the one that is brought", base)
+        there = memoryview(stored.payload)
+        if len(there) != len(payload) or there[:12] != payload[:12] or bytes(there[16:]) != bytes(payload[16:]):
+            raise ImportConflict(f"{place} holds other bytes at offset {base} than those that are brought", base)
+        self.compared += 1
+
+    async def _find(self, base: int, size: int) -> StoredBatch | None:
+        """The stored batch that has ``base``; those behind it are kept, since they are asked for next."""
+        stored = self._stored
+        while stored and stored[0].end_offset <= base:
+            stored.popleft()
+        if not stored or stored[0].base_offset > base:
+            stored.clear()
+            stored.extend(await self._log.read_batches(base, max(size, _COMPARED_BYTES)))
+            while stored and stored[0].end_offset <= base:
+                stored.popleft()
+        return stored[0] if stored else None
