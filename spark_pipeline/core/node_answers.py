@@ -153,7 +153,7 @@ class NodeTopics:
             page = self.client.post("/v1/describe", {"topics": list(names[first:]), "partition": partition})
             for topic in page["topics"]:
                 if "error" in topic:
-                    raise NodeError(topic["error"], topic["kind"], 404, topic)
+                    raise NodeError(topic["error"], topic["kind"], topic["status"], topic)
                 told[topic["name"]] = topic
                 partitions.setdefault(topic["name"], []).extend(map(_partition, topic["partitions"]))
             at = None if page["next"] is None else [first + page["next"][0], page["next"][1]]
@@ -203,7 +203,7 @@ class NodeTopics:
 
 def _raise_told(one: Mapping[str, Any]) -> None:
     if "error" in one:
-        raise NodeError(one["error"], one["kind"], details=one)
+        raise NodeError(one["error"], one["kind"], one["status"], one)
 
 
 def _topic(told: Mapping[str, Any], partitions: Sequence[PartitionFacts]) -> TopicFacts:

@@ -16,7 +16,7 @@ from aiohttp import web
 from bridges.auth import Operation
 from bridges.catalog.topic_config import TOPIC_CONFIGS
 from bridges.catalog.topics import ChangeKind
-from bridges.console.errors import RequestError, error_body
+from bridges.console.errors import RequestError, error_body, status_of
 from bridges.errors import LogError
 from bridges.log.transactions import MOST_TOLD
 from bridges.version import VERSION
@@ -141,7 +141,7 @@ class DescribeHandlers:
             core.access.require_topic(request, Operation.DESCRIBE, name)
             topic = core.node.catalog.topic(name)
         except (RequestError, LogError) as error:
-            return {"name": name, **error_body(error)}, []
+            return {"name": name, **_failure(error)}, []
         entry: dict[str, object] = {
             "name": name,
             "id": str(topic.topic_id),
@@ -178,7 +178,7 @@ class DescribeHandlers:
                 told.append(_positions(log))
             else:
                 assert failure is not None
-                told.append({"topic": topic, "partition": partition, **error_body(failure)})
+                told.append({"topic": topic, "partition": partition, **_failure(failure)})
         return await core.answer(request, {"partitions": told})
 
     async def timestamps(self, request: web.Request) -> web.StreamResponse:
@@ -200,7 +200,7 @@ class DescribeHandlers:
             async with self._searches:  # each may look into batches
                 found = await log.find_timestamp(at_ms)
         except (RequestError, LogError) as error:
-            return {**told, **error_body(error)}
+            return {**told, **_failure(error)}
         offset, timestamp = (None, None) if found is None else found
         return {**told, "offset": offset, "timestamp": timestamp}
 
@@ -250,6 +250,11 @@ async def _opened(log: PartitionLog) -> LogError | None:
     except LogError as error:
         return error
     return None
+
+
+def _failure(error: RequestError | LogError) -> dict[str, object]:
+    """What is told in the place of one thing of several: as if it had been asked for alone."""
+    return error_body(error, status=error.status if isinstance(error, RequestError) else status_of(error))
 
 
 def _place(row: Any, columns: int) -> tuple[str, int]:

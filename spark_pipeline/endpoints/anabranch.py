@@ -1,0 +1,237 @@
+"""Anabranch itself as an endpoint: a node tells what there is, the range servers give it.
+
+A node is asked through its pipeline listener (docs/spark.md); the batches never pass through it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridges.formats import FORMAT_MASK
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+from spark_pipeline.core.decode_batches import Aborted, AbortedRange, decode
+from spark_pipeline.core.errors import (
+    EndpointUnavailable,
+    OffsetsGone,
+    OptionError,
+    PipelineError,
+    UnknownTopic,
+    UnreadableBatch,
+)
+from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions
+from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, NothingThere, SbpReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bridges.formats.records import StoredBatch
+    from spark_pipeline.core.rows import Columns
+
+_REMEMBERED_S = 5.0
+"""How long the stream and the skipped spans of a partition are taken for what they were."""
+_NOT_FOUND = 404
+
+
+def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:
+    """See :func:`spark_pipeline.endpoints.base.endpoint`. Options: those of :class:`NodeOptions`, and ``fetch.bytes``,
+    what one fetch from a range server asks for. Raises OptionError."""
+    given = {name.lower(): value for name, value in options.items()}
+    try:
+        fetch_bytes = int(given.get("fetch.bytes", FETCH_BYTES))
+        if fetch_bytes < 1:
+            raise ValueError("fetch.bytes must be at least 1")
+        return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+
+
+@dataclass(slots=True)
+class _Known:
+    """A partition as it was at ``at`` (seconds of the monotonic clock)."""
+
+    positions: PartitionPositions
+    at: float
+
+
+class AnabranchEndpoint:
+    """See :class:`spark_pipeline.endpoints.base.Endpoint`."""
+
+    def __init__(self, options: NodeOptions, fetch_bytes: int = FETCH_BYTES) -> None:
+        self._options = options
+        self._fetch_bytes = fetch_bytes
+        self._node = NodeTopics(NodeClient(options))
+        self._reader: SbpReader | None = None
+        self._known: dict[TopicPartition, _Known] = {}
+
+    # --- what there is ----------------------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics, those that protocols keep for themselves included."""
+        with _as_pipeline_errors():
+            found = self._node.topics(self._node.names(internal=True))
+        return {
+            topic.name: TopicInfo(
+                topic.name,
+                tuple(one.partition for one in topic.partitions),
+                topic.overrides,
+                {one.partition: one.state for one in topic.partitions},
+                {one.partition: one.parents for one in topic.partitions if one.parents},
+                topic.topic_id,
+                topic.kind != "user",
+            )
+            for topic in found.values()
+        }
+
+    def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
+        """Of up to a thousand partitions at the same moment."""
+        found = self._positions(parts)
+        return {part: Positions(one.start, one.stable, one.high_watermark, one.size) for part, one in found.items()}
+
+    def _positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionPositions]:
+        with _as_pipeline_errors():
+            found = self._node.positions([(part.topic, part.partition) for part in parts])
+        now = time.monotonic()
+        told = {part: found[part.topic, part.partition] for part in parts}
+        self._known.update({part: _Known(one, now) for part, one in told.items()})
+        return told
+
+    def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """By the node's index of times."""
+        with _as_pipeline_errors():
+            found = self._node.find_timestamp({(part.topic, part.partition): ms for part, ms in at_ms.items()})
+        return {part: found[part.topic, part.partition] for part in at_ms}
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """Straight from the range servers. What operators have declared lost is a gap."""
+        aborted = Aborted(lambda: self._aborted(range))
+        try:
+            yield from decode(self._batches(range), range, columns, batch_bytes, aborted)
+        except UnreadableBatch:
+            self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
+            raise
+
+    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+        """As the range servers have them."""
+        for batch in self._batches(range):
+            yield RawBatch(
+                batch.base_offset,
+                batch.end_offset - batch.base_offset,
+                batch.flags & FORMAT_MASK,
+                bytes(batch.payload),
+                batch.written_ms,
+            )
+
+    def _aborted(self, range: OffsetRange) -> list[AbortedRange]:
+        with _as_pipeline_errors():
+            told = self._node.aborted(range.topic, range.partition, range.start, range.end)
+        return [AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in told]
+
+    def _batches(self, range: OffsetRange) -> Iterator[StoredBatch]:
+        if not range.count:
+            return
+        known = self._partition(range)
+        for start, end in _between(known.skipped, range.start, range.end):
+            try:
+                yield from self._streams().batches(known.stream_id, start, end, self._fetch_bytes)
+            except NothingThere as error:
+                raise EndpointUnavailable(f"range servers have nothing of {range}: {error}") from error
+            except ConnectionLost as error:
+                self._forget_streams()
+                raise EndpointUnavailable(f"range servers of {range.of} do not answer: {error.message}") from error
+            except SbpError as error:
+                raise self._failure(error, range) from error
+
+    def _partition(self, range: OffsetRange) -> PartitionPositions:
+        """What is known of the partition of ``range``, which is asked for if that was long ago. Raises OffsetsGone."""
+        known = self._known.get(range.of)
+        if known is None or time.monotonic() > known.at + _REMEMBERED_S:
+            self._positions([range.of])
+            known = self._known[range.of]
+        if range.start < known.positions.start:
+            raise OffsetsGone(range.topic, range.partition, range.start, known.positions.start)
+        return known.positions
+
+    def _failure(self, error: SbpError, range: OffsetRange) -> PipelineError:
+        """What a range server's refusal means for who reads ``range``."""
+        self._known.pop(range.of, None)
+        now = self._positions([range.of])[range.of]  # raises if the topic is gone
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and range.start < now.start:
+            return OffsetsGone(range.topic, range.partition, range.start, now.start)
+        if error.code == ErrorCode.RS_DATA_CORRUPTED:
+            return UnreadableBatch(range.topic, range.partition, range.start, error.message)
+        return EndpointUnavailable(f"a range server refuses to give {range}: {error}")
+
+    def _streams(self) -> SbpReader:
+        if self._reader is None:
+            with _as_pipeline_errors():
+                place = self._node.node().sbp
+            if not place.pd:
+                raise EndpointUnavailable(
+                    f"{self._options!r} keeps its range servers to itself: its listeners of the backend are off"
+                )
+            backend = Backend(place.pd, place.dialect, place.flavor, place.identity, self._options.patience)
+            self._reader = SbpReader(backend, self._tls() if place.tls else None)
+        return self._reader
+
+    def _forget_streams(self) -> None:
+        """The servers may be elsewhere by now: the node is asked again when something is read next."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _tls(self) -> ssl.SSLContext:
+        options = self._options
+        context = ssl.create_default_context(cafile=options.ca or None)
+        if options.cert:
+            context.load_cert_chain(options.cert, options.key or None)
+        return context
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        """As the node's fronts share them."""
+        with _as_pipeline_errors():
+            return {
+                group: {TopicPartition(topic, partition): offset for topic, partition, offset in told}
+                for group, told in self._node.client.get("/v1/groups")["groups"].items()
+            }
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._node.client.close()
+        self._forget_streams()
+
+
+def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of ``[start, end)`` that lie outside of the spans ``skipped``, which are in order."""
+    for first, behind in skipped:
+        if behind <= start or first >= end:
+            continue
+        if start < first:
+            yield start, first
+        start = behind
+    if start < end:
+        yield start, end
+
+
+@contextmanager
+def _as_pipeline_errors() -> Iterator[None]:
+    """What a node refuses, as the errors that all endpoints have."""
+    try:
+        yield
+    except NodeUnavailable as error:
+        raise EndpointUnavailable(str(error)) from error
+    except NodeError as error:
+        if error.status == _NOT_FOUND:
+            raise UnknownTopic(str(error)) from error
+        raise PipelineError(str(error)) from error

@@ -1,0 +1,236 @@
+"""Streams of a backend, read straight from its range servers by code that knows nothing of event loops.
+
+The next fetch is under way while what the last one brought is being decoded. The loop runs only while somebody waits
+for an answer, in the thread of whoever does: what arrives meanwhile waits in the socket. A connection that was given
+up because of that is made anew, and what was lost with it is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bridges.formats.records import StoredBatch
+from bridges.log.streams import stored_batches
+from sbp_back.client.control import TRANSIENT_CODES
+from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
+
+if TYPE_CHECKING:
+    from bridges.log.streams import Streams
+    from sbp_back.transport.carrier import Carrier
+
+T = TypeVar("T")
+
+FETCH_BYTES = 4 * 1024 * 1024
+"""What one fetch asks for: more brings no more per second, less does (reference/spark.md, section 2)."""
+_FIRST_WAIT_S = 0.02
+_LONGEST_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where streams are read: addresses ("host:port") of placement drivers, the dialect they speak ("0.2", "v0.1"),
+    whose servers they are ("anabranch", "elastic-stream"), and the identity that they must tell, empty for any.
+
+    ``patience``: seconds until servers that do not answer are given up.
+    """
+
+    placement_drivers: tuple[str, ...]
+    dialect: str = "0.2"
+    flavor: str = "anabranch"
+    identity: str = ""
+    patience: float = 60.0
+
+
+class NothingThere(Exception):
+    """Servers answer, but nothing lies at an offset that should be there: ``str`` says what was asked."""
+
+
+class Loop:
+    """An event loop that runs while somebody waits for what it does; in a thread of its own only for callers that have
+    an event loop of their own running."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread: ThreadPoolExecutor | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` comes to."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._loop.run_until_complete(work)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "sbp-reader")
+        return self._thread.submit(self._loop.run_until_complete, work).result()
+
+    def close(self) -> None:
+        """Run no more."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._loop.close()
+
+
+class SbpReader:
+    """Reads streams of one backend; belongs to one process and one thread. All raise SbpError."""
+
+    def __init__(self, backend: Backend, tls: ssl.SSLContext | None = None) -> None:
+        self._backend = backend
+        self._tls = tls
+        self._loop = Loop()
+        self._pid = os.getpid()
+        self._client: Streams | None = None
+
+    def batches(self, stream_id: int, start: int, end: int, fetch_bytes: int = FETCH_BYTES) -> Iterator[StoredBatch]:
+        """The batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
+
+        Their bytes are views on what was received. Raises SbpError (1463 when ``start`` was trimmed, ConnectionLost
+        when nobody answered for as long as there is patience) and NothingThere.
+        """
+        reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes))
+        try:
+            while reads.under_way:
+                yield from self._loop.run(reads.next())
+        finally:
+            if self._pid == os.getpid():
+                self._loop.run(reads.stop())
+
+    def list_starts(self, stream_id: int) -> int:
+        """Where the stream begins by what its placement driver knows; 0 if it has nothing."""
+
+        async def ask() -> int:
+            ranges = await (await self.client()).list_ranges(stream_id)
+            return ranges[0].start if ranges else 0
+
+        return self._loop.run(ask())
+
+    def close(self) -> None:
+        """Close all connections; again makes no difference."""
+        client, self._client = self._client, None
+        if self._pid == os.getpid():
+            if client is not None:
+                self._loop.run(client.close())
+            self._loop.close()
+
+    @property
+    def patience(self) -> float:
+        """Seconds."""
+        return self._backend.patience
+
+    async def client(self) -> Streams:
+        """The client, made when it is first needed."""
+        if self._client is None:
+            self._client = self._make()
+        return self._client
+
+    def _make(self) -> Streams:
+        from sbp_back.client.client import Client, ClientOptions
+        from sbp_back.client.foreign import ForeignClient
+        from sbp_back.client.leader import pd_carrier
+        from sbp_back.document.streams import DocumentStreams
+        from sbp_back.transport.dialects import DIALECTS
+        from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
+        from sbp_back.wire.identity import RangeServerCheck
+
+        backend = self._backend
+        dialect = DIALECTS[f"sbp-{backend.dialect}"]
+        tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls)
+        identity = backend.identity
+        strangers = backend.flavor != "anabranch" or backend.dialect == "v0.1"
+        pd: Carrier = pd_carrier(",".join(backend.placement_drivers), dialect, tcp, self._meet if identity else None)
+        connect = tcp_connector(dialect, tcp, RangeServerCheck(strangers=strangers, identity=lambda: identity))
+        if backend.dialect == "v0.1":
+            return DocumentStreams(pd, connect)
+        kind = ForeignClient if backend.flavor == "elastic-stream" else Client
+        return kind(pd, connect, ClientOptions())
+
+    async def _meet(self, call: Any) -> str | None:
+        """Why the placement driver that ``call`` asks is not to be used."""
+        from sbp_back.wire.identity import ask_identity
+
+        found = await ask_identity(call)
+        if found == self._backend.identity:
+            return None
+        return f"this is placement driver {found or 'without a name'}, not {self._backend.identity}"
+
+
+class _Reads:
+    """The fetches of one range, one after the other, one always ahead."""
+
+    __slots__ = ("_ahead", "_at", "_end", "_reader", "_size", "_stream_id")
+
+    def __init__(self, reader: SbpReader, stream_id: int, start: int, end: int, size: int) -> None:
+        self._reader = reader
+        self._stream_id = stream_id
+        self._at = start
+        self._end = end
+        self._size = size
+        self._ahead: asyncio.Task[list[StoredBatch]] | None = None
+
+    @classmethod
+    async def begin(cls, reader: SbpReader, stream_id: int, start: int, end: int, size: int) -> _Reads:
+        reads = cls(reader, stream_id, start, end, size)
+        await reads._go_on()
+        return reads
+
+    @property
+    def under_way(self) -> bool:
+        return self._ahead is not None
+
+    async def next(self) -> list[StoredBatch]:
+        """What the fetch under way brings; the one after it is sent before this returns."""
+        assert self._ahead is not None
+        found = await self._ahead
+        self._ahead = None
+        self._at = found[-1].end_offset
+        await self._go_on()
+        return found
+
+    async def stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+            self._ahead = None
+
+    async def _go_on(self) -> None:
+        if self._at < self._end:
+            self._ahead = asyncio.create_task(self._fetch(self._at))
+            # One turn for it to begin, one for its request to be written: nothing runs until the next call otherwise.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def _fetch(self, at: int) -> list[StoredBatch]:
+        """At least one batch, the first of which has ``at``; repeated while servers are away."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + self._reader.patience
+        wait = _FIRST_WAIT_S
+        while True:
+            client = await self._reader.client()
+            try:
+                entries = await client.fetch_entries(self._stream_id, at, self._size, limit=self._end)
+                found = stored_batches(entries, at, self._size)
+                while found and found[-1].base_offset >= self._end:
+                    found.pop()
+                if found:
+                    return found
+                # Of a stream that is gone a fetch does not say so: this raises then.
+                await client.describe_stream(self._stream_id)
+                failure: Exception = NothingThere(f"offset {at} of stream {self._stream_id}")
+            except SbpError as error:
+                if not isinstance(error, ConnectionLost) and error.code not in TRANSIENT_CODES:
+                    raise
+                failure = error
+            if clock() + wait > give_up:
+                raise failure
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+def is_gone(error: SbpError) -> bool:
+    """Whether what was asked for has been trimmed away."""
+    return error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS
