@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from bridges.catalog.topic_rules import TopicRules
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import FormatId
 from bridges.formats.compression import DEFAULT_LIMIT, Compression
@@ -26,7 +27,6 @@ from bridges.log.partition_log import Batch
 from bridges.log.time_search import CLOCK_SKEW_MS
 from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
 from kafka_front.service.log_errors import code_of
-from kafka_front.service.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode
 
 _ZSTD_SINCE = 7

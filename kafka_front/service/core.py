@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from bridges.catalog.topic_rules import RulesCache
 from kafka_front.service.access import Access
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.service.groups import GroupService, group_settings
-from kafka_front.service.topic_rules import RulesCache
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from bridges.console.errors import RequestError, error_response, status_of
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from spark_pipeline.node.memory import RequestMemory
+from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
@@ -23,6 +25,8 @@ JSON_BYTES = 1024 * 1024
 """Largest body of a request that brings no records."""
 _PARSED = 8
 """Bytes that a byte of JSON may take once it is parsed, about: short lists of small numbers take most."""
+_LENGTH = 4
+"""Bytes of the length of a head."""
 _AGAIN, _REFUSED = 503, 409
 _OFF_LOOP = 32 * 1024
 """Bodies of more bytes are parsed in a thread."""
@@ -37,6 +41,7 @@ class PipelineCore:
         self.node = node
         self.settings = settings
         self.access = Access(node.authorizer)
+        self.writes = Writes(node, settings)
 
     @web.middleware
     async def counted(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -68,7 +73,36 @@ class PipelineCore:
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 await memory.admit(Kind.REQUESTS, size)
-                return await _read(request, size)
+                return await _Pieces(request).read(size)
+        except TimeoutError:
+            raise RequestError("the body did not arrive in time", 408) from None
+
+    async def framed(
+        self, request: web.Request, most: int, head_bytes: int, sizes_of: Callable[[Any], list[int]]
+    ) -> tuple[Any, list[memoryview]]:
+        """A body that has a length of four bytes, a JSON head of that length, and parts whose sizes the head tells.
+
+        Each part is a buffer of its own, so that who keeps one keeps nothing else. Raises RequestError.
+        """
+        size = request.content_length
+        if size is None:
+            raise RequestError("the request does not say how long its body is", 411)
+        if size > most:
+            raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+        memory = request[_MEMORY]
+        try:
+            async with asyncio.timeout(self.settings.request_ms / 1000):
+                await memory.admit(Kind.REQUESTS, size)
+                pieces = _Pieces(request)
+                length = int.from_bytes(await pieces.read(4)) if size >= _LENGTH else 0
+                if not 0 < length <= min(head_bytes, size - _LENGTH):
+                    raise RequestError("the body does not begin with the length of its head")
+                memory.take(Kind.REQUESTS, _PARSED * length)
+                head = await self.parsed(await pieces.read(length))
+                sizes = sizes_of(head)
+                if _LENGTH + length + sum(sizes) != size:
+                    raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
+                return head, [memoryview(await pieces.read(one)) for one in sizes]
         except TimeoutError:
             raise RequestError("the body did not arrive in time", 408) from None
 
@@ -118,17 +152,29 @@ class PipelineCore:
         return log
 
 
-async def _read(request: web.Request, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    at = 0
-    while at < size:
-        piece = await request.content.readany()
-        if not piece:
-            raise ConnectionResetError("the client went away in the middle of its request")
-        view[at : at + len(piece)] = piece
-        at += len(piece)
-    return data
+class _Pieces:
+    """A body as it comes, cut as it is asked for."""
+
+    __slots__ = ("_content", "_rest")
+
+    def __init__(self, request: web.Request) -> None:
+        self._content = request.content
+        self._rest = memoryview(b"")
+
+    async def read(self, size: int) -> bytearray:
+        """The next ``size`` bytes. Raises ConnectionResetError when there are fewer."""
+        data = bytearray(size)
+        at = 0
+        while at < size:
+            if not self._rest:
+                self._rest = memoryview(await self._content.readany())
+                if not self._rest:
+                    raise ConnectionResetError("the client went away in the middle of its request")
+            taken = self._rest[: size - at]
+            data[at : at + len(taken)] = taken
+            at += len(taken)
+            self._rest = self._rest[len(taken) :]
+        return data
 
 
 def object_of(value: Any, known: set[str]) -> dict[str, Any]:

@@ -34,18 +34,18 @@ class PipelineFront(Front):
 
     def __init__(self, node: NodeServices) -> None:
         self._node = node
-        self._server: PipelineServer | None = None
+        self.server: PipelineServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         from spark_pipeline.node.serving import PipelineServer  # not before: settings are read by every command
 
-        self._server = PipelineServer(self._node)
-        return await self._server.start(listen)
+        self.server = PipelineServer(self._node)
+        return await self.server.start(listen)
 
     async def drain(self) -> None:
-        if self._server is not None:
-            await self._server.drain()
+        if self.server is not None:
+            await self.server.drain()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop()
+        if self.server is not None:
+            await self.server.stop()

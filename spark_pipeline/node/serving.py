@@ -13,7 +13,7 @@ from aiohttp import web
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.net.http_site import HttpSite
-from spark_pipeline.node import describe, importing, tokens
+from spark_pipeline.node import describe, importing, tokens, write_routes
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
@@ -25,9 +25,10 @@ ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     describe.register,
     tokens.register,
     importing.register,
+    write_routes.register,
 )
-"""What adds routes. They may use ``app.on_startup`` for what has to be read before anybody is served, and
-``app.on_cleanup`` for what has to end."""
+"""What adds routes. They may use ``app.cleanup_ctx`` for what has to be read before anybody is served, and has to end
+after nobody is."""
 
 
 class PipelineServer:
@@ -36,6 +37,7 @@ class PipelineServer:
     def __init__(self, node: NodeServices) -> None:
         self._node = node
         self._settings = node.section(PipelineSettings)
+        self.core = PipelineCore(node, self._settings)
         self._site = HttpSite(
             most_connections=self._settings.max_connections,
             request_seconds=self._settings.connections_max_idle_ms / 1000,
@@ -47,7 +49,7 @@ class PipelineServer:
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         """Listen; returns the real addresses. Raises OSError."""
-        core = PipelineCore(self._node, self._settings)
+        core = self.core
         doorkeeper = Doorkeeper(self._node.authenticator, open_health=False, audience=tokens.AUDIENCE)
         middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in, core.counted]
         # Bodies are read by us, within bounds of each route.

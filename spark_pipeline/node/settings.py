@@ -28,3 +28,30 @@ class PipelineSettings(Section):
         ge=1024**2,
         description="Largest body of a request that brings records; of any other it is 1 MiB.",
     )
+    transactions: int = Field(
+        default=10_000, ge=1, description="Most attempts of sinks' tasks that have a transaction open, of all queries."
+    )
+    partitions_per_attempt: int = Field(
+        default=10_000, ge=1, description="Most partitions that one attempt of a sink's task writes to."
+    )
+    transaction_max_ms: Duration = Field(
+        default=3_600_000,
+        ge=1,
+        description="Longest silence of a sink that it may ask for; after the one it asked for its transactions are "
+        "aborted, since they hold back readers of committed data.",
+    )
+    transaction_life_ms: Duration = Field(
+        default=86_400_000,
+        ge=1,
+        description="Time after which a sink's transactions are aborted, however often it is heard of.",
+    )
+    queries: int = Field(
+        default=100_000, ge=1, description="Most queries of sinks whose last committed batches are remembered."
+    )
+    query_ms: Duration = Field(
+        default=365 * 86_400_000,
+        ge=1,
+        description="How long the last batch of a streaming query is remembered, by which a batch that is repeated is "
+        "recognised.",
+    )
+    job_ms: Duration = Field(default=86_400_000, ge=1, description="How long that of a write that is no stream is.")

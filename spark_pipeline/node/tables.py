@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = ()
+from spark_pipeline.node import write_tables
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (write_tables.create,)
 """What brings each version to the next; never change one that was released."""
 
-ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = ()
+ERASERS: tuple[Callable[[sqlite3.Connection, str], None], ...] = (write_tables.erase_topic,)

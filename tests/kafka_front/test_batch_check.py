@@ -20,7 +20,7 @@ from bridges.log.partition_log import Batch
 from bridges.sliced import SLICE_RECORDS, SlicedWorks
 from kafka_front.service import batch_check
 from kafka_front.service.batch_check import BatchLimits, Refusal, Unchecked, accept
-from kafka_front.service.topic_rules import TopicRules
+from bridges.catalog.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode
 
 FOREVER = 2**63 - 1

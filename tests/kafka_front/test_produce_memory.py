@@ -17,7 +17,7 @@ from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import produce
 from kafka_front.service.access import Access
-from kafka_front.service.topic_rules import TopicRules
+from bridges.catalog.topic_rules import TopicRules
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import World, batch

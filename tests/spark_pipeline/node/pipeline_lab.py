@@ -18,6 +18,7 @@ from bridges.node.config import load
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.node.front import PipelineFront
+from spark_pipeline.node.writes import Writes
 
 T = TypeVar("T")
 
@@ -32,6 +33,13 @@ class Lab:
     @property
     def topics(self) -> NodeTopics:
         return NodeTopics(self.client)
+
+    @property
+    def writes(self) -> Writes:
+        (front,) = self.node.fronts
+        assert isinstance(front, PipelineFront)
+        assert front.server is not None
+        return front.server.core.writes
 
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         found = self.node.logs.get(topic, partition)

@@ -11,7 +11,7 @@ _FOREVER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What Produce checks against. Sizes in bytes, times in ms."""
+    """What a batch is checked against that a client of any protocol sends. Sizes in bytes, times in ms."""
 
     max_message_bytes: int
     log_append_time: bool

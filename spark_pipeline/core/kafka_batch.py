@@ -1,0 +1,55 @@
+"""A record batch of Kafka's (v2) whose producer is told last: records first, header when it is sent.
+
+An attempt that has to begin anew gets another producer; what it has encoded stays as it is. Layout and field names are
+KIP-98's; ``bridges.formats.kafka`` reads them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import crc32c
+
+HEADER_SIZE = 61
+TRANSACTIONAL = 0x10
+_FRONT = struct.Struct(">qiibI")
+_REST = struct.Struct(">hiqqqhii")
+_LOG_OVERHEAD = 12
+_MAGIC = 2
+_SEQUENCES = 1 << 31
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """Records as they follow the header, compressed by ``codec``. Times in ms since 1970."""
+
+    body: Buffer
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    codec: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return HEADER_SIZE + (self.body.nbytes if isinstance(self.body, memoryview) else len(self.body))
+
+    def header(
+        self, producer_id: int = -1, epoch: int = -1, sequence: int = -1, *, transactional: bool = True
+    ) -> bytes:
+        """The 61 bytes in front of the body; ``sequence`` is that of the first record, and wraps as Kafka's do."""
+        rest = _REST.pack(
+            self.codec | (TRANSACTIONAL if transactional else 0),
+            self.count - 1,
+            self.base_timestamp,
+            self.max_timestamp,
+            producer_id,
+            epoch,
+            sequence % _SEQUENCES if sequence >= 0 else -1,
+            self.count,
+        )
+        checksum = crc32c.crc32c(self.body, crc32c.crc32c(rest))
+        return _FRONT.pack(0, self.size - _LOG_OVERHEAD, -1, _MAGIC, checksum) + rest

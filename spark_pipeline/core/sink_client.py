@@ -1,0 +1,151 @@
+"""A task's and a driver's side of the sink: what is asked of a node so that a batch of a query is written exactly once.
+
+See ``spark_pipeline.node.writes`` for what the node does with it. Raises NodeError whatever is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_pipeline.core.kafka_batch import Buffer, EncodedBatch
+from spark_pipeline.core.node_client import NodeClient, NodeError
+
+GONE = "AttemptGone"
+"""Kind of the refusal of an attempt that is not open."""
+_HEAD_ROOM = 64 * 1024
+"""Bytes of a request that are left for its head."""
+_BATCHES = 500
+"""Batches of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """A batch of a query: what is committed as one. ``query`` tells the query, over its restarts, from all others;
+    ``once`` says that it has no other batch."""
+
+    query: str
+    number: int
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an attempt of a task has written: what the driver names in its commit. ``attempt`` is None where nothing had
+    to be written, since there was nothing or the batch was ``committed`` before."""
+
+    attempt: tuple[int, int] | None
+    records: int = 0
+    size: int = 0
+    committed: bool = False
+
+
+class SinkTask:
+    """One attempt of a task. Not for several threads at a time."""
+
+    def __init__(self, client: NodeClient, batch: SinkBatch, task: int, *, timeout_ms: int, request_bytes: int) -> None:
+        """``timeout_ms``: the silence after which the node aborts the batch; ``request_bytes``: most of a request."""
+        self._client = client
+        self._batch = batch
+        self._task = task
+        self._timeout_ms = timeout_ms
+        self._most = request_bytes - _HEAD_ROOM
+        self._attempt: tuple[int, int] | None = None
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._records = self._size = 0
+        self._waiting: list[tuple[str, int, EncodedBatch]] = []
+        self._waiting_bytes = 0
+
+    def begin(self) -> bool:
+        """Begin the attempt; False when the batch is committed already, so that there is nothing to be written."""
+        asked = {
+            "query": self._batch.query,
+            "batch": self._batch.number,
+            "task": self._task,
+            "nonce": uuid.uuid4().hex,
+            "timeout_ms": self._timeout_ms,
+        }
+        begun = self._client.post("/v1/sink/begin", asked)
+        if begun["committed"]:
+            return False
+        self._attempt = begun["producer"], begun["epoch"]
+        return True
+
+    def add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
+        """Write a batch, now or with others that follow."""
+        if self._waiting and (self._waiting_bytes + batch.size > self._most or len(self._waiting) >= _BATCHES):
+            self.flush()
+        self._waiting.append((topic, partition, batch))
+        self._waiting_bytes += batch.size
+
+    def flush(self) -> None:
+        """Return when all that was added is durable."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        assert self._attempt is not None, "begun first"
+        try:
+            self._send(waiting)
+        except NodeError as error:
+            # A node that was started again knows attempts that have written, and only those.
+            if error.kind != GONE or self._records or not self.begin():
+                raise
+            self._send(waiting)
+        for topic, partition, batch in waiting:
+            place = topic, partition
+            self._sequences[place] = self._sequences.get(place, 0) + batch.count
+            self._records += batch.count
+            self._size += batch.size
+
+    def _send(self, waiting: Sequence[tuple[str, int, EncodedBatch]]) -> None:
+        assert self._attempt is not None
+        producer, epoch = self._attempt
+        parts: list[Buffer] = []
+        next_of = dict(self._sequences)
+        for topic, partition, batch in waiting:
+            sequence = next_of.get((topic, partition), 0)
+            next_of[topic, partition] = sequence + batch.count
+            parts += [batch.header(producer, epoch, sequence), batch.body]
+        told = [[topic, partition, batch.size] for topic, partition, batch in waiting]
+        head = json.dumps({"producer": producer, "epoch": epoch, "batches": told}).encode()
+        self._client.post_bytes("/v1/sink/append", [len(head).to_bytes(4) + head, *parts])
+
+    def finish(self) -> Written:
+        """Everything is written; what the driver needs to commit it."""
+        self.flush()
+        return Written(self._attempt if self._records else None, self._records, self._size)
+
+
+class SinkDriver:
+    """What the driver of a query does with its batches."""
+
+    def __init__(self, client: NodeClient) -> None:
+        self._client = client
+
+    def commit(self, batch: SinkBatch, written: Sequence[Written]) -> bool:
+        """Commit what the tasks have written, unless the batch was committed before; whether it had been."""
+        asked = {**_named(batch), "attempts": _attempts(written), "once": batch.once}
+        already: bool = self._client.post("/v1/sink/commit", asked)["already"]
+        return already
+
+    def abort(self, batch: SinkBatch, written: Sequence[Written] | None = None) -> bool:
+        """Abort what tasks have written, all of them or those named, unless the batch is committed; whether it is."""
+        attempts = None if written is None else _attempts(written)
+        committed: bool = self._client.post("/v1/sink/abort", {**_named(batch), "attempts": attempts})["committed"]
+        return committed
+
+    def ping(self, batch: SinkBatch) -> bool:
+        """The batch is still being written; False if the node knows of no attempt."""
+        known: bool = self._client.post("/v1/sink/ping", _named(batch))["known"]
+        return known
+
+
+def _named(batch: SinkBatch) -> dict[str, Any]:
+    return {"query": batch.query, "batch": batch.number}
+
+
+def _attempts(written: Sequence[Written]) -> list[tuple[int, int]]:
+    return [one.attempt for one in written if one.attempt is not None]

@@ -1,0 +1,203 @@
+"""What sinks ask of a node over HTTP: begin an attempt, append to it, commit or abort a batch of a query."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.topic_rules import RulesCache
+from bridges.console.access import principal_of
+from bridges.console.errors import RequestError
+from bridges.errors import LogError
+from spark_pipeline.node.core import object_of, rows, text, whole
+from spark_pipeline.node.write_batches import WriteLimits, accept
+from spark_pipeline.node.writes import Key, WriteRefused
+
+if TYPE_CHECKING:
+    from bridges.log.partition_log import Appended, Batch, PartitionLog
+    from spark_pipeline.node.core import PipelineCore
+    from spark_pipeline.node.writes import Attempt
+
+_HEAD_BYTES = 256 * 1024
+"""Longest JSON object in front of batches."""
+_BATCHES = 2_000
+"""Batches of one request."""
+_IN_A_TURN = 50
+"""Batches, or this many MiB of them, that are checked in one turn of the event loop."""
+_MIB = 1024 * 1024
+_ATTEMPTS = 50_000
+"""Attempts that a commit names."""
+_QUERY = 200
+_CHORE_MS = 1_000
+
+
+class WriteHandlers:
+    """``/v1/sink/...``."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._core = core
+        self.writes = core.writes
+        self._rules = RulesCache(core.node.catalog)
+        limits = core.node.limits
+        self._limits = WriteLimits(limits.batch_records, limits.batch_inflated_bytes)
+        self._appending: set[asyncio.Task[Any]] = set()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        """Before anybody is served, and after nobody is any more."""
+        await self.writes.load()
+        self._core.node.every(_CHORE_MS, self.writes.expire, "expiry of sinks' transactions")
+        yield
+        await asyncio.gather(*self._appending, return_exceptions=True)
+        await self.writes.close()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def begin(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``query``, ``batch``, ``task``, ``nonce`` (any text that no other attempt has), ``timeout_ms``. Answers
+        with the attempt's ``producer`` and ``epoch``, or ``committed``: there is nothing to be written any more."""
+        body = await self._core.json(request, {"query", "batch", "task", "nonce", "timeout_ms"})
+        begun = await self.writes.begin(
+            _owner(request),
+            text(body.get("query"), "query", _QUERY),
+            whole(body.get("batch"), "batch"),
+            whole(body.get("task"), "task"),
+            text(body.get("nonce"), "nonce", 100),
+            whole(body.get("timeout_ms"), "timeout_ms", 1),
+        )
+        if begun.attempt is None:
+            return await self._core.answer(request, {"committed": True})
+        producer, epoch = begun.attempt.key
+        return await self._core.answer(request, {"committed": False, "producer": producer, "epoch": epoch})
+
+    async def append(self, request: web.Request) -> web.StreamResponse:
+        """Body: see ``write_batches``; the object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
+        partition, bytes]. Answers with ``offsets``, a list of [first, end], when all of them are durable."""
+        core = self._core
+        head, payloads = await core.framed(request, core.settings.request_bytes, _HEAD_BYTES, _sizes)
+        head = object_of(head, {"producer", "epoch", "batches"})
+        attempt = self.writes.find(_owner(request), _key([head.get("producer"), head.get("epoch")]))
+        batches = await self._checked(request, attempt, head["batches"], payloads)
+        # What is in the logs' hands counts until they let go of it, also when the client goes away.
+        memory = core.memory(request)
+        memory.hold()
+        task = asyncio.create_task(self._appended(attempt, batches))
+        self._appending.add(task)
+
+        def ended(done: asyncio.Task[list[Appended]]) -> None:
+            self._appending.discard(done)
+            memory.release()
+            if not done.cancelled():
+                done.exception()
+
+        task.add_done_callback(ended)
+        appended = await asyncio.shield(task)
+        return await core.answer(request, {"offsets": [(at.base, at.end) for at in appended]})
+
+    async def _appended(self, attempt: Attempt, batches: list[tuple[PartitionLog, Batch]]) -> list[Appended]:
+        appended = await self.writes.append(attempt, batches)
+        for (to, batch), at in zip(batches, appended, strict=True):
+            if not at.duplicate:
+                self._core.node.metrics.topic(to.topic).appended(1, batch.count, len(batch.payload))
+        return appended
+
+    async def _checked(
+        self, request: web.Request, attempt: Attempt, told: list[Any], payloads: list[memoryview]
+    ) -> list[tuple[PartitionLog, Batch]]:
+        core = self._core
+        producer, epoch = attempt.key
+        now_ms = time.time_ns() // 1_000_000
+        checked: list[tuple[PartitionLog, Batch]] = []
+        allowed: set[str] = set()
+        turn = size = 0
+        for (topic, partition, _), payload in zip(told, payloads, strict=True):
+            if topic not in allowed:
+                core.access.require_topic(request, Operation.WRITE, topic)
+                allowed.add(topic)
+            to = core.log(topic, partition)
+            rules = self._rules.of(topic)
+            if rules.internal:
+                raise WriteRefused(f"{topic} is internal to a protocol, and only that writes to it")
+            try:
+                batch, rest = accept(payload, producer, epoch, rules, now_ms, self._limits)
+                if rest is not None:
+                    await core.node.works.finish(rest, batch.count)
+            except LogError as error:
+                raise type(error)(f"{topic}-{partition}: {error}") from error
+            checked.append((to, batch))
+            turn += 1
+            size += len(payload)
+            if turn >= _IN_A_TURN or size >= _IN_A_TURN * _MIB // 10:
+                turn = size = 0
+                await asyncio.sleep(0)
+        return checked
+
+    async def commit(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``query``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has no other
+        batch). Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether readers see it
+        by now, which they will in any case."""
+        body = await self._core.json(request, {"query", "batch", "attempts", "once"})
+        keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
+        done = await self.writes.commit(
+            _owner(request),
+            text(body.get("query"), "query", _QUERY),
+            whole(body.get("batch"), "batch"),
+            keys,
+            once=body.get("once") is True,
+        )
+        return await self._core.answer(request, {"already": done.already, "visible": done.visible})
+
+    async def abort(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``query``, ``batch``, ``attempts`` (null: all). Answers whether the batch is ``committed`` already;
+        then nothing of it was aborted."""
+        body = await self._core.json(request, {"query", "batch", "attempts"})
+        told = body.get("attempts")
+        keys = None if told is None else [_key(row) for row in rows(told, "attempts", _ATTEMPTS)]
+        query, batch = text(body.get("query"), "query", _QUERY), whole(body.get("batch"), "batch")
+        committed = await self.writes.abort(_owner(request), query, batch, keys)
+        return await self._core.answer(request, {"committed": committed})
+
+    async def ping(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``query``, ``batch``: it is still being written. Answers whether it is ``known``."""
+        body = await self._core.json(request, {"query", "batch"})
+        query, batch = text(body.get("query"), "query", _QUERY), whole(body.get("batch"), "batch")
+        return await self._core.answer(request, {"known": self.writes.ping(_owner(request), query, batch)})
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the routes of this module."""
+    handlers = WriteHandlers(core)
+    app.cleanup_ctx.append(handlers.running)
+    for name in ("begin", "append", "commit", "abort", "ping"):
+        app.router.add_post(f"/v1/sink/{name}", getattr(handlers, name))
+
+
+def _owner(request: web.Request) -> str:
+    """Whose queries these are: nobody ends or continues what is another's."""
+    return str(principal_of(request))
+
+
+def _key(row: Any) -> Key:
+    if not isinstance(row, list) or len(row) != 2:
+        raise RequestError("an attempt is told by its producer and epoch")
+    return whole(row[0], "a producer"), whole(row[1], "an epoch", most=2**15 - 1)
+
+
+def _sizes(head: Any) -> list[int]:
+    """Bytes of the batches that follow ``head``. Raises RequestError."""
+    if not isinstance(head, dict):
+        raise RequestError("the batches' head is not a JSON object")
+    sizes = []
+    for row in rows(head.get("batches"), "batches", _BATCHES):
+        if not isinstance(row, list) or len(row) != 3:
+            raise RequestError("a batch is told by its topic, partition and size")
+        text(row[0], "a topic's name")
+        whole(row[1], "a partition")
+        sizes.append(whole(row[2], "a batch's size", 1))
+    return sizes

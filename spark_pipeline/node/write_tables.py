@@ -1,0 +1,109 @@
+"""What the sink's writes keep in the node's database: what queries have committed, attempts, and where they wrote.
+
+Every row of an attempt is there before its first batch is in a log, and goes when its transaction has ended in all of
+them. So whatever the process is killed in, the next start knows each transaction that somebody has to end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+Connection = sqlite3.Connection
+
+
+class AttemptState(IntEnum):
+    """What was decided of an attempt; stored, never renumber."""
+
+    OPEN = 0
+    COMMITTING = 1
+    ABORTING = 2
+
+
+class AttemptRow(NamedTuple):
+    """An attempt of a task; its producer id and epoch tell it from every other."""
+
+    producer_id: int
+    epoch: int
+    owner: str
+    query: str
+    batch: int
+    task: int
+    state: int
+    timeout_ms: int
+    begun_ms: int
+
+
+class SinkRow(NamedTuple):
+    """The last batch that a query has committed. ``once``: it writes a single one, and never comes again."""
+
+    owner: str
+    query: str
+    batch: int
+    once: int
+    used_ms: int
+
+
+def create(connection: Connection) -> None:
+    """The tables, as a migration."""
+    for columns in (
+        "sinks (owner TEXT, query TEXT, batch INTEGER NOT NULL, once INTEGER NOT NULL, used_ms INTEGER NOT NULL, "
+        "PRIMARY KEY (owner, query))",
+        "attempts (producer_id INTEGER, epoch INTEGER, owner TEXT NOT NULL, query TEXT NOT NULL, "
+        "batch INTEGER NOT NULL, task INTEGER NOT NULL, state INTEGER NOT NULL, timeout_ms INTEGER NOT NULL, "
+        "begun_ms INTEGER NOT NULL, PRIMARY KEY (producer_id, epoch))",
+        "places (producer_id INTEGER, epoch INTEGER, topic TEXT, partition INTEGER, "
+        "PRIMARY KEY (producer_id, epoch, topic, partition))",
+    ):
+        connection.execute(f"CREATE TABLE front_pipeline_{columns} STRICT")
+    connection.execute("CREATE INDEX front_pipeline_places_of_topics ON front_pipeline_places (topic)")
+
+
+def erase_topic(connection: Connection, topic: str) -> None:
+    """A topic is deleted: no transaction has to be ended there."""
+    connection.execute("DELETE FROM front_pipeline_places WHERE topic = ?", (topic,))
+
+
+def read(connection: Connection) -> tuple[list[SinkRow], list[AttemptRow], list[tuple[int, int, str, int]]]:
+    """Everything."""
+    sinks = connection.execute("SELECT owner, query, batch, once, used_ms FROM front_pipeline_sinks")
+    known = [SinkRow(*row) for row in sinks]
+    query = f"SELECT {', '.join(AttemptRow._fields)} FROM front_pipeline_attempts ORDER BY producer_id"
+    attempts = [AttemptRow(*row) for row in connection.execute(query)]
+    places = connection.execute("SELECT producer_id, epoch, topic, partition FROM front_pipeline_places").fetchall()
+    return known, attempts, places
+
+
+def add_places(connection: Connection, attempt: AttemptRow, places: Iterable[tuple[str, int]]) -> None:
+    """An attempt is about to write there."""
+    marks = ", ".join("?" * len(attempt))
+    connection.execute(f"INSERT OR IGNORE INTO front_pipeline_attempts VALUES ({marks})", attempt)
+    rows = [(attempt.producer_id, attempt.epoch, *place) for place in places]
+    connection.executemany("INSERT OR IGNORE INTO front_pipeline_places VALUES (?, ?, ?, ?)", rows)
+
+
+def decide(
+    connection: Connection,
+    sink: SinkRow | None,
+    committed: Sequence[tuple[int, int]],
+    aborted: Sequence[tuple[int, int]],
+) -> None:
+    """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
+    if sink is not None:
+        connection.execute("INSERT OR REPLACE INTO front_pipeline_sinks VALUES (?, ?, ?, ?, ?)", sink)
+    query = "UPDATE front_pipeline_attempts SET state = ? WHERE producer_id = ? AND epoch = ?"
+    connection.executemany(query, [(int(AttemptState.COMMITTING), *key) for key in committed])
+    connection.executemany(query, [(int(AttemptState.ABORTING), *key) for key in aborted])
+
+
+def forget_attempt(connection: Connection, key: tuple[int, int]) -> None:
+    """It has ended everywhere."""
+    for table in ("places", "attempts"):
+        connection.execute(f"DELETE FROM front_pipeline_{table} WHERE producer_id = ? AND epoch = ?", key)
+
+
+def forget_sinks(connection: Connection, names: Sequence[tuple[str, str]]) -> None:
+    """Queries that have not been heard of for long."""
+    connection.executemany("DELETE FROM front_pipeline_sinks WHERE owner = ? AND query = ?", names)

@@ -1,0 +1,386 @@
+"""Exactly once for sinks, without Spark: attempts, commits, aborts, repetitions, and what happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bridges.auth import Operation, Principal, Resource
+from bridges.formats.kafka import HEADER_SIZE, encode, iterate, parse_header
+from bridges.formats.records import Record
+from spark_pipeline.core.kafka_batch import EncodedBatch
+from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
+from spark_pipeline.node import writes
+from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
+
+
+def batch_of(*values: bytes, timestamp: int = 1_000, key: bytes | None = None) -> EncodedBatch:
+    payload = bytes(encode([Record(key, value, timestamp=timestamp) for value in values]))
+    return EncodedBatch(payload[HEADER_SIZE:], len(values), timestamp, timestamp)
+
+
+def task_of(client: NodeClient, batch: SinkBatch, task: int = 0, timeout_ms: int = 60_000) -> SinkTask:
+    return SinkTask(client, batch, task, timeout_ms=timeout_ms, request_bytes=1 << 20)
+
+
+def write(client: NodeClient, batch: SinkBatch, task: int, places: Sequence[tuple[str, int, EncodedBatch]]) -> Written:
+    attempt = task_of(client, batch, task)
+    if not attempt.begin():
+        return Written(None, committed=True)
+    for place in places:
+        attempt.add(*place)
+    return attempt.finish()
+
+
+async def committed(lab: Lab, topic: str, partition: int = 0) -> list[bytes]:
+    """The values that readers of committed data see."""
+    log = lab.log(topic, partition)
+    await log.ready()
+    found: list[bytes] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        for batch in await log.read_committed(offset, 1 << 20):
+            offset = batch.end_offset
+            header = parse_header(batch.payload)
+            if not header.attributes & 0x20 and header.record_count:
+                found += [one.value for one in iterate(batch.payload) if one.value is not None]
+    return found
+
+
+async def settled(lab: Lab, *places: tuple[str, int]) -> None:
+    """No transaction is open there."""
+    for place in places or (("t", 0), ("t", 1)):
+        log = lab.log(*place)
+        await log.until(lambda log=log: not log.state.transactions.open)  # type: ignore[misc]
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    made = await open_lab(tmp_path)
+    await made.node.catalog.create_topic("t", 2)
+    yield made
+    await made.close()
+
+
+FIRST = SinkBatch("query", 0)
+
+
+async def test_a_batch_is_seen_when_it_is_committed_and_not_before(lab: Lab) -> None:
+    written = await lab.ask(
+        write,
+        lab.client,
+        FIRST,
+        0,
+        [("t", 0, batch_of(b"a", b"b")), ("t", 1, batch_of(b"c")), ("t", 0, batch_of(b"d"))],
+    )
+    assert (written.records, written.committed) == (4, False)
+    assert await committed(lab, "t") == []
+    assert lab.log("t").high_watermark == 3
+    assert await lab.ask(SinkDriver(lab.client).commit, FIRST, [written]) is False
+    assert await committed(lab, "t") == [b"a", b"b", b"d"]
+    assert await committed(lab, "t", 1) == [b"c"]
+
+
+async def test_a_batch_that_is_committed_is_neither_written_nor_committed_nor_aborted_again(lab: Lab) -> None:
+    driver = SinkDriver(lab.client)
+    written = await lab.ask(write, lab.client, FIRST, 0, [("t", 0, batch_of(b"a"))])
+    zombie = task_of(lab.client, FIRST)
+    assert await lab.ask(zombie.begin)
+    await lab.ask(driver.commit, FIRST, [written])
+    assert await lab.ask(driver.commit, FIRST, [written]) is True
+    assert await lab.ask(driver.abort, FIRST, [written]) is True
+    assert await lab.ask(driver.abort, FIRST) is True
+    assert (await lab.ask(write, lab.client, FIRST, 0, [("t", 0, batch_of(b"a"))])).committed
+    zombie.add("t", 0, batch_of(b"late"))
+    with pytest.raises(NodeError, match="not open any more"):
+        await lab.ask(zombie.flush)
+    assert await committed(lab, "t") == [b"a"]
+
+
+async def test_only_the_attempts_that_the_driver_names_count(lab: Lab) -> None:
+    slow = task_of(lab.client, FIRST, 0)
+    await lab.ask(slow.begin)
+    slow.add("t", 0, batch_of(b"slow"))
+    await lab.ask(slow.flush)
+    failed = await lab.ask(write, lab.client, FIRST, 0, [("t", 0, batch_of(b"failed")), ("t", 1, batch_of(b"half"))])
+    speculative = await lab.ask(write, lab.client, FIRST, 0, [("t", 0, batch_of(b"good"))])
+    other = await lab.ask(write, lab.client, FIRST, 1, [("t", 0, batch_of(b"other"))])
+    await lab.ask(SinkDriver(lab.client).commit, FIRST, [speculative, other])
+    await settled(lab)
+    assert sorted(await committed(lab, "t")) == [b"good", b"other"]
+    assert await committed(lab, "t", 1) == []
+    slow.add("t", 0, batch_of(b"later"))
+    with pytest.raises(NodeError, match="not open any more"):
+        await lab.ask(slow.flush)
+    with pytest.raises(NodeError, match="no attempt of batch 1"):
+        await lab.ask(SinkDriver(lab.client).commit, SinkBatch("query", 1), [failed])
+    assert lab.log("t").high_watermark == lab.log("t").last_stable_offset
+
+
+async def test_a_commit_that_names_an_attempt_that_is_gone_decides_nothing(lab: Lab) -> None:
+    driver = SinkDriver(lab.client)
+    good = await lab.ask(write, lab.client, FIRST, 0, [("t", 0, batch_of(b"good"))])
+    gone = await lab.ask(write, lab.client, FIRST, 1, [("t", 0, batch_of(b"gone"))])
+    assert await lab.ask(driver.abort, FIRST, [gone]) is False
+    with pytest.raises(NodeError, match=r"no attempt of batch 0|not open any more") as caught:
+        await lab.ask(driver.commit, FIRST, [good, gone])
+    assert caught.value.kind == "AttemptGone"
+    again = await lab.ask(write, lab.client, FIRST, 1, [("t", 0, batch_of(b"again"))])
+    assert await lab.ask(driver.commit, FIRST, [good, again]) is False
+    await settled(lab)
+    assert await committed(lab, "t") == [b"good", b"again"]
+
+
+async def test_two_drivers_of_one_query_commit_a_batch_once(lab: Lab) -> None:
+    drivers = [client_of(lab.node) for _ in range(2)]
+    written = [await lab.ask(write, one, FIRST, 0, [("t", 0, batch_of(b"%d" % at))]) for at, one in enumerate(drivers)]
+    answers = await asyncio.gather(
+        *(lab.ask(SinkDriver(one).commit, FIRST, [what]) for one, what in zip(drivers, written, strict=True))
+    )
+    assert sorted(answers) == [False, True]
+    await settled(lab)
+    assert await committed(lab, "t") == [b"%d" % answers.index(False)]
+    for one in drivers:
+        one.close()
+
+
+async def test_batches_of_a_query_follow_one_another_with_the_same_producers(lab: Lab) -> None:
+    driver = SinkDriver(lab.client)
+    producers = set()
+    for number in range(5):
+        batch = SinkBatch("query", number)
+        written = await lab.ask(write, lab.client, batch, 0, [("t", 0, batch_of(b"%d" % number))])
+        await lab.ask(driver.commit, batch, [written])
+        assert written.attempt is not None
+        producers.add(written.attempt)
+    assert await committed(lab, "t") == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(producers) == 5
+    assert await lab.ask(driver.commit, SinkBatch("query", 3), []) is True
+    # Another query has batches of its own, and one without records is decided like any.
+    assert await lab.ask(driver.commit, SinkBatch("other", 0), []) is False
+    assert await lab.ask(driver.commit, SinkBatch("other", 0), []) is True
+
+
+async def test_requests_that_are_repeated_change_nothing(lab: Lab) -> None:
+    asked = {"query": "q", "batch": 0, "task": 0, "nonce": "n", "timeout_ms": 1_000}
+    begun = await lab.ask(lab.client.post, "/v1/sink/begin", asked)
+    assert await lab.ask(lab.client.post, "/v1/sink/begin", asked) == begun
+    batches = [batch_of(b"a"), batch_of(b"b", b"c")]
+    parts: list[bytes] = []
+    for number, batch in enumerate(batches):
+        parts += [batch.header(begun["producer"], begun["epoch"], number), bytes(batch.body)]
+    told = [["t", 0, batch.size] for batch in batches]
+    head = json.dumps({"producer": begun["producer"], "epoch": begun["epoch"], "batches": told}).encode()
+    body = [len(head).to_bytes(4) + head, *parts]
+    first = await lab.ask(lab.client.post_bytes, "/v1/sink/append", body)
+    assert first == {"offsets": [[0, 1], [1, 3]]}
+    assert await lab.ask(lab.client.post_bytes, "/v1/sink/append", body) == first
+    commit = {"query": "q", "batch": 0, "attempts": [[begun["producer"], begun["epoch"]]], "once": False}
+    assert await lab.ask(lab.client.post, "/v1/sink/commit", commit) == {"already": False, "visible": True}
+    assert await lab.ask(lab.client.post, "/v1/sink/commit", commit) == {"already": True, "visible": True}
+    assert await committed(lab, "t") == [b"a", b"b", b"c"]
+
+
+async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab) -> None:
+    attempt = task_of(lab.client, FIRST, timeout_ms=300)
+    await lab.ask(attempt.begin)
+    attempt.add("t", 0, batch_of(b"a"))
+    await lab.ask(attempt.flush)
+    await lab.append("t", [b"behind"])
+    log = lab.log("t")
+    assert (log.last_stable_offset, log.high_watermark) == (0, 2)
+    await log.until(lambda: log.last_stable_offset == log.high_watermark == 3)
+    assert await committed(lab, "t") == [b"behind"]
+    with pytest.raises(NodeError, match=r"no attempt|not open"):
+        await lab.ask(SinkDriver(lab.client).commit, FIRST, [Written(attempt._attempt)])
+
+
+async def test_a_batch_that_is_heard_of_goes_on_but_not_for_ever(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(writes, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
+    driver = SinkDriver(lab.client)
+    assert await lab.ask(driver.ping, FIRST) is False
+    attempt = task_of(lab.client, FIRST, timeout_ms=60_000)
+    await lab.ask(attempt.begin)
+    now += 50
+    assert await lab.ask(driver.ping, FIRST) is True
+    now += 50
+    await lab.writes.expire(0)
+    attempt.add("t", 0, batch_of(b"a"))
+    await lab.ask(attempt.flush)
+    now += 61
+    await lab.writes.expire(0)
+    assert lab.writes.expired == 1
+    attempt = task_of(lab.client, FIRST, timeout_ms=3_600_000)
+    await lab.ask(attempt.begin)
+    for _ in range(25):
+        now += 3_599
+        await lab.writes.expire(0)
+        await lab.ask(driver.ping, FIRST)
+    assert lab.writes.expired == 2
+
+
+async def test_queries_are_remembered_for_long(lab: Lab) -> None:
+    driver = SinkDriver(lab.client)
+    await lab.ask(driver.commit, SinkBatch("stream", 0), [])
+    await lab.ask(driver.commit, SinkBatch("job", 0, once=True), [])
+    now_ms, day_ms = time.time_ns() // 1_000_000, 86_400_000
+    await lab.writes.expire(now_ms + 2 * day_ms)
+    assert await lab.ask(driver.commit, SinkBatch("stream", 0), []) is True
+    assert await lab.ask(driver.commit, SinkBatch("job", 0, once=True), []) is False
+    await lab.writes.expire(now_ms + 366 * day_ms)
+    assert await lab.ask(driver.commit, SinkBatch("stream", 0), []) is False
+
+
+async def test_a_topic_that_is_deleted_meanwhile_keeps_nobody(lab: Lab) -> None:
+    await lab.node.catalog.create_topic("gone", 1)
+    written = await lab.ask(write, lab.client, FIRST, 0, [("gone", 0, batch_of(b"a")), ("t", 0, batch_of(b"b"))])
+    await lab.node.catalog.delete_topic("gone")
+    await lab.node.catalog.create_topic("gone", 1)
+    await lab.ask(SinkDriver(lab.client).commit, FIRST, [written])
+    assert await committed(lab, "t") == [b"b"]
+    assert lab.log("gone").high_watermark == 0
+
+
+async def test_the_rows_of_attempts_go_when_they_have_ended(lab: Lab) -> None:
+    for number in range(3):
+        batch = SinkBatch("query", number)
+        written = await lab.ask(write, lab.client, batch, 0, [("t", 0, batch_of(b"a"))])
+        await lab.ask(write, lab.client, batch, 0, [("t", 1, batch_of(b"b"))])
+        await lab.ask(SinkDriver(lab.client).commit, batch, [written])
+    await settled(lab)
+
+    def left(connection: sqlite3.Connection) -> list[int]:
+        tables = ("attempts", "places", "sinks")
+        return [connection.execute(f"SELECT count(*) FROM front_pipeline_{one}").fetchone()[0] for one in tables]
+
+    while await lab.node.db.run(left) != [0, 0, 1]:
+        pass  # each look is a commit of the database, which the removals share
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"sequence": -1}, "no sequence number"),
+        ({"producer_id": 99}, "another producer"),
+        ({"epoch": 5}, "another producer"),
+        ({"transactional": False}, "transactional batches"),
+    ],
+)
+async def test_a_batch_that_is_not_the_attempts_own(lab: Lab, change: dict[str, int], complaint: str) -> None:
+    with pytest.raises(NodeError, match=complaint) as caught:
+        await lab.ask(send, lab, batch_of(b"a"), change)
+    assert caught.value.status == 400
+    assert lab.log("t").high_watermark == 0
+
+
+def send(lab: Lab, batch: EncodedBatch, change: dict[str, int], topic: str = "t", spoil: int = -1) -> None:
+    asked = {"query": "q", "batch": 0, "task": 0, "nonce": "n", "timeout_ms": 60_000}
+    begun = lab.client.post("/v1/sink/begin", asked)
+    stamp = {"producer_id": begun["producer"], "epoch": begun["epoch"], "sequence": 0, **change}
+    payload = bytearray(batch.header(**stamp) + bytes(batch.body))
+    if spoil >= 0:
+        payload[spoil] ^= 1
+    told = {"producer": begun["producer"], "epoch": begun["epoch"], "batches": [[topic, 0, len(payload)]]}
+    head = json.dumps(told).encode()
+    lab.client.post_bytes("/v1/sink/append", [len(head).to_bytes(4) + head, payload])
+
+
+async def test_batches_that_a_topic_does_not_take(lab: Lab) -> None:
+    create = lab.node.catalog.create_topic
+    await create("compacted", 1, {"cleanup.policy": "compact"})
+    await create("small", 1, {"max.message.bytes": "100"})
+    await create("strict", 1, {"message.timestamp.before.max.ms": "1000"})
+    await create("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    for topic, complaint in (
+        ("compacted", "takes no record without a key"),
+        ("small", "exceeds the topic's max.message.bytes, 100"),
+        ("strict", "further from the node's clock"),
+        ("nowhere", "no partition 0 of a topic 'nowhere'"),
+    ):
+        with pytest.raises(NodeError, match=complaint):
+            await lab.ask(send, lab, batch_of(b"x" * 100), {}, topic)
+    with pytest.raises(NodeError, match="checksum"):
+        await lab.ask(send, lab, batch_of(b"x"), {}, "t", 65)
+    await lab.ask(send, lab, batch_of(b"x", key=b"k"), {}, "compacted")
+    await lab.ask(send, lab, batch_of(b"x"), {}, "stamped")
+    found = await lab.log("stamped").find_max_timestamp()
+    assert found is not None
+    assert found[1] > 1_000_000_000_000
+
+
+def framed(head: bytes) -> bytes:
+    return len(head).to_bytes(4) + head
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b"\0\0", "length of its head"),
+        (b"\0\0\0\x09{}", "length of its head"),
+        (b"\x7f\0\0\0{}", "length of its head"),
+        (b"\0\0\0\x02[]", "not a JSON object"),
+        (b"\0\0\0\x02{}", "batches is not a list"),
+        (framed(b'{"batches": [["t", 0, 1000]]}'), "tells of 1033"),
+        (framed(b'{"batches": [["t", 0]]}'), "topic, partition and size"),
+    ],
+)
+async def test_requests_that_are_no_batches(lab: Lab, body: bytes, complaint: str) -> None:
+    with pytest.raises(NodeError, match=complaint) as caught:
+        await lab.ask(lab.client.post_bytes, "/v1/sink/append", [body])
+    assert caught.value.status == 400
+    assert lab.node.budget.held == 0
+
+
+async def test_others_attempts_are_nobodys_business(tmp_path: Path) -> None:
+    class Doorman:
+        def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+            return (resource.name, operation) != ("read-only", Operation.WRITE)
+
+    node = node_of(tmp_path)
+    node.authorizer = Doorman()
+    await node.start()
+    lab = Lab(node, client_of(node))
+    await node.catalog.create_topic("read-only", 1)
+    with pytest.raises(NodeError, match="you may not write topic 'read-only'") as caught:
+        await lab.ask(send, lab, batch_of(b"x"), {}, "read-only")
+    assert caught.value.status == 403
+    await lab.close()
+
+
+async def test_a_node_that_is_started_again_knows_what_was_decided_and_what_is_open(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path)
+    await lab.node.catalog.create_topic("t", 2)
+    options = NodeOptions.of(f"anabranch://{lab.node.addresses['pipeline']}")
+    client = NodeClient(options)
+    driver = SinkDriver(client)
+    done = await lab.ask(write, client, FIRST, 0, [("t", 0, batch_of(b"first"))])
+    await lab.ask(driver.commit, FIRST, [done])
+    second = SinkBatch("query", 1)
+    written = await lab.ask(write, client, second, 0, [("t", 0, batch_of(b"second"))])
+    half = task_of(client, second, 1)
+    await lab.ask(half.begin)
+    half.add("t", 1, batch_of(b"third"))
+    await lab.ask(half.flush)
+    fresh = task_of(client, second, 2)
+    await lab.ask(fresh.begin)
+    fresh.add("t", 1, batch_of(b"fourth"))
+    await lab.node.stop()
+    node = node_of(tmp_path, listen__pipeline=str(lab.node.addresses["pipeline"]))
+    await node.start()
+    lab = Lab(node, client)
+    assert (await lab.ask(write, client, FIRST, 0, [("t", 0, batch_of(b"first"))])).committed
+    half.add("t", 1, batch_of(b"more"))
+    rest = [await lab.ask(half.finish), await lab.ask(fresh.finish)]
+    assert await lab.ask(driver.commit, second, [written, *rest]) is False
+    assert await committed(lab, "t") == [b"first", b"second"]
+    assert sorted(await committed(lab, "t", 1)) == [b"fourth", b"more", b"third"]
+    await lab.close()
