@@ -1,0 +1,50 @@
+"""Which partition each row goes to, for all rows of a column of keys at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from bridges.catalog.partitioner import murmur2
+
+UInt32s = npt.NDArray[np.uint32]
+Int64s = npt.NDArray[np.int64]
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_LONG = 4096
+"""Bytes of a key from which on it is hashed by itself: each four bytes are a pass over all keys that have them."""
+
+
+def murmur2_of(keys: pa.Array) -> UInt32s:
+    """The hash that Kafka's clients take of a key, of each key; of a null it is that of no bytes."""
+    lengths = pa.compute.binary_length(keys).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
+    starts = offsets[:-1]
+    data = keys.buffers()[2]
+    raw = b"".join((b"" if data is None else data, bytes(8)))
+    words: UInt32s = np.ndarray((len(raw) - 3,), np.dtype("<u4"), raw, strides=(1,))
+    found: UInt32s = _SEED ^ lengths.astype(np.uint32)
+    short = lengths <= _LONG
+    whole = np.where(short, lengths >> 2, 0)
+    for number in range(int(whole.max()) if len(whole) else 0):
+        some = np.flatnonzero(whole > number)
+        word = words[starts[some] + 4 * number] * _M
+        word = (word ^ (word >> np.uint32(24))) * _M
+        found[some] = (found[some] * _M) ^ word
+    rest = np.flatnonzero((lengths & 3).astype(bool) & short)
+    left = (lengths[rest] & 3).astype(np.uint32)
+    tail = words[starts[rest] + (lengths[rest] & ~3)] & ((np.uint32(1) << (left * np.uint32(8))) - np.uint32(1))
+    found[rest] = (found[rest] ^ tail) * _M
+    found = (found ^ (found >> np.uint32(13))) * _M
+    found ^= found >> np.uint32(15)
+    for row in np.flatnonzero(~short).tolist():
+        found[row] = murmur2(keys[row].as_py())
+    return found
+
+
+def partitions_of(keys: pa.Array, partitions: int) -> Int64s:
+    """The partition of each key, as Kafka's default partitioner chooses it."""
+    found: Int64s = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    return found
