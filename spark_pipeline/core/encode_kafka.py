@@ -60,8 +60,8 @@ def sizes(records: Records) -> Int64s:
 
 
 def starts_of(bounds: Int64s, groups: Int64s, most_bytes: int, most_records: int) -> Int64s:
-    """Where batches begin: at each of ``groups``, which are ascending, and wherever the records since the last one began
-    would be more than ``most_bytes``, by what :func:`sizes` tells, or ``most_records``. A larger one is alone."""
+    """Where batches begin: at each of ``groups``, which are ascending, and wherever the records since the last one
+    began would be more than ``most_bytes``, by what :func:`sizes` tells, or ``most_records``. A larger one is alone."""
     if not len(bounds):
         return np.empty(0, np.int64)
     room = max(1, most_bytes - HEADER_SIZE)

@@ -11,6 +11,7 @@ from typing import Any
 import crc32c
 import pytest
 
+from bridges.catalog.topic_rules import TopicRules
 from bridges.formats import kafka as kafka_format
 from bridges.formats.compression import PIECE
 from bridges.formats.kafka import check_batch, encode, parse_header
@@ -20,7 +21,6 @@ from bridges.log.partition_log import Batch
 from bridges.sliced import SLICE_RECORDS, SlicedWorks
 from kafka_front.service import batch_check
 from kafka_front.service.batch_check import BatchLimits, Refusal, Unchecked, accept
-from bridges.catalog.topic_rules import TopicRules
 from kafka_front.wire.errors import ErrorCode
 
 FOREVER = 2**63 - 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridges.auth import Everybody
 from bridges.barrier import Barrier
+from bridges.catalog.topic_rules import TopicRules
 from bridges.errors import LogUnavailable
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
@@ -17,7 +18,6 @@ from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service import produce
 from kafka_front.service.access import Access
-from bridges.catalog.topic_rules import TopicRules
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode
 from tests.bridges.log.log_lab import World, batch

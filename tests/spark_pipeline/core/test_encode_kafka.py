@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
@@ -49,6 +49,7 @@ def one(records: Records, codec: int = 0) -> EncodedBatch:
     return made
 
 
+@settings(deadline=None, max_examples=40)
 @given(rows=ROWS)
 @example(rows=[(None, None, 0, None)])
 @example(rows=[(b"", b"", 0, [])])
@@ -70,6 +71,7 @@ def test_the_same_bytes_as_others_make(rows: list[Row]) -> None:
     check_batch(memoryview(made))
 
 
+@settings(deadline=None, max_examples=40)
 @given(rows=ROWS, codec=st.sampled_from([1, 2, 3, 4]))
 def test_compressed_batches_hold_the_same_records(rows: list[Row], codec: int) -> None:
     made = payload(one(records_of(rows), codec), transactional=False)
@@ -79,6 +81,7 @@ def test_compressed_batches_hold_the_same_records(rows: list[Row], codec: int) -
     ]
 
 
+@settings(deadline=None, max_examples=40)
 @given(rows=ROWS, cuts=st.sets(st.integers(1, 39)))
 def test_many_batches_in_one_pass(rows: list[Row], cuts: set[int]) -> None:
     starts = [0, *sorted(cut for cut in cuts if cut < len(rows))]
@@ -102,6 +105,7 @@ def test_columns_that_are_not_there_and_slices_of_arrays() -> None:
     assert encode(whole.take(np.empty(0, np.int64)), np.empty(0, np.int64)) == []
 
 
+@settings(deadline=None, max_examples=40)
 @given(
     bounds=st.lists(st.integers(37, 5_000), min_size=1, max_size=60),
     groups=st.sets(st.integers(0, 59)),
@@ -120,6 +124,7 @@ def test_where_batches_begin(bounds: list[int], groups: set[int], most: int, cou
             assert sum(bounds[start : end + 1]) + 61 > most or end - start == count
 
 
+@settings(deadline=None, max_examples=40)
 @given(keys=st.lists(st.none() | st.binary(max_size=40) | st.integers(4_090, 4_100).map(bytes), max_size=30))
 def test_keys_go_where_kafkas_clients_send_them(keys: list[bytes | None]) -> None:
     array = pa.array([b"x", *keys, b"yy"], pa.binary()).slice(1, len(keys))
