@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Callable
 from hashlib import md5
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,21 @@ def place_of(producer: bytes, active: list[PartitionInfo]) -> PartitionInfo:
     return active[number % len(active)]
 
 
-class Producers:
-    """The table ``front_ydb_producers``; ``idle_ms`` and ``most`` bound how long, and how many, are remembered."""
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, db: Database, idle_ms: int, most: int) -> None:
+
+class Producers:
+    """The table ``front_ydb_producers``; ``idle_ms`` and ``most`` bound how long, and how many, are remembered.
+
+    ``clock`` gives ms since the epoch.
+    """
+
+    def __init__(self, db: Database, idle_ms: int, most: int, clock: Callable[[], int] = _now_ms) -> None:
         self._db = db
         self._idle_ms = idle_ms
         self._most = most
+        self._clock = clock
 
     async def partition_of(self, topic: Topic, producer: bytes, wanted: int | None) -> int:
         """The partition that a producer writes to; if it is nowhere yet, ``wanted``, or one by its name.
@@ -59,7 +68,7 @@ class Producers:
         active = topic.active
         numbers = {one.index: one for one in topic.partitions}
         fresh = wanted if wanted is not None else place_of(producer, active).index
-        now = time.time_ns() // 1_000_000
+        now = self._clock()
 
         def find(connection: sqlite3.Connection) -> int:
             query = "SELECT partition, used_ms FROM front_ydb_producers WHERE topic = ? AND producer = ?"
@@ -81,16 +90,16 @@ class Producers:
         """Forget producers that were not used for long, and the oldest if there are too many."""
 
         def remove(connection: sqlite3.Connection) -> int:
-            (count,) = connection.execute("SELECT count(*) FROM front_ydb_producers").fetchone()
             oldest = "SELECT topic, producer FROM front_ydb_producers INDEXED BY front_ydb_producers_used"
             chosen = f"{oldest} WHERE used_ms < ? ORDER BY used_ms LIMIT ?"
-            before, most = now_ms - self._idle_ms, _ERASED_AT_ONCE
-            if count > self._most:
-                before, most = now_ms, min(count - self._most, _ERASED_AT_ONCE)
             delete = f"DELETE FROM front_ydb_producers WHERE (topic, producer) IN ({chosen})"
-            return connection.execute(delete, (before, most)).rowcount
+            idle = connection.execute(delete, (now_ms - self._idle_ms, _ERASED_AT_ONCE)).rowcount
+            if idle:
+                return idle
+            (count,) = connection.execute("SELECT count(*) FROM front_ydb_producers").fetchone()
+            return connection.execute(delete, (now_ms, max(0, min(count - self._most, _ERASED_AT_ONCE)))).rowcount
 
-        while await self._db.run(remove) == _ERASED_AT_ONCE:
+        while await self._db.run(remove):
             pass
 
 

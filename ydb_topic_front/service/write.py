@@ -187,8 +187,8 @@ class WriteStream:
 
     async def _acknowledge(self, request: Request) -> None:
         assert self._log is not None
-        waited = request.handed - request.arrived
-        times = Times(request.stored - request.handed, waited, waited)
+        waited = request.handed - request.arrived - request.quota
+        times = Times(request.stored - request.handed, waited, waited, request.quota)
         try:
             work = encode_response(request.runs(), self._log.partition, times)
             ended, raw = advance(work)
@@ -268,7 +268,13 @@ class WriteStream:
             self._check(found.codec, arrived)
             if self._producer and arrived - self._bound_at > _BOUND_S:
                 await self._still_bound(arrived)
+            assert self._topic is not None
+            assert self._log is not None
+            speeds, quota = self._writing.speeds, 0.0
+            if speeds.limits(self._topic):
+                quota = await speeds.admit(self._topic, self._log.partition, size)
             request = Request(found.parts, size, arrived)
+            request.quota = quota
             self._account.take(Kind.REQUESTS, REQUEST_BYTES)
             taken = True
         finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.metrics import TopicTraffic
 from ydb_topic_front.service.producers import Producers
+from ydb_topic_front.service.write_speed import WriteSpeeds
 from ydb_topic_front.service.writers import Writers
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError
 
@@ -27,6 +28,7 @@ class Writing:
         self.producers = Producers(
             node.db, service.logs.options.seq_no_producer_idle_ms, service.settings.max_producers
         )
+        self.speeds = WriteSpeeds(service)
         self.counts = node.metrics.kind("WriteRequest")
         self.unknown = TopicTraffic()
         self._turn = count()

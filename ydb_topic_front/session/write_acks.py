@@ -37,11 +37,13 @@ class Run(NamedTuple):
 
 
 class Times(NamedTuple):
-    """What a request waited for, in seconds: for its turn (least and most of its parts), and for being durable."""
+    """What a request waited for, in seconds: for its turn (least and most of its parts), for being durable, and for the
+    speed that its partition may be written with."""
 
     persisting: float
     min_wait: float
     max_wait: float
+    quota: float = 0.0
 
 
 def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced[bytes]:
@@ -60,7 +62,7 @@ def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced
 
 
 @lru_cache(maxsize=4096)
-def _tail(partition: int, persisting: int, min_wait: int, max_wait: int) -> bytes:
+def _tail(partition: int, persisting: int, min_wait: int, max_wait: int, quota: int) -> bytes:
     """What stands behind the acks; times in ms, as a YDB server tells them."""
     response = _WriteResponse(partition_id=partition)
     statistics = response.write_statistics
@@ -68,8 +70,8 @@ def _tail(partition: int, persisting: int, min_wait: int, max_wait: int) -> byte
         (statistics.persisting_time, persisting),
         (statistics.min_queue_wait_time, min_wait),
         (statistics.max_queue_wait_time, max_wait),
-        # Nobody has quotas here, which clients want to be told.
-        (statistics.partition_quota_wait_time, 0),
+        (statistics.partition_quota_wait_time, quota),
+        # Topics have no quotas of their own, which clients want to be told.
         (statistics.topic_quota_wait_time, 0),
     ):
         duration.SetInParent()

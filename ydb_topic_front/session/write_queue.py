@@ -15,7 +15,7 @@ REQUEST_BYTES = 1024
 class Request:
     """A WriteRequest on its way: what became of its parts, in their order. Times are of the monotonic clock."""
 
-    __slots__ = ("arrived", "cost", "handed", "left", "parts", "results", "size", "stored", "undecided")
+    __slots__ = ("arrived", "cost", "handed", "left", "parts", "quota", "results", "size", "stored", "undecided")
 
     def __init__(self, parts: list[Part], size: int, arrived: float) -> None:
         self.parts: list[Sequence[int]] = [part.seq_nos for part in parts]
@@ -25,6 +25,8 @@ class Request:
         self.size = size
         self.cost = size + REQUEST_BYTES
         self.arrived = arrived
+        self.quota = 0.0
+        """Seconds for which the partition's speed has held it up."""
         self.handed = arrived
         self.stored = arrived
         self.undecided = 0

@@ -42,7 +42,7 @@ def one_by_one(runs: list[Run], times: Times) -> bytes:
     statistics.persisting_time.nanos = round(times.persisting * 1e9)
     statistics.min_queue_wait_time.SetInParent()
     statistics.max_queue_wait_time.seconds = int(times.max_wait)
-    statistics.partition_quota_wait_time.SetInParent()
+    statistics.partition_quota_wait_time.seconds = int(times.quota)
     statistics.topic_quota_wait_time.SetInParent()
     raw: bytes = message.SerializeToString()
     return raw
@@ -55,7 +55,7 @@ RUNS = st.builds(Run, RANGES | GAPS, OFFSETS | st.just(-1))
 
 @given(st.lists(RUNS, max_size=4))
 def test_it_is_what_acks_one_by_one_are(runs: list[Run]) -> None:
-    times = Times(0.25, 0, 3.0)
+    times = Times(0.25, 0, 3.0, 2.0)
     got = StreamWriteFromServer.FromString(encoded(runs, times))
     assert got == StreamWriteFromServer.FromString(one_by_one(runs, times))
 

@@ -1,0 +1,87 @@
+"""Topics' speeds of writing: who writes more to a partition than its topic says waits, and its client with it.
+
+A YDB topic may have ``partition_write_speed_bytes_per_second``, for each of its partitions, and
+``partition_write_burst_bytes``. Writers of a partition share both, and wait in the order in which they came; while one
+waits, nothing is read of its stream. A topic that says nothing of a speed has none, and writers of other protocols are
+not slowed down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bridges.catalog.topics import ChangeKind
+from ydb_topic_front.session.write_quota import UNLIMITED, Bucket, Speed
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Change, Topic
+    from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.topic_settings import TopicSettings
+
+_LONGEST_WAIT_S = 3600.0
+"""A timer of asyncio is set for no longer; it is looked again then."""
+
+
+def speed_of(settings: TopicSettings) -> Speed:
+    """What a topic says. Without a burst, a second's worth may be written at once, as with YDB."""
+    rate = settings.wanted.partition_write_speed_bytes_per_second
+    return Speed(rate, settings.wanted.partition_write_burst_bytes or rate) if rate else UNLIMITED
+
+
+class _Partition:
+    """The writers of one partition: the first waits for the bucket, the others for their turn."""
+
+    __slots__ = ("bucket", "changed", "turn")
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.turn = asyncio.Lock()
+        self.changed = asyncio.Event()
+        """The speed is another one now."""
+
+
+class WriteSpeeds:
+    """The partitions that are written to, of topics that have a speed. ``clock`` gives seconds."""
+
+    def __init__(self, service: YdbService, clock: Callable[[], float] = time.monotonic) -> None:
+        self._topics = service.topics
+        self._clock = clock
+        self._partitions: dict[str, dict[int, _Partition]] = {}
+        service.topics.on_change.append(self._changed)
+        service.catalog.on_change.append(self._catalog_changed)
+
+    def limits(self, topic: Topic) -> bool:
+        """Whether anybody may have to wait."""
+        return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
+
+    async def admit(self, topic: Topic, partition: int, size: int) -> float:
+        """Return when ``size`` bytes may be written, and have them counted; gives the seconds that it took."""
+        speed = speed_of(self._topics.of(topic.name))
+        partitions = self._partitions.setdefault(topic.name, {})
+        found = partitions.get(partition)
+        if found is None:
+            found = partitions[partition] = _Partition(Bucket(speed, self._clock))
+        began = self._clock()
+        async with found.turn:
+            while (wait := found.bucket.wait()) > 0:
+                found.changed.clear()
+                try:
+                    async with asyncio.timeout(min(wait, _LONGEST_WAIT_S)):
+                        await found.changed.wait()
+                except TimeoutError:
+                    continue
+            found.bucket.take(size)
+        return self._clock() - began
+
+    def _changed(self, topic: Topic) -> None:
+        speed = speed_of(self._topics.of(topic.name))
+        for one in self._partitions.get(topic.name, {}).values():
+            one.bucket.change(speed)
+            one.changed.set()
+
+    def _catalog_changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            self._partitions.pop(change.topic.name, None)  # who waits there ends with the topic
