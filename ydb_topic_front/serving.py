@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from bridges.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
 from ydb_topic_front.dispatch import Registry
-from ydb_topic_front.service import auth, describe, discovery, read, scheme, table_stubs, topics, write
+from ydb_topic_front.service import (
+    auth,
+    auto_partitioning,
+    describe,
+    discovery,
+    read,
+    scheme,
+    table_stubs,
+    topics,
+    write,
+)
 from ydb_topic_front.service.core import YdbService
 
 if TYPE_CHECKING:
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (discovery, auth, topics, describe, scheme, table_stubs, write, read)
+SERVICES = (discovery, auth, topics, describe, scheme, table_stubs, write, read, auto_partitioning)
 
 
 class YdbServer:

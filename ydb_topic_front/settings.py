@@ -52,6 +52,11 @@ class YdbSettings(Section):
         ge=1,
         description="Most producers whose partition is remembered; those that were not used for longest go first.",
     )
+    auto_partitioning_interval_ms: Duration = Field(
+        default=5_000,
+        ge=10,
+        description="How often it is looked whether a partition of a topic with auto-partitioning is to be split.",
+    )
     reader_patience_ms: Duration = Field(
         default=10_000,
         ge=100,

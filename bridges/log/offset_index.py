@@ -115,6 +115,11 @@ class OffsetIndex:
         return self._total - self._bytes[0] if self._bytes else 0
 
     @property
+    def taken_in(self) -> int:
+        """Bytes of all batches that were taken in, also of those that are gone: it only grows while a log is open."""
+        return self._total
+
+    @property
     def rows(self) -> int:
         return len(self._offsets)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bridges.catalog import retained_for
 from bridges.catalog.topic_config import RETAINED_FOR, SPLIT
@@ -31,8 +31,12 @@ _FIRST_CUSTOM_CODEC, _LAST_CUSTOM_CODEC = 10_000, 19_999
 
 _DISABLED = 1
 _STRATEGIES = frozenset({2, 3, 4})
+_SCALING_UP = frozenset({2, 3})
 """Those that have partitions split: up, up and down, paused."""
 _WINDOW_S, _UP_PERCENT, _DOWN_PERCENT = 300, 90, 30
+_WRITE_SPEED = 1024 * 1024
+"""Bytes a second of a partition, for auto-partitioning, of a topic that names no speed."""
+_LONGEST_WINDOW_S = 7 * 86_400
 _MIB = 1024 * 1024
 _MAX_SECONDS = 2**53
 _FOR_OTHERS = ("operation_params", "path", "retention_period", "retention_storage_mb")
@@ -51,17 +55,21 @@ class TopicSettings:
     """Messages of the kind Consumer by name, in the order they were added."""
     splits: bool
     """Whether the topic's partitions may be split: each has a range of keys then."""
+    scales_up: bool
+    """Whether they are split when they are written to fast."""
     size: int
     """Bytes."""
 
     @classmethod
     def of(cls, wanted: Any) -> TopicSettings:
         """From a CreateTopicRequest that nobody changes any more."""
+        strategy = int(wanted.partitioning_settings.auto_partitioning_settings.strategy)
         return cls(
             wanted,
             frozenset(wanted.supported_codecs.codecs),
             {consumer.name: consumer for consumer in wanted.consumers},
-            int(wanted.partitioning_settings.auto_partitioning_settings.strategy) in _STRATEGIES,
+            strategy in _STRATEGIES,
+            strategy in _SCALING_UP,
             wanted.ByteSize(),
         )
 
@@ -73,6 +81,13 @@ class TopicSettings:
     def to_bytes(self) -> bytes:
         """For the database."""
         return bytes(self.wanted.SerializeToString())
+
+
+class Threshold(NamedTuple):
+    """A partition is split when it takes in ``grown`` bytes within ``window_ms``."""
+
+    window_ms: int
+    grown: int
 
 
 NONE = TopicSettings.of(CreateTopicRequest())
@@ -157,6 +172,18 @@ def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
         elif milliseconds:
             waits[name] = milliseconds
     return {RETAINED_FOR: retained_for.text_of(waits) if waits else None}
+
+
+def hot_at(settings: TopicSettings) -> Threshold:
+    """What makes a partition of a topic one that is to be split, with YDB's defaults for what nobody has said."""
+    wanted = settings.wanted
+    speed = wanted.partitioning_settings.auto_partitioning_settings.partition_write_speed
+    window = speed.stabilization_window
+    window_ms = min(window.seconds, _LONGEST_WINDOW_S) * 1000 + window.nanos // 1_000_000
+    percent = speed.up_utilization_percent or _UP_PERCENT
+    rate = wanted.partition_write_speed_bytes_per_second or _WRITE_SPEED
+    window_ms = window_ms or _WINDOW_S * 1000
+    return Threshold(window_ms, max(1, rate * window_ms * percent // 100_000))
 
 
 def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> None:

@@ -67,6 +67,14 @@ class TopicStore:
         """What is kept of a topic."""
         return self._known.get(topic, NONE)
 
+    def scaled(self) -> list[str]:
+        """The topics whose partitions are to be split when they are written to fast."""
+        return [topic for topic, settings in self._known.items() if settings.scales_up]
+
+    def changing(self, topic: str) -> asyncio.Lock:
+        """To be held while a topic is changed: what it has then is what it has until the change is done."""
+        return self._locks.setdefault(topic, asyncio.Lock())
+
     def _changed(self, change: Change) -> None:
         topic = change.topic
         if topic is None:
@@ -170,8 +178,7 @@ class TopicStore:
         prepare: Callable[[TopicSettings, TopicSettings], Coroutine[Any, Any, None]],
     ) -> None:
         name = topic.name
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
+        async with self.changing(name):
             before = self.of(name)
             settings = change(before)
             self._check_room(max(0, settings.size - before.size))
