@@ -12,7 +12,7 @@ from bridges.net.server import Limits
 from pravega_front.access import Access
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
-from pravega_front.session import Connection
+from pravega_front.session import Connection, Encoded
 from pravega_front.wire.commands import Command
 from pravega_front.wire.frames import HEAD, LENGTH, MAX_FRAME
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from pravega_front.settings import PravegaSettings
 
-Handler = Callable[[Connection, Any], Awaitable[Command]]
+Handler = Callable[[Connection, Any], Awaitable[Command | Encoded]]
 """Answers a command of its connection. Raises LogError for what ends the connection."""
 
 #: Answers that are errors, for metrics.

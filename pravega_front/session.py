@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -19,6 +19,7 @@ from bridges.errors import LogDeleted, LogError
 from bridges.formats.producer import LedgerKind
 from bridges.net import connection as net
 from bridges.net.budget import Kind
+from bridges.net.outbox import joined
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest
 from pravega_front.service.reads import BeyondEnd, Found, Parked, missing, read, stopping
@@ -36,6 +37,20 @@ log = structlog.get_logger(__name__)
 #: Requests up to this size are read on the event loop, longer ones in a thread, but for those that hold bytes only.
 _SHORT_BYTES = 32 * 1024
 _BYTES_ONLY = frozenset((wire.ConditionalAppend.code, wire.ConditionalBlockEnd.code))
+#: Those with lists of small things take longer for their bytes.
+_SHORT_LIST_BYTES = 4 * 1024
+_LISTS = frozenset(
+    one.code
+    for one in (
+        wire.UpdateTableEntries,
+        wire.RemoveTableKeys,
+        wire.ReadTable,
+        wire.MergeSegments,
+        wire.MergeSegmentsBatch,
+    )
+)
+#: Things of an answer up to which it is written on the event loop.
+_SHORT_LIST = 250
 _BLOCK, _BLOCK_END = wire.AppendBlock.code, wire.AppendBlockEnd.code
 
 #: Commands of one connection that are carried out at the same time; what comes behind them waits.
@@ -61,6 +76,12 @@ _READING = frozenset(
         wire.ReadTableEntriesDelta,
     }
 )
+
+
+class Encoded(NamedTuple):
+    """An answer as it is sent."""
+
+    parts: list[Buffer]
 
 
 #: Segments that one command merges.
@@ -117,7 +138,7 @@ class Connection(net.Connection):
             self._append_gathered()  # whatever this is about, it comes behind them
         slot = net.Slot(len(frame), arrived)
         self._slots.append(slot)
-        if len(frame) > _SHORT_BYTES and code not in _BYTES_ONLY:
+        if len(frame) > (_SHORT_LIST_BYTES if code in _LISTS else _SHORT_BYTES) and code not in _BYTES_ONLY:
             self._running += 1
             self.server.spawn(self._start_long(slot, frame))
             return
@@ -232,8 +253,10 @@ class Connection(net.Connection):
             size = 0
             if isinstance(answer, Found):
                 size = self._emit_found(answer)
+            elif isinstance(answer, Encoded):
+                size = self._emit(answer.parts)
             elif answer is not None:
-                size = self._emit(encode(answer))
+                size = self._emit((await self.encoded(answer)).parts)
                 if type(answer).__name__ in self.server.errors:
                     self.server.observer.error_told(kind, type(answer).__name__)
             self.server.observer.request_done(kind, monotonic() - slot.arrived, slot._size, size)
@@ -277,6 +300,13 @@ class Connection(net.Connection):
     def send(self, command: wire.Command) -> None:
         """Send a command, with others of this turn of the loop."""
         self._emit(encode(command))
+
+    async def encoded(self, answer: wire.Command) -> Encoded:
+        """An answer as it is sent, one with many things in it written in a thread."""
+        many = max(len(getattr(answer, name, ())) for name in ("entries", "keys", "versions"))
+        if many <= _SHORT_LIST:
+            return Encoded(encode(answer))
+        return Encoded(await self.server.off_loop(_encode_in_few, answer))
 
     def _emit(self, parts: list[Buffer]) -> int:
         if self._closing:
@@ -547,6 +577,10 @@ class Connection(net.Connection):
         transient, self.transient = self.transient, set()
         for name in transient:
             self.server.spawn(self.server.forget_transient(name))
+
+
+def _encode_in_few(answer: wire.Command) -> list[Buffer]:
+    return joined(encode(answer))
 
 
 async def _last_number(segment: Segment, writer_id: bytes) -> int | None:

@@ -212,9 +212,14 @@ class _Calls:
         epoch = topic.epoch
         sealed = [self._streams.partition(topic, number).index for number in request.sealedSegments]
         try:
-            ranges = [KeyRange.of_doubles(one.start, one.end) for one in request.newKeyRanges]
-            if not ranges:
-                raise InvalidChange("no new segments are named")
+            most = self._controller.catalog.options.max_partitions_per_topic
+            if not 0 < len(request.newKeyRanges) <= most or len(sealed) > len(topic.partitions):
+                raise InvalidChange(f"{len(sealed)} segments are to become {len(request.newKeyRanges)}, of {most}")
+            ranges: list[KeyRange] = []
+            for at, one in enumerate(request.newKeyRanges):
+                if at % _SLICE == _SLICE - 1:
+                    await asyncio.sleep(0)
+                ranges.append(KeyRange.of_doubles(one.start, one.end))
             await self._controller.scale(topic, sealed, ranges)
         except (InvalidChange, InvalidKeyRange, SplitNotAllowed, InvalidPartitions):
             return _ScaleResponse(status=ScaleStatus.PRECONDITION_FAILED, epoch=epoch)

@@ -6,9 +6,10 @@ of each key is kept, so a table takes no more room than its entries do, however 
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bridges.errors import LogError
 from pravega_front.service.table_life import DroppedTables, TableMissing, drop_table, insert_table
@@ -16,6 +17,8 @@ from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, Table
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Database
+
+T = TypeVar("T")
 
 MAX_KEY = 8192
 MAX_VALUE = 1024 * 1024 - 8192
@@ -25,6 +28,8 @@ _ENTRY_HEAD = 17
 """Bytes of the log that an entry takes besides key and value."""
 _MOST_KEYS = 10_000
 """Keys of one command: the database has others to serve."""
+_FEW_KEYS = 100
+"""Keys of a command that need not wait for others: of those with more, one at a time is with the database."""
 _REMEMBERED = 1000
 """Removed keys of a table that are known to have been there."""
 _FORGET = (
@@ -94,6 +99,14 @@ class TableStore:
         self._room = room
         self._max_bytes = max_bytes
         self._max_page = max_page
+        self._many = asyncio.Lock()
+
+    async def _run_many(self, count: int, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have the database do what is about ``count`` keys."""
+        if count <= _FEW_KEYS:
+            return await self._db.run(work)
+        async with self._many:
+            return await self._db.run(work)
 
     async def create(self, name: str, key_length: int = 0) -> None:
         """Raises TableExists, TooManyTables."""
@@ -156,7 +169,7 @@ class TableStore:
             _set(connection, name, length, held, count)
             return versions
 
-        return await self._db.run(change)
+        return await self._run_many(len(entries), change)
 
     async def remove(self, name: str, keys: Sequence[TableKey], at_length: int) -> None:
         """Remove keys, all or none. Raises BadVersion, NoSuchKey, OtherLength, TableRefused."""
@@ -180,7 +193,7 @@ class TableStore:
             _set(connection, name, length, held, count)
             connection.execute(_FORGET, (stored, stored, _REMEMBERED))
 
-        await self._db.run(change)
+        await self._run_many(len(keys), change)
 
     async def get(self, name: str, keys: Sequence[TableKey], room: int) -> list[TableEntry]:
         """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. Of keys and values
@@ -202,7 +215,7 @@ class TableStore:
                 found.append(TableEntry(key, NO_VERSION, b"") if row is None else TableEntry(key, *row))
             return found
 
-        return await self._db.run(read)
+        return await self._run_many(len(keys), read)
 
     async def changed(self, name: str, position: int, count: int, room: int) -> tuple[Page, int]:
         """Entries with versions from ``position`` on, in their order, and the position behind them. Raises

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.sql import Database
 from bridges.errors import LogError
@@ -23,9 +23,7 @@ from pravega_front.wire.fields import TableKey
 
 if TYPE_CHECKING:
     from pravega_front.server import SegmentStore
-    from pravega_front.session import Connection
-
-T = TypeVar("T")
+    from pravega_front.session import Connection, Encoded
 
 _PAGE_BYTES = 4 * 1024 * 1024
 """Most bytes of keys and values of one page."""
@@ -38,7 +36,7 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
     settings = store.settings
     room = store.segments.room_for_tables
     tables = _Tables(TableStore(db, dropped, room, settings.table_bytes, settings.table_page))
-    handlers: dict[type[wire.Command], Callable[[Connection, Any], Awaitable[wire.Command]]] = {
+    handlers: dict[type[wire.Command], Callable[[Connection, Any], Awaitable[wire.Command | Encoded]]] = {
         wire.CreateTableSegment: tables.create,
         wire.DeleteTableSegment: tables.delete,
         wire.GetTableSegmentInfo: tables.info,
@@ -54,9 +52,9 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
 
 
 def _answering(
-    handler: Callable[[Connection, Any], Awaitable[wire.Command]],
-) -> Callable[[Connection, Any], Awaitable[wire.Command]]:
-    async def answer(connection: Connection, request: Any) -> wire.Command:
+    handler: Callable[[Connection, Any], Awaitable[wire.Command | Encoded]],
+) -> Callable[[Connection, Any], Awaitable[wire.Command | Encoded]]:
+    async def answer(connection: Connection, request: Any) -> wire.Command | Encoded:
         number, name = request.request_id, request.segment
         try:
             return await handler(connection, request)
@@ -104,43 +102,55 @@ class _Tables:
         await self._tables.remove(request.segment, request.keys, request.table_offset)
         return wire.TableKeysRemoved(request.request_id, request.segment)
 
-    async def read(self, connection: Connection, request: wire.ReadTable) -> wire.Command:
-        name, keys = request.segment, request.keys
-        entries = await _within(connection, lambda room: self._tables.get(name, keys, room))
-        return wire.TableRead(request.request_id, name, entries)
+    async def read(self, connection: Connection, request: wire.ReadTable) -> Encoded:
+        number, name = request.request_id, request.segment
 
-    async def keys(self, connection: Connection, request: wire.ReadTableKeys) -> wire.Command:
-        page = await self._page(connection, request)
-        keys = [TableKey(one.key, one.version) for one in page.entries]
-        behind = keys[-1].key if keys else bytes(request.continuation)
-        return wire.TableKeysRead(request.request_id, request.segment, keys, behind)
+        async def read(room: int) -> wire.Command:
+            return wire.TableRead(number, name, await self._tables.get(name, request.keys, room))
 
-    async def entries(self, connection: Connection, request: wire.ReadTableEntries) -> wire.Command:
-        page = await self._page(connection, request)
-        behind = page.entries[-1].key if page.entries else bytes(request.continuation)
-        return wire.TableEntriesRead(request.request_id, request.segment, page.entries, behind)
+        return await _within(connection, read)
 
-    async def _page(self, connection: Connection, request: wire.ReadTableKeys | wire.ReadTableEntries) -> Page:
+    async def keys(self, connection: Connection, request: wire.ReadTableKeys) -> Encoded:
+        async def read(room: int) -> wire.Command:
+            page = await self._page(request, room)
+            keys = [TableKey(one.key, one.version) for one in page.entries]
+            behind = keys[-1].key if keys else bytes(request.continuation)
+            return wire.TableKeysRead(request.request_id, request.segment, keys, behind)
+
+        return await _within(connection, read)
+
+    async def entries(self, connection: Connection, request: wire.ReadTableEntries) -> Encoded:
+        async def read(room: int) -> wire.Command:
+            page = await self._page(request, room)
+            behind = page.entries[-1].key if page.entries else bytes(request.continuation)
+            return wire.TableEntriesRead(request.request_id, request.segment, page.entries, behind)
+
+        return await _within(connection, read)
+
+    async def _page(self, request: wire.ReadTableKeys | wire.ReadTableEntries, room: int) -> Page:
         after, first, last = bytes(request.continuation), bytes(request.first), bytes(request.last)
-        name, count = request.segment, request.suggested_count
-        return await _within(connection, lambda room: self._tables.entries(name, after, first, last, count, room))
+        return await self._tables.entries(request.segment, after, first, last, request.suggested_count, room)
 
-    async def delta(self, connection: Connection, request: wire.ReadTableEntriesDelta) -> wire.Command:
-        name, start, count = request.segment, request.from_position, request.suggested_count
-        page, position = await _within(connection, lambda room: self._tables.changed(name, start, count, room))
-        # Nothing has to be cleared: what a reader has, and was removed since, it is told by its writers' own entries.
-        return wire.TableEntriesDeltaRead(request.request_id, name, page.entries, False, page.last, position)
+    async def delta(self, connection: Connection, request: wire.ReadTableEntriesDelta) -> Encoded:
+        number, name = request.request_id, request.segment
+
+        async def read(room: int) -> wire.Command:
+            page, behind = await self._tables.changed(name, request.from_position, request.suggested_count, room)
+            # Nothing has to be cleared: what a reader has, and was removed since, its writers' own entries tell it.
+            return wire.TableEntriesDeltaRead(number, name, page.entries, False, page.last, behind)
+
+        return await _within(connection, read)
 
 
-async def _within(connection: Connection, read: Callable[[int], Awaitable[T]]) -> T:
-    """What ``read`` gives, told how many bytes it may hold; it is the connection's turn, and its client has taken what
-    was read before."""
+async def _within(connection: Connection, read: Callable[[int], Awaitable[wire.Command]]) -> Encoded:
+    """The answer that ``read`` makes, told how many bytes it may hold; it is the connection's turn, and its client has
+    taken what was read before."""
     least = _SMALL_PAGE
     while True:
         async with connection.room_to_read(max(least, _PAGE_BYTES), least) as room:
             if not room:
                 raise LogError("the connection has ended")
             try:
-                return await read(room)
+                return await connection.encoded(await read(room))
             except MoreRoom as error:
                 least = error.size

@@ -185,8 +185,10 @@ async def slow_readers(attack: Attack) -> None:
                 data = pages
             elif listener == "sbp-range-server" and attack.bulk is not None:
                 data = frames.sbp_fetches(attack.bulk, 20, wait_ms=(0, 60_000)[number // 4 % 2])
-            elif listener == "ydb":
+            elif listener in frames.GRPC:
                 data = frames.one_request(listener) * 1000
+            elif listener == "pravega-segmentstore":
+                data = frames.pravega_reads(attack.partitions)
             else:
                 data = pings
             await attack.send(link, data)
@@ -312,6 +314,14 @@ def load_ydb() -> None:
     PREPARE.update(hostile_ydb.PREPARE)
 
 
+def load_pravega() -> None:
+    """Add the attacks in Pravega's words."""
+    import hostile_pravega
+
+    ATTACKS.update(hostile_pravega.ATTACKS)
+    PREPARE.update(hostile_pravega.PREPARE)
+
+
 PREPARE: dict[str, Callable[[], object]] = {"bombs": frames.bombs, "oversized": frames.oversized}
 """What is made once, before an attack begins."""
 
@@ -327,6 +337,8 @@ async def run(args: argparse.Namespace) -> Done:
     bulk = RangeInfo(**json.loads(args.bulk)) if args.bulk else None
     if args.kind.startswith("ydb"):
         load_ydb()
+    if args.kind.startswith("pravega"):
+        load_pravega()
     prepare = PREPARE.get(args.kind)
     if prepare is not None:
         prepare()

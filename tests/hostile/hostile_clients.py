@@ -6,6 +6,7 @@ Each is a thread; latencies are in seconds, one list for each kind of request, t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import struct
 import threading
@@ -13,15 +14,20 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import grpc
 import ydb
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
+from pravega_front.wire import commands as pravega
 from sbp_back import Client, TcpCarrier, tcp_connector
 from sbp_back.errors import SbpError
+from tests.pravega_front.controller_client import ControllerClient
+from tests.pravega_front.raw_client import Closed, RawClient
 
 PATIENCE_S = 60.0
 """An answer that takes longer than this counts as none."""
 _STAMP = struct.Struct(">dq")
+_EVENT = struct.Struct(">ii")
 
 
 class Worker(ABC):
@@ -197,6 +203,93 @@ class YdbWriting(Worker):
                     else:
                         before = result.offset
                     self.requests += 1
+
+
+class PravegaWriting(Worker):
+    """Appends one event at a time to a segment of Pravega's. Comes back after the end of a connection, as Pravega's
+    clients do, and goes on behind the number that it is told then."""
+
+    def __init__(self, address: str, segment: str, per_second: float) -> None:
+        super().__init__("pravega writer", per_second)
+        self._address, self._segment = address, segment
+        self._id = b"well-behaved!!!!"
+
+    def work(self) -> None:
+        numbers = iter(self.paced())
+        number = next(numbers, None)
+        while number is not None:
+            with contextlib.suppress(Closed, ConnectionError), RawClient(self._address, PATIENCE_S) as client:
+                setup = pravega.SetupAppend(1, self._id, self._segment, "")
+                last = client.ask(setup, pravega.AppendSetup).last_event_number
+                while number is not None:
+                    if number + 1 > last:
+                        self._append(client, number + 1)
+                    number = next(numbers, None)
+
+    def _append(self, client: RawClient, number: int) -> None:
+        began = time.monotonic()
+        data = _EVENT.pack(0, _STAMP.size) + _STAMP.pack(began, number)
+        answer = client.ask(pravega.AppendBlockEnd(self._id, len(data), data, 1, number, 1), pravega.DataAppended)
+        self.record("pravega append", time.monotonic() - began)
+        self.requests += 1
+        if answer.event_number != number or answer.current_segment_write_offset != number * len(data):
+            self.trouble.append(f"event {number}: {answer}")
+
+
+class PravegaReading(Worker):
+    """Reads what the writer appends, at the end of its segment."""
+
+    def __init__(self, address: str, segment: str) -> None:
+        super().__init__("pravega reader", 1.0)
+        self._address, self._segment = address, segment
+        self._position = 0
+        self._last = 0
+
+    def work(self) -> None:
+        while not self.finish.is_set():
+            with contextlib.suppress(Closed, ConnectionError), RawClient(self._address, PATIENCE_S) as client:
+                while not self.finish.is_set():
+                    read = pravega.ReadSegment(self._segment, self._position, 1 << 20, "", 1)
+                    self._take(bytes(client.ask(read, pravega.SegmentRead).data))
+
+    def _take(self, data: bytes) -> None:
+        size = _EVENT.size + _STAMP.size
+        whole = len(data) // size * size
+        for at in range(0, whole, size):
+            began, number = _STAMP.unpack_from(data, at + _EVENT.size)
+            self.record("pravega end to end", time.monotonic() - began)
+            self._last += 1
+            if number != self._last:
+                self.trouble.append(f"event {number} where {self._last} was to come")
+        self._position += whole
+        self.requests += 1
+
+
+class PravegaAsking(Worker):
+    """Asks Pravega's controller for a stream's segments; once more, as Pravega's clients do, when it has no time."""
+
+    def __init__(self, address: str, stream: str, per_second: float) -> None:
+        super().__init__("pravega caller", per_second)
+        self._address, self._stream = address, stream
+
+    def work(self) -> None:
+        client = ControllerClient(self._address)
+        for _ in self.paced():
+            began = time.monotonic()
+            while True:
+                try:
+                    found = client.getCurrentSegments(scope="default", stream=self._stream)
+                    break
+                except grpc.RpcError as error:
+                    again = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+                    if not again or time.monotonic() > began + PATIENCE_S:
+                        raise
+                    time.sleep(0.01)
+            self.record("pravega call", time.monotonic() - began)
+            if len(found.segmentRanges) != 1:
+                self.trouble.append(f"the controller tells {found}")
+            self.requests += 1
+        client.close()
 
 
 class HealthAsking(Worker):

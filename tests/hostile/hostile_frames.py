@@ -11,6 +11,8 @@ from crc32c import crc32c
 
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
+from pravega_front.wire import commands as pravega
+from pravega_front.wire.frames import HEAD, MAX_FRAME, encode
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import FetchRequest, PingRequest, RangeInfo, Request
@@ -18,6 +20,8 @@ from sbp_back.wire.model import FetchRequest, PingRequest, RangeInfo, Request
 NEVER_MS = 2**31 - 1
 BULK = "bulk"
 BOMBS = "bombs"
+GRPC = ("ydb", "pravega")
+"""Listeners that speak HTTP/2."""
 _HEAD = struct.Struct(">qiib")
 _BODY = struct.Struct(">hiqqqhii")
 
@@ -136,6 +140,22 @@ def sbp_ping(size: int) -> bytes:
     return sbp(PingRequest(b"", bytes(size)))
 
 
+def pravega_commands(*commands: pravega.Command) -> bytes:
+    """Commands to Pravega's segment store."""
+    return b"".join(bytes(part) for command in commands for part in encode(command))
+
+
+def pravega_segment(topic: str, number: int) -> str:
+    """What Pravega calls a topic's partition."""
+    return f"default/{topic}/{number}.#epoch.0"
+
+
+def pravega_reads(partitions: int) -> bytes:
+    """Pipelined reads from the starts of many segments."""
+    names = [pravega_segment(BULK, number) for number in range(partitions)]
+    return pravega_commands(*(pravega.ReadSegment(name, 0, 8 << 20, "", 1) for name in names))
+
+
 @cache
 def half_frame(listener: str) -> bytes:
     """The beginning of a large request: the length of all of it, and about a megabyte."""
@@ -144,7 +164,9 @@ def half_frame(listener: str) -> bytes:
         return struct.pack(">i", 90 << 20) + whole[4:]
     if listener == "console":
         return b"POST /api/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\n" + bytes(1 << 20)
-    if listener == "ydb":
+    if listener == "pravega-segmentstore":
+        return one_request(listener) + HEAD.pack(pravega.AppendBlock.code, MAX_FRAME - HEAD.size) + bytes(1 << 20)
+    if listener in GRPC:
         return one_request(listener) + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(1 << 20)
     return struct.pack(">I", (16 << 20) - 64) + sbp_ping(1 << 20)[4:]
 
@@ -155,7 +177,9 @@ def one_request(listener: str) -> bytes:
         return kafka(8, m.MetadataRequest(topics=None))
     if listener == "console":
         return b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    if listener == "ydb":  # how HTTP/2 begins, empty settings, and a ping
+    if listener == "pravega-segmentstore":
+        return pravega_commands(pravega.Hello(17, 5), pravega.KeepAlive())
+    if listener in GRPC:  # how HTTP/2 begins, empty settings, and a ping
         return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0" + bytes(8)
     return sbp_ping(64)
 

@@ -38,20 +38,34 @@ from hostile_clients import (  # noqa: E402
     HealthAsking,
     KafkaConsuming,
     KafkaProducing,
+    PravegaAsking,
+    PravegaReading,
+    PravegaWriting,
     SbpAppending,
     Worker,
     YdbWriting,
 )
-from hostile_frames import BOMBS, BULK  # noqa: E402
+from hostile_frames import BOMBS, BULK, pravega_segment  # noqa: E402
 from hostile_ydb import CONSUMER  # noqa: E402
 
 from benchmarks.probe import Watch  # noqa: E402
 from tests.node_process import ANY, FRONTS, NodeFailed, NodeProcess  # noqa: E402
 
 GOOD = "well-behaved"
-KINDS = ("kafka produce", "kafka end to end", "ydb write", "sbp append", "sbp fetch", "http")
-LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console", "ydb")
+KINDS = (
+    "kafka produce",
+    "kafka end to end",
+    "ydb write",
+    "pravega append",
+    "pravega end to end",
+    "pravega call",
+    "sbp append",
+    "sbp fetch",
+    "http",
+)
+LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console", "ydb", "pravega", "pravega-segmentstore")
 GOOD_YDB = "well-behaved-ydb"
+GOOD_PRAVEGA = "well-behaved-pravega"
 BULK_PARTITIONS = 50
 MEMORY_ALLOWED = 700 * 1024 * 1024
 """Bytes a node may grow by, whatever is done to it: its budget of 256 MiB, ten thousand connections, a heap's waste."""
@@ -81,6 +95,13 @@ PHASES = (
     Phase("ydb-slow-readers", (("ydb_slow_readers", 100),)),
     Phase("ydb-bombs", (("ydb_bombs", 200),)),
     Phase("ydb-nonsense", (("ydb_nonsense", 500),)),
+    Phase("pravega-idle", (("pravega_idle", 10_000),)),
+    Phase("pravega-half-blocks", (("pravega_half_blocks", 300),)),
+    Phase("pravega-slow-readers", (("pravega_slow_readers", 500),)),
+    Phase("pravega-tables", (("pravega_tables", 200),)),
+    Phase("pravega-transactions", (("pravega_transactions", 500),)),
+    Phase("pravega-calls", (("pravega_calls", 1_000),)),
+    Phase("pravega-commands", (("pravega_commands", 1_000),)),
     Phase(
         "all-at-once",
         (
@@ -98,6 +119,18 @@ PHASES = (
     Phase(
         "ydb-all-at-once",
         (("ydb_idle", 4_000), ("ydb_slow_readers", 20), ("ydb_bombs", 50), ("ydb_nonsense", 200), ("garbage", 200)),
+    ),
+    Phase(
+        "pravega-all-at-once",
+        (
+            ("pravega_idle", 4_000),
+            ("pravega_half_blocks", 50),
+            ("pravega_slow_readers", 50),
+            ("pravega_tables", 50),
+            ("pravega_transactions", 100),
+            ("pravega_calls", 200),
+            ("pravega_commands", 300),
+        ),
     ),
     Phase("calm-again"),
 )
@@ -127,7 +160,7 @@ class Report:
 def fill(bootstrap: str, megabytes: int) -> None:
     """The topics of the run, and something to read slowly: records of 1 KB over the partitions of a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = {GOOD: 1, GOOD_YDB: 1, BULK: BULK_PARTITIONS, BOMBS: 1}
+    wanted = {GOOD: 1, GOOD_YDB: 1, GOOD_PRAVEGA: 1, BULK: BULK_PARTITIONS, BOMBS: 1}
     topics = [NewTopic(name, partitions, 1) for name, partitions in wanted.items()]
     for made in admin.create_topics(topics).values():
         made.result(60)
@@ -188,9 +221,14 @@ class Run:
         self.bulk = bulk_range(address["sbp-pd"], args.megabytes)
         self.producing = KafkaProducing(node.bootstrap, GOOD, 100)
         self.consuming = KafkaConsuming(node.bootstrap, GOOD)
+        store, good = self.targets["pravega-segmentstore"], pravega_segment(GOOD_PRAVEGA, 0)
+        self.reading = PravegaReading(store, good)
         self.workers: list[Worker] = [
             self.producing,
             self.consuming,
+            self.reading,
+            PravegaWriting(store, good, 50),
+            PravegaAsking(self.targets["pravega"], GOOD_PRAVEGA, 5),
             SbpAppending(address["sbp-pd"], 50),
             YdbWriting(self.targets["ydb"], GOOD_YDB, 50),
             HealthAsking(address["console"], 5),
@@ -268,6 +306,7 @@ class Run:
         """Stop the clients and compare what they were told."""
         produced, consumed = self.producing, self.consuming
         produced.end()
+        self.reading.end()  # while there is still something for it to wait for
         deadline = time.monotonic() + PATIENCE_S
         while len(consumed.read) < len(produced.acknowledged) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -327,7 +366,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if directory.exists():
         shutil.rmtree(directory)
     settings = dict(item.split("=", 1) for item in args.set)
-    node = NodeProcess(directory / "data", settings=settings, listen=dict.fromkeys((*FRONTS, "sbp-v0.1", "ydb"), ANY))
+    node = NodeProcess(
+        directory / "data",
+        settings=settings,
+        listen=dict.fromkeys((*FRONTS, "sbp-v0.1", "ydb", "pravega", "pravega-segmentstore"), ANY),
+    )
     chosen = PHASES if args.only is None else [phase for phase in PHASES if phase.name in {"calm", *args.only}]
     try:
         node.start()

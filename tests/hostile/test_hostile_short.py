@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+PHASES = ("all-at-once", "ydb-all-at-once", "pravega-all-at-once")
 RUN = Path(__file__).resolve().parent / "run.py"
 
 
@@ -21,8 +22,7 @@ def test_nobody_who_behaves_is_harmed_by_those_who_do_not(tmp_path: Path) -> Non
         [
             *command,
             "--only",
-            "all-at-once",
-            "ydb-all-at-once",
+            *PHASES,
             "--json",
             str(report),
             "--directory",
@@ -36,7 +36,7 @@ def test_nobody_who_behaves_is_harmed_by_those_who_do_not(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout[-8000:]
     result = json.loads(report.read_text())
     assert result["violations"] == []
-    assert [line["phase"] for line in result["lines"]] == ["calm", "all-at-once", "ydb-all-at-once"]
+    assert [line["phase"] for line in result["lines"]] == ["calm", *PHASES]
     for hostile in result["lines"][1:]:
         for kind, told in hostile["attacks"].items():
             assert told["connections"] > 0, f"{kind} never reached the node: nothing was tested"
