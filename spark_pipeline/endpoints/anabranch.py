@@ -5,9 +5,10 @@ A node is asked through its pipeline listener (docs/spark.md); the batches never
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from spark_pipeline.core.errors import (
     UnknownTopic,
     UnreadableBatch,
 )
-from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions
+from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions, TopicFacts
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
@@ -77,18 +78,20 @@ class AnabranchEndpoint:
         """All topics, those that protocols keep for themselves included."""
         with _as_pipeline_errors():
             found = self._node.topics(self._node.names(internal=True))
-        return {
-            topic.name: TopicInfo(
-                topic.name,
-                tuple(one.partition for one in topic.partitions),
-                topic.overrides,
-                {one.partition: one.state for one in topic.partitions},
-                {one.partition: one.parents for one in topic.partitions if one.parents},
-                topic.topic_id,
-                topic.kind != "user",
-            )
-            for topic in found.values()
-        }
+        return {name: _info(topic) for name, topic in found.items()}
+
+    def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
+        """See :class:`spark_pipeline.endpoints.base.TellsSome`."""
+        with _as_pipeline_errors():
+            names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else list(wanted)
+        try:
+            with _as_pipeline_errors():
+                found = self._node.topics(names)
+        except UnknownTopic:
+            with _as_pipeline_errors():
+                there = set(self._node.names(internal=True))
+                found = self._node.topics([name for name in names if name in there])
+        return {name: _info(topic) for name, topic in found.items()}
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Of up to a thousand partitions at the same moment."""
@@ -210,6 +213,18 @@ class AnabranchEndpoint:
         """Close all connections."""
         self._node.client.close()
         self._forget_streams()
+
+
+def _info(topic: TopicFacts) -> TopicInfo:
+    return TopicInfo(
+        topic.name,
+        tuple(one.partition for one in topic.partitions),
+        topic.overrides,
+        {one.partition: one.state for one in topic.partitions},
+        {one.partition: one.parents for one in topic.partitions if one.parents},
+        topic.topic_id,
+        topic.kind != "user",
+    )
 
 
 def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -6,10 +6,11 @@ the options. All raise :class:`~spark_pipeline.core.errors.PipelineError` of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from spark_pipeline.core.errors import OptionError
@@ -29,6 +30,7 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "endpoint",
+    "some_topics",
 ]
 
 BATCH_BYTES = 2 * 1024 * 1024
@@ -113,6 +115,24 @@ class Endpoint(Protocol):
 
     def close(self) -> None:
         """Let go of connections; again makes no difference."""
+
+
+@runtime_checkable
+class TellsSome(Protocol):
+    """An endpoint that need not describe all topics to describe some."""
+
+    def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
+        """Those of the names ``wanted`` that exist, or those whose whole names match."""
+
+
+def some_topics(source: Endpoint, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
+    """Those of the names ``wanted`` that exist, or those whose whole names match and that are users' topics."""
+    if isinstance(source, TellsSome):
+        return source.some_topics(wanted)
+    found = source.topics()
+    if isinstance(wanted, re.Pattern):
+        return {name: info for name, info in found.items() if wanted.fullmatch(name) and not info.internal}
+    return {name: found[name] for name in wanted if name in found}
 
 
 class _Opener(Protocol):

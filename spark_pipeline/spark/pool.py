@@ -1,0 +1,66 @@
+"""Endpoints that are kept from one task to the next.
+
+Spark's workers are forked processes that run one task after the other, each with objects unpickled anew: what lies in a
+module is all that survives between them. So this module has state, as nothing else does: the endpoints of this process,
+by address and options, which are told apart from those of the process that it was forked from.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.endpoints.base import Endpoint, endpoint
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+_MOST = 16
+"""Endpoints of one process: a worker serves few queries at a time."""
+_FROZEN_AT = 3
+"""The task from which on a worker's modules are all imported."""
+
+
+class Pool:
+    """The endpoints of one process."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._idle: dict[_Key, Endpoint] = {}
+        self._tasks = 0
+
+    @contextmanager
+    def use(self, url: str, options: Mapping[str, str]) -> Iterator[Endpoint]:
+        """An endpoint that is this caller's until the end of the block, and is closed if it failed in there."""
+        if self._pid != os.getpid():
+            # Sockets of the process that forked this one are that one's.
+            self._pid, self._idle, self._tasks = os.getpid(), {}, 0
+        key = (url, tuple(sorted(options.items())))
+        found = self._idle.pop(key, None) or endpoint(url, options)
+        try:
+            yield found
+        except PipelineError:
+            found.close()
+            raise
+        self._idle[key] = found
+        while len(self._idle) > _MOST:
+            self._idle.pop(next(iter(self._idle))).close()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        idle, self._idle = self._idle, {}
+        for one in idle.values():
+            one.close()
+
+    def count_task(self) -> None:
+        """From the third task on the objects of imported modules are left out of collections: Spark's workers collect
+        after every task, which took 18 to 47 ms of each (reference/spark.md, section 1.4)."""
+        self._tasks += 1
+        if self._tasks == _FROZEN_AT:
+            gc.collect()
+            gc.freeze()
+
+
+POOL = Pool()
+"""Of this process."""

@@ -1,0 +1,125 @@
+"""Where a query stands: offsets as Spark keeps them in checkpoints, and how they follow from the options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from spark_pipeline.core.errors import OptionError, UnknownTopic
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.endpoints.base import Endpoint, Positions, some_topics
+from spark_pipeline.spark.source_options import EARLIEST, Bound, SourceOptions, Topics
+
+Offsets = dict[TopicPartition, int]
+Loss = Callable[[str], None]
+"""Is told in a sentence that data was lost; raises if that is to end the query."""
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """As Spark's connector for Kafka writes them: topic -> partition -> offset, in order."""
+    found: dict[str, dict[str, int]] = {}
+    for part in sorted(offsets):
+        found.setdefault(part.topic, {})[str(part.partition)] = offsets[part]
+    return found
+
+
+def from_json(told: Mapping[str, Any] | None) -> Offsets:
+    """The same back; nothing of None."""
+    return {
+        TopicPartition(topic, int(number)): int(offset)
+        for topic, numbers in (told or {}).items()
+        for number, offset in numbers.items()
+    }
+
+
+class Finder:
+    """Finds partitions and offsets by the options."""
+
+    def __init__(self, source: Endpoint, options: SourceOptions) -> None:
+        self._source = source
+        self._options = options
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that are to be read, as they are now. Raises UnknownTopic."""
+        topics = self._options.topics
+        if topics.parts:
+            found = some_topics(self._source, {part.topic for part in topics.parts})
+            for part in topics.parts:
+                if part.topic not in found or part.partition not in found[part.topic].partitions:
+                    raise UnknownTopic(f"there is no partition {part}")
+            return sorted(topics.parts)
+        found = some_topics(self._source, _wanted(topics))
+        for name in topics.names:
+            if name not in found:
+                raise UnknownTopic(f"there is no topic {name!r}")
+        return sorted(TopicPartition(name, number) for name, info in found.items() for number in info.partitions)
+
+    def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
+        """Where ``parts`` begin and end."""
+        return self._source.positions(sorted(parts)) if parts else {}
+
+    def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:
+        """Where a new query begins. An offset that was given and is not there any more, or not yet, is lost."""
+        positions = self.positions(parts)
+        found = self._at(self._options.starting, positions, "startingOffsets", self._no_start)
+        for part, offset in found.items():
+            told = positions[part]
+            if not told.start <= offset <= told.high_watermark:
+                nearest = min(max(offset, told.start), told.high_watermark)
+                loss(f"{part} was to be read from offset {offset}, but has [{told.start}, {told.high_watermark})")
+                found[part] = nearest
+        return found
+
+    def ending(self, parts: Collection[TopicPartition]) -> Offsets:
+        """Where a batch query ends."""
+        positions = self.positions(parts)
+        return self._at(self._options.ending, positions, "endingOffsets", lambda part, _: positions[part].stable)
+
+    def _no_start(self, part: TopicPartition, at_ms: int) -> int:
+        if self._options.latest_if_no_timestamp:
+            return self.positions([part])[part].stable
+        raise OptionError(
+            f"{part} has no record of the time {at_ms} ms or later: "
+            "startingOffsetsByTimestampStrategy = latest begins at its end"
+        )
+
+    def _at(
+        self,
+        bound: Bound,
+        positions: Mapping[TopicPartition, Positions],
+        name: str,
+        none: Callable[[TopicPartition, int], int],
+    ) -> Offsets:
+        if bound.timestamp is not None or bound.timestamps is not None:
+            at = bound.timestamps
+            if at is None:
+                assert bound.timestamp is not None
+                at = dict.fromkeys(positions, bound.timestamp)
+            _require_all(at, positions, f"{name}ByTimestamp")
+            found = self._source.find_timestamp(at) if at else {}
+            return {
+                part: none(part, at[part]) if offset is None else min(offset, positions[part].stable)
+                for part, offset in found.items()
+            }
+        if bound.offsets is not None:
+            _require_all(bound.offsets, positions, name)
+            return {part: _place(offset, positions[part]) for part, offset in bound.offsets.items()}
+        earliest = bound.place == EARLIEST
+        return {part: told.start if earliest else told.stable for part, told in positions.items()}
+
+
+def _wanted(topics: Topics) -> Collection[str] | re.Pattern[str]:
+    return topics.names if topics.pattern is None else re.compile(topics.pattern)
+
+
+def _place(offset: int, told: Positions) -> int:
+    return {-2: told.start, -1: told.stable}.get(offset, offset)
+
+
+def _require_all(given: Collection[TopicPartition], parts: Collection[TopicPartition], name: str) -> None:
+    """A partition that is forgotten would be read from nowhere in particular."""
+    if set(given) != set(parts):
+        missing = ", ".join(map(str, sorted(set(parts) - set(given)))) or "none"
+        more = ", ".join(map(str, sorted(set(given) - set(parts)))) or "none"
+        raise OptionError(f"{name} must name all partitions and no others: missing are {missing}, not read are {more}")

@@ -1,0 +1,282 @@
+"""The source: batch and streaming reads of the pipeline's endpoints for PySpark's Python data sources.
+
+Where the methods run, and in which order, is told in reference/spark.md, section 1: what the reader of a stream keeps
+in itself lives in one process of the driver, ``read`` runs in workers, on a copy made elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError
+from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
+from spark_pipeline.core.rows import TYPES, Columns
+from spark_pipeline.spark.pool import POOL
+from spark_pipeline.spark.positions import Finder, Offsets, from_json, to_json
+from spark_pipeline.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_pipeline.endpoints.base import Endpoint, Positions
+
+_log = logging.getLogger("anabranch.spark")
+
+
+@dataclass
+class Piece(InputPartition):
+    """What one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.start, self.end)
+
+
+class DataLost(PipelineError):
+    """Offsets that a query was to read are not there (any more), and failOnDataLoss is true."""
+
+
+def columns_of(schema: StructType) -> Columns:
+    """The columns that a schema asks for. Raises OptionError for one that the source does not have."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for name, kind in zip(wanted.names, wanted.types, strict=True):
+        if name not in TYPES:
+            raise OptionError(f"there is no column {name!r}: there are {', '.join(TYPES)}")
+        if kind != TYPES[name]:
+            raise OptionError(f"column {name} is of type {TYPES[name]}, not {kind}")
+    try:
+        columns = Columns(tuple(wanted.names))
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    if wanted != columns.schema:
+        raise OptionError("columns of the source may be null: a schema must not say otherwise")
+    return columns
+
+
+class _Loss:
+    """What is done when data was lost: ``failOnDataLoss``."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+
+    def __call__(self, sentence: str) -> None:
+        if self._fails:
+            raise DataLost(f"{sentence}; failOnDataLoss = false goes on with what is there")
+        _log.warning("data lost: %s", sentence)
+
+
+class _Reading:
+    """What batches and streams have in common: it is pickled, and used in workers."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._loss = _Loss(options.fail_on_data_loss)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The rows of one piece, in a worker."""
+        options = self._options
+        if options.freeze:
+            POOL.count_task()
+        if not isinstance(partition, Piece):
+            return  # a batch query without pieces is given None to read
+        with POOL.use(options.url, options.endpoint) as source:
+            if options.fail_on_data_loss:
+                yield from source.read(partition.range, self._columns, options.batch_bytes)
+            else:
+                yield from self._read_what_is_left(source, partition.range)
+
+    def _read_what_is_left(self, source: Endpoint, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """Goes on behind what was trimmed meanwhile; never goes back, and never begins elsewhere."""
+        columns = self._columns
+        told = columns if "offset" in columns else Columns((*columns.names, "offset"))
+        at = wanted.start
+        while at < wanted.end:
+            try:
+                for batch in source.read(
+                    OffsetRange(wanted.topic, wanted.partition, at, wanted.end), told, self._options.batch_bytes
+                ):
+                    at = batch.column("offset")[-1].as_py() + 1
+                    yield batch if told is columns else batch.select(list(columns.names))
+                return
+            except OffsetsGone as error:
+                self._loss(str(error))
+                at = max(at, error.start)
+
+    def pieces(self, start: Offsets, end: Offsets, positions: dict[TopicPartition, Positions]) -> list[Piece]:
+        """The pieces from ``start`` to ``end``, without what is lost already."""
+        ranges = []
+        for one in between(start, end):
+            told = positions[one.of]
+            low, high = one.start, one.end
+            if low < told.start:
+                self._loss(f"offsets from {low} to {min(high, told.start) - 1} of {one.of} are gone")
+                low = told.start
+            if high > told.stable:
+                self._loss(f"{one.of} was to be read up to offset {high}, but ends at {told.stable}")
+                high = told.stable
+            ranges.append(OffsetRange(one.topic, one.partition, low, high))
+        options = self._options
+        cut = split(ranges, options.min_partitions, options.max_records_per_partition)
+        return [Piece(one.topic, one.partition, one.start, one.end) for one in cut]
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """A batch query."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """All of it, as it is now. A list: Spark takes nothing else."""
+        options = self._options
+        with POOL.use(options.url, options.endpoint) as source:
+            finder = Finder(source, options)
+            parts = finder.partitions()
+            start, end = finder.starting(parts, self._loss), finder.ending(parts)
+            return self.pieces(start, end, finder.positions(parts))
+
+
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. Its offsets are those of Spark's connector for Kafka: topic -> partition -> offset."""
+
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
+        super().__init__(options, columns)
+        self._initial: Offsets | None = None
+        self._last: Offsets | None = None
+        self._newest: Offsets = {}
+        self._patience = None if options.min_offsets is None else Patience(options.min_offsets, options.max_delay_ms)
+
+    # --- in the driver's process of this stream ---------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins. Spark asks twice: ``latest`` must be the same both times, else
+        what came between is never read."""
+        if self._initial is None:
+            with self._finder() as finder:
+                self._initial = finder.starting(finder.partitions(), self._loss)
+        return to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The tightest of our limits, for Spark to show; all of them are kept in :meth:`latestOffset`."""
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_offsets is not None:
+            return ReadMinRows(options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that this query will read."""
+        with self._finder() as finder:
+            self._last = self._stable(finder)
+
+    def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends: ``start`` if it is to wait."""
+        begun = from_json(start)
+        with self._finder() as finder:
+            newest = self._newest = self._stable(finder) if self._last is None else dict(self._last)
+            gone = [part for part in begun if part not in newest]
+            if gone:
+                self._loss(f"partitions {', '.join(map(str, gone))} are no longer there")
+            new = {part for part in newest if part not in begun}
+            since = {**begun, **self._first(finder, new)}
+            for part in newest:
+                if newest[part] < since[part]:
+                    self._loss(f"{part} was read up to offset {since[part]}, but ends at {newest[part]}")
+            # What is gone keeps its place: if it is there again, it goes on.
+            end = {part: max(since[part], offset) for part, offset in newest.items()}
+            end.update({part: begun[part] for part in gone})
+            if not isinstance(limit, ReadAllAvailable):
+                end = self._admitted(finder, since, end, limit)
+        if self._waits(since, end, begun):
+            return to_json(begun)
+        return to_json(end)
+
+    def _waits(self, since: Offsets, end: Offsets, begun: Offsets) -> bool:
+        if self._patience is None or self._last is not None or not begun:
+            return False
+        return self._patience.waits(total(since, end), time.time_ns() // 1_000_000)
+
+    def _admitted(self, finder: Finder, since: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        most = self._options.max_offsets
+        if isinstance(limit, ReadMaxRows) and (most is None or limit.max_rows < most):
+            most = limit.max_rows
+        if self._options.max_bytes is not None:
+            offsets = self._offsets_in(self._options.max_bytes, finder, since, end)
+            most = offsets if most is None else min(most, offsets)
+        return end if most is None else admit(since, end, most)
+
+    def _offsets_in(self, size: int, finder: Finder, since: Offsets, end: Offsets) -> int:
+        """About how many offsets take ``size`` bytes, by what partitions that have something new keep on average."""
+        waiting = [part for part in end if end[part] > since[part]]
+        kept = offsets = 0
+        for told in finder.positions(waiting).values():
+            if told.size >= 0:
+                kept += told.size
+                offsets += told.high_watermark - told.start
+        if not offsets or not kept:
+            return total(since, end)
+        return max(1, size * offsets // kept)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What there is, for the query's progress: lag is the distance to it."""
+        return to_json(self._newest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The pieces of a micro-batch. A partition that was not there at ``start`` is read from its beginning."""
+        begun, until = from_json(start), from_json(end)
+        with self._finder() as finder:
+            there = set(finder.partitions())
+            wanted = {part: offset for part, offset in until.items() if part in there}
+            for part in sorted(until.keys() - there):
+                if until[part] > begun.get(part, 0):
+                    self._loss(f"partition {part} is no longer there")
+            begun.update(self._first(finder, wanted.keys() - begun.keys()))
+            return self.pieces(begun, wanted, finder.positions([one.of for one in between(begun, wanted)]))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint has it. Spark calls this a micro-batch late, and for the last one at the next start:
+        nothing may be let go of, and no lag reported, by it."""
+
+    def stop(self) -> None:
+        """Close connections."""
+        POOL.close()
+
+    @contextmanager
+    def _finder(self) -> Iterator[Finder]:
+        with POOL.use(self._options.url, self._options.endpoint) as source:
+            yield Finder(source, self._options)
+
+    def _stable(self, finder: Finder) -> Offsets:
+        return {part: told.stable for part, told in finder.positions(finder.partitions()).items()}
+
+    def _first(self, finder: Finder, parts: set[TopicPartition]) -> Offsets:
+        """The beginnings of partitions that were made while the query ran."""
+        found = {part: told.start for part, told in finder.positions(parts).items()}
+        for part, offset in found.items():
+            if offset:
+                self._loss(f"partition {part} is new and begins at offset {offset}, not at 0")
+        return found

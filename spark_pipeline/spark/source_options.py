@@ -1,0 +1,284 @@
+"""The options of the source: the names and the meaning are those of Spark's connector for Kafka.
+
+Where this differs, docs/spark.md says so. Nothing here imports PySpark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.ranges import TopicPartition
+
+DEFAULT_ENDPOINT = "anabranch://localhost:8090"
+EARLIEST, LATEST = "earliest", "latest"
+_EARLIEST_OFFSET, _LATEST_OFFSET = -2, -1
+"""Offsets in JSON that stand for the two."""
+_PROTOCOLS = ("sbp", "kafka", "pravega", "ydb")
+_REFUSED = {
+    "kafka.auto.offset.reset": "startingOffsets says where a query starts; it never begins elsewhere by itself",
+    "kafka.enable.auto.commit": "the checkpoint keeps how far a query is, nothing is committed",
+    "kafka.key.deserializer": "keys are bytes; decode them with functions of data frames",
+    "kafka.value.deserializer": "values are bytes; decode them with functions of data frames",
+    "kafka.key.serializer": "keys are bytes",
+    "kafka.value.serializer": "values are bytes",
+    "kafka.interceptor.classes": "an interceptor might change what a query relies on",
+}
+_OWN = frozenset(
+    {
+        "endpoint",
+        "protocol",
+        "path",
+        "subscribe",
+        "subscribepattern",
+        "assign",
+        "startingtimestamp",
+        "startingoffsetsbytimestamp",
+        "startingoffsets",
+        "endingtimestamp",
+        "endingoffsetsbytimestamp",
+        "endingoffsets",
+        "startingoffsetsbytimestampstrategy",
+        "failondataloss",
+        "minpartitions",
+        "maxrecordsperpartition",
+        "maxoffsetspertrigger",
+        "minoffsetspertrigger",
+        "maxtriggerdelay",
+        "maxbytespertrigger",
+        "includeheaders",
+        "includemetadata",
+        "arrow.batch.bytes",
+        "worker.freeze",
+        "pushdown",
+    }
+)
+"""Those that are the source's, in lower case; all others are for the endpoint."""
+
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_TIMES_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends: at ``place`` ("earliest" or "latest"), or at what one of the others says.
+
+    ``offsets``: of every partition, -2 earliest, -1 latest. ``timestamp``: ms, of all partitions; ``timestamps``: of
+    every partition.
+    """
+
+    place: str = ""
+    offsets: Offsets | None = None
+    timestamp: int | None = None
+    timestamps: Offsets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which partitions are read: those of ``names``, of topics whose whole name matches ``pattern``, or ``parts``."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    parts: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All of them, checked. Sizes in bytes, times in ms; None where nothing was said."""
+
+    url: str
+    topics: Topics
+    starting: Bound
+    ending: Bound
+    fail_on_data_loss: bool = True
+    latest_if_no_timestamp: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 15 * 60_000
+    max_bytes: int | None = None
+    headers: bool = False
+    metadata: bool = False
+    batch_bytes: int = 2 << 20
+    freeze: bool = True
+    pushdown: bool = False
+    endpoint: Mapping[str, str] = field(default_factory=dict)
+    """What the endpoint is given, secrets among it."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+        """Read and check ``options``, whose names are in any case. Raises OptionError with a sentence."""
+        given = _Given(options)
+        for name, reason in _REFUSED.items():
+            if name in given:
+                raise OptionError(f"option {name} is not supported: {reason}")
+        starting = given.bound("starting", LATEST if streaming else EARLIEST)
+        ending = given.bound("ending", LATEST)
+        if streaming and (ending.place != LATEST or given.any("endingOffsets")):
+            raise OptionError("endingOffsets and the like are for batch queries: a stream has no end")
+        if not streaming and starting.place == LATEST:
+            raise OptionError("startingOffsets = latest is for streams: a batch query would read nothing")
+        if ending.place == EARLIEST:
+            raise OptionError("endingOffsets = earliest would read nothing")
+        if not streaming and starting.offsets and _LATEST_OFFSET in starting.offsets.values():
+            raise OptionError("startingOffsets has -1, latest, which is for streams")
+        if ending.offsets and _EARLIEST_OFFSET in ending.offsets.values():
+            raise OptionError("endingOffsets has -2, earliest, which would read nothing")
+        return cls(
+            given.url(),
+            given.topics(),
+            starting,
+            ending,
+            given.truth("failOnDataLoss", True),
+            given.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+            given.number("minPartitions"),
+            given.number("maxRecordsPerPartition"),
+            given.number("maxOffsetsPerTrigger"),
+            given.number("minOffsetsPerTrigger"),
+            given.sized("maxTriggerDelay", _TIMES_MS) or 15 * 60_000,
+            given.sized("maxBytesPerTrigger", _SIZES),
+            given.truth("includeHeaders", False),
+            given.truth("includeMetadata", False),
+            given.sized("arrow.batch.bytes", _SIZES) or 2 << 20,
+            given.truth("worker.freeze", True),
+            given.truth("pushdown", False),
+            {name: value for name, value in options.items() if name.lower() not in _OWN},
+        )
+
+
+class _Given:
+    """Options by their names in lower case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def any(self, prefix: str) -> bool:
+        return any(name.startswith(prefix.lower()) for name in self._values)
+
+    def number(self, name: str) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", value.strip()) or not int(value):
+            raise OptionError(f"{name} = {value!r} is not a number of at least 1")
+        return int(value)
+
+    def sized(self, name: str, units: Mapping[str, int]) -> int | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", value.lower())
+        if match is None or match[2] not in units or not int(match[1]):
+            raise OptionError(f"{name} = {value!r} is not a number, of at least 1, with one of the units {list(units)}")
+        return int(match[1]) * units[match[2]]
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"{name} = {value!r} is neither true nor false")
+        return value.lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        value = (self.get(name) or choices[0]).lower()
+        if value not in choices:
+            raise OptionError(f"{name} = {value!r} is none of {', '.join(choices)}")
+        return value
+
+    def url(self) -> str:
+        protocol = self.choice("protocol", _PROTOCOLS)
+        url = self.get("endpoint")
+        if protocol == "sbp":
+            return url or DEFAULT_ENDPOINT
+        if url is None and protocol == "kafka":
+            servers = self.get("kafka.bootstrap.servers")
+            url = None if servers is None else f"kafka://{servers}"
+        if url is None:
+            raise OptionError(f"protocol = {protocol} needs an endpoint: {protocol}://HOST:PORT")
+        if not url.startswith(f"{protocol}:"):
+            raise OptionError(f"protocol = {protocol} is read from {protocol}://HOST:PORT, not from {url!r}")
+        return url
+
+    def topics(self) -> Topics:
+        ways = [name for name in ("subscribe", "subscribePattern", "assign") if self.get(name) is not None]
+        if len(ways) != 1:
+            raise OptionError("exactly one of subscribe, subscribePattern and assign says what is read")
+        text = self._values[ways[0].lower()]
+        if ways[0] == "subscribe":
+            names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+            if not names:
+                raise OptionError("subscribe names no topic")
+            return Topics(names)
+        if ways[0] == "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise OptionError(f"subscribePattern = {text!r} is no regular expression: {error}") from None
+            return Topics(pattern=text)
+        parts = tuple(
+            TopicPartition(topic, number)
+            for topic, numbers in _object(text, "assign").items()
+            for number in _numbers(numbers, "assign")
+        )
+        if not parts:
+            raise OptionError("assign names no partition")
+        return Topics(parts=parts)
+
+    def bound(self, which: str, default: str) -> Bound:
+        """Timestamps win over offsets, one for all over those of each partition, as with Spark's connector."""
+        timestamp = self.get(f"{which}Timestamp")
+        if timestamp is not None:
+            if not re.fullmatch(r"[0-9]{1,18}", timestamp.strip()):
+                raise OptionError(f"{which}Timestamp = {timestamp!r} is no number of milliseconds")
+            return Bound(timestamp=int(timestamp))
+        by_time = self.get(f"{which}OffsetsByTimestamp")
+        if by_time is not None:
+            return Bound(timestamps=_by_partition(by_time, f"{which}OffsetsByTimestamp", 0))
+        offsets = self.get(f"{which}Offsets")
+        if offsets is None:
+            return Bound(default)
+        if offsets.strip().lower() in (EARLIEST, LATEST):
+            return Bound(offsets.strip().lower())
+        return Bound(offsets=_by_partition(offsets, f"{which}Offsets", _EARLIEST_OFFSET))
+
+
+def _object(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"{name} = {text!r:.100} is not a JSON object of topics")
+    return found
+
+
+def _numbers(value: Any, name: str) -> list[int]:
+    if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
+        raise OptionError(f"{name} has {value!r:.100}, which is no list of partitions")
+    return value
+
+
+def _by_partition(text: str, name: str, least: int) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in _object(text, name).items():
+        if not isinstance(numbers, dict):
+            raise OptionError(f"{name} has {numbers!r:.100} for {topic}, which is no object of partitions")
+        for number, offset in numbers.items():
+            if not re.fullmatch(r"[0-9]{1,9}", number) or type(offset) is not int or offset < least:
+                raise OptionError(f"{name} has {number!r}: {offset!r} for {topic}")
+            found[TopicPartition(topic, int(number))] = offset
+    return found
