@@ -21,6 +21,10 @@ class Growth:
         self._times = array("q")
         self._totals = array("q")
 
+    def covers(self, now_ms: int, window_ms: int) -> bool:
+        """Whether the log was looked at for a whole window."""
+        return bool(self._times) and self._times[0] <= now_ms - window_ms
+
     def seen(self, now_ms: int, total: int, window_ms: int) -> int:
         """The log has taken in ``total`` bytes by now; gives how many of them within the window, as far as it was seen.
 

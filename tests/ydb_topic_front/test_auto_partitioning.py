@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 import pytest
 import ydb
 import ydb.aio
 
-from tests.conftest import NodeFactory
+from tests.conftest import TEST_SETTINGS
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 
@@ -23,9 +23,14 @@ SPEED = 10_000
 """Bytes a second: half of it for two seconds are 10,000 bytes."""
 
 
-@pytest.fixture
-def node(node_factory: NodeFactory) -> NodeProcess:
-    return node_factory(listen=LISTEN, settings={"ydb.auto_partitioning_interval_ms": "20"})
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    settings = {**TEST_SETTINGS, "ydb.auto_partitioning_interval_ms": "20"}
+    node = NodeProcess(tmp_path_factory.mktemp("ydb-auto") / "data", settings=settings, listen=LISTEN)
+    try:
+        yield node.start()
+    finally:
+        node.dispose()
 
 
 @pytest.fixture
@@ -129,3 +134,46 @@ async def test_nothing_splits_that_must_not(driver: ydb.aio.Driver) -> None:
         async with asyncio.timeout(PATIENCE):
             while await active(driver, "paused") == [0]:
                 await paused.write_with_ack(b"x" * 2_000)
+
+
+async def test_what_is_cold_is_merged(driver: ydb.aio.Driver) -> None:
+    """Down to the least number, and what was written before is read in order, whatever became of its partition."""
+    client = driver.topic_client
+    await client.create_topic(
+        "merged",
+        consumers=["c"],
+        min_active_partitions=2,
+        max_active_partitions=8,
+        auto_partitioning_settings=ydb.TopicAutoPartitioningSettings(
+            strategy=UP, stabilization_window=datetime.timedelta(seconds=1)
+        ),
+    )
+    await client.alter_topic("merged", set_min_active_partitions=8)
+    assert len(await active(driver, "merged")) == 8
+    producers = [f"producer {number}" for number in range(16)]
+
+    async def write() -> None:
+        for producer in producers:
+            async with client.writer("merged", producer_id=producer) as writer:
+                await writer.write_with_ack("x")
+
+    await write()
+    down = ydb.TopicAutoPartitioningStrategy.SCALE_UP_AND_DOWN
+    await client.alter_topic(
+        "merged",
+        set_min_active_partitions=2,
+        alter_auto_partitioning_settings=ydb.TopicAlterAutoPartitioningSettings(set_strategy=down),
+    )
+    async with asyncio.timeout(PATIENCE):
+        while len(await active(driver, "merged")) > 2:
+            await asyncio.sleep(0.05)
+    await write()
+    read: dict[str, list[int]] = {}
+    async with client.reader("merged", "c") as reader:
+        while sum(map(len, read.values())) < 2 * len(producers):
+            batch = await asyncio.wait_for(reader.receive_batch(), PATIENCE)
+            for message in batch.messages:
+                read.setdefault(message.producer_id, []).append(message.seqno)
+            reader.commit(batch)
+    assert read == {producer: [1, 2] for producer in producers}
+    assert len(await active(driver, "merged")) == 2

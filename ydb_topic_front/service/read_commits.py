@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
@@ -96,7 +97,7 @@ class ReadCommits:
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
     async def store_all(self) -> None:
-        """Store positions that have moved, all that are waiting at once, and tell the client."""
+        """Store positions that have moved, many that are waiting at once, and tell the client."""
         partitions = self._partitions
         while True:
             await self._store_wake.wait()
@@ -105,7 +106,11 @@ class ReadCommits:
                 return
             if not self._moved:
                 continue
-            self._storing, self._moved = frozenset(self._moved), {}
+            self._storing = frozenset(islice(self._moved, RANGES_AT_ONCE))
+            for reading in self._storing:
+                del self._moved[reading]
+            if self._moved:
+                self._store_wake.set()
             positions = {(one.topic, one.partition): one.commits.position for one in self._storing}
             stored = await self._readers.store(partitions.consumer, positions, lambda: not self._over())
             done, self._storing = self._storing, frozenset()

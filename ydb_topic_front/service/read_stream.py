@@ -241,9 +241,11 @@ class ReadStream:
                 raise bad_request(f"topic '{wanted.path}' is named twice")
             if init.consumer and init.consumer not in service.topics.of(topic.name).consumers:
                 raise no_such_consumer(init.consumer, wanted.path)
-            for partition in wanted.partitions:
+            for number, partition in enumerate(wanted.partitions, 1):
                 if not 0 <= partition < len(topic.partitions):
                     raise bad_request(f"topic '{wanted.path}' has no partition {partition}")
+                if not number % RANGES_AT_ONCE:
+                    await asyncio.sleep(0)
             mine.topics[topic.name] = topic
             mine.wanted[topic.name] = wanted
         self._identify()
@@ -256,6 +258,7 @@ class ReadStream:
             partitions = mine.wanted[name].partitions
             if init.consumer:
                 self._readers.share(self, topic, partitions)
+                await asyncio.sleep(0)
             else:
                 for number, partition in enumerate(sorted(partitions), 1):
                     mine.start(name, partition)

@@ -32,6 +32,7 @@ _FIRST_CUSTOM_CODEC, _LAST_CUSTOM_CODEC = 10_000, 19_999
 _DISABLED = 1
 _STRATEGIES = frozenset({2, 3, 4})
 _SCALING_UP = frozenset({2, 3})
+_SCALING_DOWN = 3
 """Those that have partitions split: up, up and down, paused."""
 _WINDOW_S, _UP_PERCENT, _DOWN_PERCENT = 300, 90, 30
 _WRITE_SPEED = 1024 * 1024
@@ -57,6 +58,8 @@ class TopicSettings:
     """Whether the topic's partitions may be split: each has a range of keys then."""
     scales_up: bool
     """Whether they are split when they are written to fast."""
+    scales_down: bool
+    """Whether neighbours are merged when they are written to slowly."""
     size: int
     """Bytes."""
 
@@ -70,6 +73,7 @@ class TopicSettings:
             {consumer.name: consumer for consumer in wanted.consumers},
             strategy in _STRATEGIES,
             strategy in _SCALING_UP,
+            strategy == _SCALING_DOWN,
             wanted.ByteSize(),
         )
 
@@ -83,11 +87,12 @@ class TopicSettings:
         return bytes(self.wanted.SerializeToString())
 
 
-class Threshold(NamedTuple):
-    """A partition is split when it takes in ``grown`` bytes within ``window_ms``."""
+class Thresholds(NamedTuple):
+    """A partition is hot with ``hot`` bytes or more within ``window_ms``, and cold with ``cold`` or less."""
 
     window_ms: int
-    grown: int
+    hot: int
+    cold: int
 
 
 NONE = TopicSettings.of(CreateTopicRequest())
@@ -174,16 +179,16 @@ def retention_configuration(settings: TopicSettings) -> dict[str, str | None]:
     return {RETAINED_FOR: retained_for.text_of(waits) if waits else None}
 
 
-def hot_at(settings: TopicSettings) -> Threshold:
-    """What makes a partition of a topic one that is to be split, with YDB's defaults for what nobody has said."""
+def thresholds(settings: TopicSettings) -> Thresholds:
+    """What makes partitions of a topic ones to be split, or merged, with YDB's defaults for what nobody has said."""
     wanted = settings.wanted
     speed = wanted.partitioning_settings.auto_partitioning_settings.partition_write_speed
     window = speed.stabilization_window
     window_ms = min(window.seconds, _LONGEST_WINDOW_S) * 1000 + window.nanos // 1_000_000
-    percent = speed.up_utilization_percent or _UP_PERCENT
-    rate = wanted.partition_write_speed_bytes_per_second or _WRITE_SPEED
     window_ms = window_ms or _WINDOW_S * 1000
-    return Threshold(window_ms, max(1, rate * window_ms * percent // 100_000))
+    whole = (wanted.partition_write_speed_bytes_per_second or _WRITE_SPEED) * window_ms
+    up, down = speed.up_utilization_percent or _UP_PERCENT, speed.down_utilization_percent or _DOWN_PERCENT
+    return Thresholds(window_ms, max(1, whole * up // 100_000), whole * down // 100_000)
 
 
 def describe_partitioning(settings: TopicSettings, active: int, target: Any) -> None:

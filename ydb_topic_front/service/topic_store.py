@@ -68,7 +68,7 @@ class TopicStore:
         return self._known.get(topic, NONE)
 
     def scaled(self) -> list[str]:
-        """The topics whose partitions are to be split when they are written to fast."""
+        """The topics whose partitions are split, or also merged, by how fast they are written to."""
         return [topic for topic, settings in self._known.items() if settings.scales_up]
 
     def changing(self, topic: str) -> asyncio.Lock:

@@ -9,6 +9,8 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 _MOST_TOPICS = 1000
 """Topics of one session."""
 _LONGEST_NAME = 1024
+_MOST_PARTITIONS = 20_000
+"""Partitions that a session names: one without a name reads whatever there are."""
 
 
 class TopicWanted(NamedTuple):
@@ -41,6 +43,8 @@ def parse_init(init: Any) -> ReadInit:
         raise bad_request(f"a session reads at most {_MOST_TOPICS} topics")
     if len(init.consumer) > _LONGEST_NAME or len(init.reader_name) > _LONGEST_NAME:
         raise bad_request(f"names of consumers and readers have at most {_LONGEST_NAME} characters")
+    if sum(len(settings.partition_ids) for settings in init.topics_read_settings) > _MOST_PARTITIONS:
+        raise bad_request(f"a session names at most {_MOST_PARTITIONS} partitions")
     topics = []
     for settings in init.topics_read_settings:
         partitions = frozenset(settings.partition_ids)

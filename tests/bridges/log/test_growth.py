@@ -16,7 +16,9 @@ def test_what_came_in_within_the_window() -> None:
     assert growth.seen(1_000, 6_000, WINDOW) == 1_000
     assert growth.seen(1_000, 6_500, WINDOW) == 1_500
     assert growth.seen(11_000, 7_000, WINDOW) == 2_000
+    assert not growth.covers(11_999, WINDOW)
     assert growth.seen(12_000, 7_000, WINDOW) == 2_000
+    assert growth.covers(12_000, WINDOW)
     assert growth.seen(13_000, 7_000, WINDOW) == 1_000, "a second of the window has passed"
     assert growth.seen(23_000, 7_000, WINDOW) == 0
 
@@ -30,6 +32,7 @@ def test_a_steady_stream_however_seldom_somebody_looks() -> None:
 
 def test_a_clock_or_a_log_that_begins_anew() -> None:
     growth = Growth()
+    assert not growth.covers(0, WINDOW)
     growth.seen(50_000, 100, WINDOW)
     growth.seen(51_000, 900, WINDOW)
     assert growth.seen(20_000, 900, WINDOW) == 0
