@@ -15,6 +15,8 @@ from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, Topi
 from spark_pipeline.lake.archive import Archive
 from spark_pipeline.lake.layout import RAW, DataFile
 from spark_pipeline.lake.reading import read_files
+from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.table import Table
 
 
 def place_of(url: str) -> str:
@@ -23,21 +25,46 @@ def place_of(url: str) -> str:
 
 
 @dataclass(slots=True)
+class _Both:
+    """The table of records, and of dead letters, whose paths are ``letters``, as one to read."""
+
+    records: Table
+    dead_letters: Table | None = None
+    letters: set[str] = field(default_factory=set)
+
+    @property
+    def store(self) -> Store:
+        return self.records.store
+
+    def open_path(self, file: DataFile) -> str:
+        table = self.dead_letters if self.dead_letters is not None and file.path in self.letters else self.records
+        return table.open_path(file)
+
+
+@dataclass(slots=True)
 class ArchiveEndpoint:
     """See Endpoint. What it says of files is what there was when it was opened.
 
-    An archive has no batches, no groups, and nothing that is not committed. Its partitions begin with the first offset
-    that is in a file, and end where archiving has come to.
+    An archive has no batches, no groups, and nothing that is not committed. Its partitions begin where archiving
+    began, and end where it has come to. With ``dead_letters`` those are among the records.
     """
 
     place: str
+    dead_letters: bool = False
     _archive: Archive = field(init=False)
     _files: dict[TopicPartition, list[DataFile]] = field(init=False)
+    _tables: _Both = field(init=False)
 
     def __post_init__(self) -> None:
         self._archive = Archive.open(self.place)
         self._files = {}
-        for one in self._archive.records.files():
+        self._tables = _Both(self._archive.records)
+        found = self._archive.records.files()
+        if self.dead_letters and self._archive.dead_letters is not None:
+            letters = self._archive.dead_letters.files()
+            self._tables = _Both(self._archive.records, self._archive.dead_letters, {one.path for one in letters})
+            found = [*found, *letters]
+        for one in found:
             self._files.setdefault(TopicPartition(one.topic, one.partition), []).append(one)
 
     @property
@@ -64,7 +91,9 @@ class ArchiveEndpoint:
         found = {}
         for part in parts:
             end = ends.get(part, 0)
-            start = min((one.first for one in self._files.get(part, ())), default=end)
+            start = self._archive.description.begun.get(str(part))
+            if start is None:
+                start = min((one.first for one in self._files.get(part, ())), default=end)
             found[part] = Positions(start, end, end)
         return found
 
@@ -76,7 +105,7 @@ class ArchiveEndpoint:
             found[part] = next(
                 (
                     int(np.asarray(batch.column("offset"))[at[0]])
-                    for batch in read_files(self._archive.records, later, ("offset", "timestamp"), 0, 1 << 62)
+                    for batch in read_files(self._tables, later, ("offset", "timestamp"), 0, 1 << 62)
                     if len(
                         at := np.flatnonzero(np.asarray(batch.column("timestamp").cast(pa.int64())) >= moment * 1000)
                     )
@@ -90,7 +119,7 @@ class ArchiveEndpoint:
         if self.decoded and "value" in columns:
             raise OptionError("the archive's values are decoded: they cannot be read as bytes")
         kept = [name for name in columns if name in RAW]
-        for batch in read_files(self._archive.records, self._files.get(range.of, []), kept, range.start, range.end):
+        for batch in read_files(self._tables, self._files.get(range.of, []), kept, range.start, range.end):
             arrays = [
                 batch.column(name) if name in RAW else constant(None, TYPES[name], batch.num_rows) for name in columns
             ]
@@ -110,4 +139,4 @@ class ArchiveEndpoint:
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> ArchiveEndpoint:
     """See :func:`spark_pipeline.endpoints.base.endpoint`."""
-    return ArchiveEndpoint(place_of(url))
+    return ArchiveEndpoint(place_of(url), options.get("dead_letters") == "true")

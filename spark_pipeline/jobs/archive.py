@@ -10,7 +10,6 @@ process died in between, and the next one leaves out dead letters that are there
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_pipeline.core.errors import OffsetsGone, PipelineError, UnknownTopic
+from spark_pipeline.core.errors import OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Endpoint, endpoint
 from spark_pipeline.jobs.engine import Engine
+from spark_pipeline.jobs.topics import matching
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.decode import Decoder
 from spark_pipeline.lake.layout import FILE_BYTES, RAW, REASON, Crash, DataFile, FileWriter, no_crash, schema_of
@@ -214,7 +214,7 @@ class ArchiveRun:
         """What a run would do now: nothing is made or written."""
         source = endpoint(self.url, self.options)
         try:
-            parts = self._parts(source)
+            parts = matching(source, self.topics)
             try:
                 done = Archive.open(self.place).records.progress(parts)
             except PipelineError:
@@ -231,20 +231,8 @@ class ArchiveRun:
         finally:
             source.close()
 
-    def _parts(self, source: Endpoint) -> list[TopicPartition]:
-        known = source.topics()
-        found: dict[str, tuple[int, ...]] = {}
-        for wanted in self.topics:
-            matching = [
-                name for name in known if name == wanted or (re.fullmatch(wanted, name) and not known[name].internal)
-            ]
-            if not matching:
-                raise UnknownTopic(f"no topic is called {wanted!r}, nor matches it")
-            found.update({name: known[name].partitions for name in matching})
-        return [TopicPartition(name, number) for name, numbers in sorted(found.items()) for number in numbers]
-
     def _archive(self, source: Endpoint) -> Archive:
-        parts = self._parts(source)
+        parts = matching(source, self.topics)
         archive = Archive.make(self.place, self.description, self.crash)
         numbers: dict[str, tuple[int, ...]] = {}
         for part in parts:
@@ -256,7 +244,7 @@ class ArchiveRun:
         self, source: Endpoint, archive: Archive
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where the next step starts, and where what is committed ends."""
-        parts = self._parts(source)
+        parts = matching(source, self.topics)
         done = archive.records.progress(parts)
         start = self._start(source, parts, done)
         return start, {part: one.stable for part, one in source.positions(parts).items()}
@@ -305,6 +293,9 @@ class ArchiveRun:
         if letters and archive.dead_letters is not None:
             further = {part: offset for part, offset in after.items() if offset > dead_before.get(part, -1)}
             archive.dead_letters.commit(letters, dead_before, further)
+        new = {part: start[part] for part in after if part not in before}
+        if new:
+            archive.begin(new)
         archive.records.commit(files, before, after)
         told = self.told
         told.steps += 1

@@ -11,6 +11,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from spark_pipeline.core.errors import OptionError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -51,3 +53,12 @@ class LocalEngine:
     def close(self) -> None:
         """See Engine."""
         self._pool.shutdown(cancel_futures=True)
+
+
+def open_engine(name: str, parallel: int, master: str | None) -> Engine:
+    """``local``, or ``spark`` with a master. Raises OptionError for a master without Spark, or no Java."""
+    if name == "spark":
+        raise OptionError("--engine spark cannot be had yet")
+    if master is not None:
+        raise OptionError("--master is for --engine spark")
+    return LocalEngine(parallel)

@@ -33,6 +33,7 @@ class Description:
     """What is decided when an archive is made, and the partitions that it has had so far.
 
     ``catalog`` and ``name`` are of Iceberg's tables; an empty ``catalog`` is one in SQLite, in the archive itself.
+    ``begun``: of "topic-partition", the offset at which archiving began.
     ``expired_ms``: records with timestamps before it were deleted by rule.
     """
 
@@ -42,6 +43,7 @@ class Description:
     catalog: str = ""
     name: str = "anabranch.records"
     topics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    begun: Mapping[str, int] = field(default_factory=dict)
     expired_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class Description:
 
     def decided(self) -> Description:
         """What may not change once there are records."""
-        return replace(self, topics={}, expired_ms=None)
+        return replace(self, topics={}, begun={}, expired_ms=None)
 
 
 @dataclass(slots=True)
@@ -179,6 +181,13 @@ class Archive:
         self.description = replace(now, topics=topics)
         if topics != now.topics:
             self.store.write_bytes(DESCRIPTION, self.description.encode())
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Keep where partitions begin of which nothing is archived yet, before that is done."""
+        kept = self.store.read_bytes(DESCRIPTION)
+        now = Description.decode(kept) if kept is not None else self.description
+        self.description = replace(now, begun={**now.begun, **{str(part): offset for part, offset in starts.items()}})
+        self.store.write_bytes(DESCRIPTION, self.description.encode())
 
     def expired(self, before_ms: int) -> None:
         """Keep from when on records are here."""

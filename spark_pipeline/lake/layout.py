@@ -103,8 +103,8 @@ class FileWriter:
     """Writes one partition's records, in order, into files below ``store``.
 
     Nothing that it writes is part of a table yet. Files of a local directory are on disk when ``finish`` returns.
-    ``file_bytes`` is where a file ends, about; ``partitioning`` a key of :data:`PARTITIONING`; ``written`` is told the
-    rows and bytes of each batch.
+    ``file_bytes`` is where a file ends, about; ``partitioning`` a key of :data:`PARTITIONING`; with "none" all records
+    are of the time partition ``period``.
     """
 
     store: Store
@@ -114,6 +114,7 @@ class FileWriter:
     partitioning: str = "day"
     file_bytes: int = FILE_BYTES
     compression: str = "zstd"
+    period: tuple[str | None, str | None] = (None, None)
     _files: list[DataFile] = field(default_factory=list)
     _open: dict[tuple[str | None, str | None], _Open] = field(default_factory=dict)
     _turn: int = 0
@@ -124,7 +125,7 @@ class FileWriter:
         if not batch.num_rows:
             return
         if self.partitioning == "none":
-            self._into((None, None), batch)
+            self._into(self.period, batch)
             return
         micros = np.asarray(batch.column("timestamp").cast(pa.int64()))
         hours = micros // (3600 * _MICROSECONDS)

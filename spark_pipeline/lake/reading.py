@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_pipeline.lake.layout import DataFile
-from spark_pipeline.lake.table import Table
+from spark_pipeline.lake.store import Store
 
 WINDOW = 65_536
 """Offsets of files that overlap which are sorted at a time."""
 ROWS = 16_384
 """Rows of a batch at most."""
+
+
+class Readable(Protocol):
+    """What is asked of a table to read its files."""
+
+    @property
+    def store(self) -> Store:
+        """Tells the file system."""
+
+    def open_path(self, file: DataFile) -> str:
+        """Where a file can be read now."""
 
 
 def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -35,7 +46,7 @@ def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
 
 
 def read_files(
-    table: Table, files: Sequence[DataFile], columns: Sequence[str], start: int, end: int
+    table: Readable, files: Sequence[DataFile], columns: Sequence[str], start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order.
 

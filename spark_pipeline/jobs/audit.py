@@ -1,0 +1,361 @@
+"""Audits: what a system keeps, whether it is whole, and whether two systems keep the same.
+
+Levels, each with all before it: 0 positions and numbers of records, 1 checksums of stored batches, 2 digests of blocks,
+3 gaps, repetitions, order by key and producer. (Level 4, the same topic through every protocol of a node, is in
+:mod:`spark_pipeline.jobs.audit_cross`.)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_pipeline.core.bisect import BadOffset, first_bad, narrow, range_digest
+from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDifference, BlockDigest, differences
+from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint
+from spark_pipeline.jobs.audit_pieces import EXAMPLES, Checked, Piece, Seen, check, filtered, look, pieces
+from spark_pipeline.jobs.engine import Engine
+from spark_pipeline.jobs.topics import matching
+
+BISECTED = 10
+"""Blocks of a partition in which the first bad offset is looked for; of others it is said that they differ."""
+
+Told = Callable[[int, int], None]
+"""Told the offsets that are done and those there are, after each piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One system of an audit: a URL and its options."""
+
+    url: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def open(self) -> Endpoint:
+        """A connection of the caller's own."""
+        return endpoint(self.url, self.options)
+
+
+@dataclass(slots=True)
+class PartitionSeen:
+    """What all pieces of a partition's range told together."""
+
+    positions: Positions
+    range: OffsetRange
+    blocks: dict[int, BlockDigest] = field(default_factory=dict)
+    records: int = 0
+    size: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    missing: int = 0
+    repeated: list[int] = field(default_factory=list)
+    backwards: list[int] = field(default_factory=list)
+    numbers_again: list[int] = field(default_factory=list)
+    times_back: int = 0
+
+    def add(self, seen: Seen) -> None:
+        """What a piece told."""
+        self.blocks.update(seen.blocks)
+        self.records += seen.records
+        self.size += seen.size
+        self.missing += seen.missing
+        self.times_back += seen.times_back
+        for name in ("gaps", "repeated", "backwards", "numbers_again"):
+            getattr(self, name).extend(getattr(seen, name))
+
+    def whole_gaps(self) -> list[tuple[int, int]]:
+        """Gaps in order; those that go on over the end of a piece are one."""
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(self.gaps):
+            if joined and joined[-1][1] == start:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((start, end))
+        return joined
+
+    def as_json(self, level: int) -> dict[str, Any]:
+        """For reports."""
+        told: dict[str, Any] = {
+            "topic": self.range.topic,
+            "partition": self.range.partition,
+            **asdict(self.positions),
+            "records": self.records,
+            "bytes": self.size,
+        }
+        if level >= 3:
+            told |= {
+                "offsets_without_records": self.missing,
+                "gaps": [f"[{start}, {end})" for start, end in self.whole_gaps()[:EXAMPLES]],
+                "repeated_offsets": sorted(self.repeated)[:EXAMPLES],
+                "offsets_out_of_order": sorted(self.backwards)[:EXAMPLES],
+                "producer_numbers_again": sorted(self.numbers_again)[:EXAMPLES],
+                "older_than_an_earlier_record_of_the_key": self.times_back,
+            }
+        return told
+
+
+@dataclass(slots=True)
+class Audit:
+    """Looks at systems with an engine. ``fields`` are what of a record is compared; see Piece for ``since_us``."""
+
+    engine: Engine
+    fields: tuple[str, ...] = ALL_FIELDS
+    since_us: int | None = None
+    told: Told = lambda done, all_: None
+
+    def look(
+        self,
+        side: Side,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        positions: Mapping[TopicPartition, Positions],
+        level: int,
+    ) -> dict[TopicPartition, PartitionSeen]:
+        """Read ``ranges`` of a system."""
+        seen = {part: PartitionSeen(positions[part], one) for part, one in ranges.items()}
+        fields = self.fields if level >= 2 else ()
+        items = [
+            Piece(side.url, side.options, one, fields, self.since_us, level >= 3)
+            for whole in ranges.values()
+            for one in pieces(whole)
+        ]
+        total, done = sum(item.range.count for item in items), 0
+        for one in self.engine.map(look, items):
+            seen[one.range.of].add(one)
+            done += one.range.count
+            self.told(done, total)
+        return seen
+
+    def whole(self, side: Side, topics: Sequence[str], level: int, *, checksums: bool = True) -> dict[str, Any]:
+        """What is to be said of one system, as a report; ``equal`` there means that nothing is wrong."""
+        began = time.monotonic()
+        positions = positions_of(side, topics)
+        ranges = {
+            part: OffsetRange(part.topic, part.partition, one.start, one.stable) for part, one in positions.items()
+        }
+        seen = self.look(side, ranges, positions, level)
+        report = [one.as_json(level) for _, one in sorted(seen.items())]
+        wrong = 0
+        if level >= 3:
+            wrong = sum(len(one.repeated) + len(one.backwards) + len(one.numbers_again) for one in seen.values())
+        told: dict[str, Any] = {"url": side.url, "level": level, "partitions": report}
+        if checksums and level >= 1 and not side.url.startswith("archive"):  # which has no batches
+            checked = self.check(side, ranges)
+            told["batches"] = {
+                "checked": sum(one.batches for one in checked),
+                "without_a_checksum": sum(one.unchecked for one in checked),
+                "bytes": sum(one.size for one in checked),
+                "damaged": [asdict(one) for one in _distinct(checked)],
+            }
+            wrong += len(told["batches"]["damaged"])
+        records = sum(one.records for one in seen.values())
+        return told | {"records": records, "equal": not wrong, "seconds": round(time.monotonic() - began, 3)}
+
+    def check(self, side: Side, ranges: Mapping[TopicPartition, OffsetRange]) -> list[Checked]:
+        """Compare every stored batch with its checksum."""
+        items = [Piece(side.url, side.options, one) for whole in ranges.values() for one in pieces(whole)]
+        return list(self.engine.map(check, items))
+
+    def digests(self, side: Side, topics: Sequence[str]) -> dict[str, Any]:
+        """The digests of all blocks, as a document that can be compared with later (:func:`read_digests`)."""
+        positions = positions_of(side, topics)
+        ranges = {
+            part: OffsetRange(part.topic, part.partition, one.start, one.stable) for part, one in positions.items()
+        }
+        seen = self.look(side, ranges, positions, 2)
+        return {
+            "digests": 1,
+            "url": side.url,
+            "fields": list(self.fields),
+            "block": BLOCK,
+            "partitions": [
+                {
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "start": one.range.start,
+                    "end": one.range.end,
+                    "records": one.records,
+                    "blocks": {str(number): digest.as_json() for number, digest in sorted(one.blocks.items())},
+                }
+                for part, one in sorted(seen.items())
+            ],
+        }
+
+    def diff(
+        self, left: Side, right: Side, topics: Sequence[str], level: int, *, same_ends: bool = True
+    ) -> dict[str, Any]:
+        """Compare two systems that should keep the same records at the same offsets.
+
+        ``same_ends``: it is a difference if one begins or ends elsewhere; otherwise what both have is compared.
+        """
+        began = time.monotonic()
+        here, there = positions_of(left, topics), positions_of(right, topics)
+        found: list[dict[str, Any]] = []
+        ranges: dict[TopicPartition, OffsetRange] = {}
+        for part in sorted(here.keys() | there.keys()):
+            one, other = here.get(part), there.get(part)
+            if one is None or other is None:
+                found.append(_said(part, "topic or partition", "only on the left" if one else "only on the right"))
+                continue
+            if same_ends and (one.start, one.stable) != (other.start, other.stable):
+                reason = f"[{one.start}, {one.stable}) on the left, [{other.start}, {other.stable}) on the right"
+                found.append(_said(part, "range", reason))
+            start, end = max(one.start, other.start), min(one.stable, other.stable)
+            ranges[part] = OffsetRange(part.topic, part.partition, start, max(start, end))
+        seen_here = self.look(left, ranges, here, level)
+        seen_there = self.look(right, ranges, there, level)
+        for part in ranges:
+            found += self._differences(left, right, part, seen_here[part], seen_there[part])
+        return {
+            "left": left.url,
+            "right": right.url,
+            "level": level,
+            "fields": list(self.fields),
+            "equal": not found,
+            "records": sum(one.records for one in seen_here.values()),
+            "partitions": [
+                {
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "compared": [one.start, one.end],
+                    "left": seen_here[part].as_json(level),
+                    "right": seen_there[part].as_json(level),
+                    "blocks": len(seen_here[part].blocks.keys() | seen_there[part].blocks.keys()),
+                }
+                for part, one in ranges.items()
+            ],
+            "differences": found,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+
+    def _differences(
+        self, left: Side, right: Side, part: TopicPartition, here: PartitionSeen, there: PartitionSeen
+    ) -> Iterable[dict[str, Any]]:
+        for number, one in enumerate(differences(here.blocks, there.blocks)):
+            said = _said(part, "block", one.reason) | {
+                "block": one.block,
+                "offsets": [one.start, one.start + BLOCK],
+                "left": one.left.as_json(),
+                "right": one.right.as_json(),
+            }
+            if number < BISECTED:
+                bad = self.first_bad(left, right, here.range, one)
+                said["first"] = None if bad is None else asdict(bad)
+            yield said
+
+    def first_bad(self, left: Side, right: Side, whole: OffsetRange, block: BlockDifference) -> BadOffset | None:
+        """The first offset of a block at which two systems differ; None if they no longer do."""
+        start, end = max(whole.start, block.start), min(whole.end, block.start + BLOCK)
+        one, other = left.open(), right.open()
+        try:
+            span = narrow(
+                lambda low, high: range_digest(self._records(one, whole, low, high), self.fields),
+                lambda low, high: range_digest(self._records(other, whole, low, high), self.fields),
+                start,
+                end,
+            )
+            if span is None:
+                return None
+            return first_bad(
+                _joined(self._records(one, whole, *span)), _joined(self._records(other, whole, *span)), self.fields
+            )
+        finally:
+            one.close()
+            other.close()
+
+    def _records(self, source: Endpoint, whole: OffsetRange, start: int, end: int) -> list[pa.RecordBatch]:
+        columns = Columns(tuple(dict.fromkeys(("offset", *self.fields, "timestamp"))))
+        read = source.read(OffsetRange(whole.topic, whole.partition, start, end), columns)
+        return [filtered(batch, self.since_us) for batch in read] or [
+            pa.RecordBatch.from_pylist([], schema=columns.schema)
+        ]
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if any(map(len, batches)) else batches[0]
+
+
+def _distinct(checked: Iterable[Checked]) -> list[Any]:
+    """Damaged batches; one that lies in two pieces is told once."""
+    return sorted(
+        {one for part in checked for one in part.damaged}, key=lambda one: (one.topic, one.partition, one.offset)
+    )
+
+
+def _said(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
+    return {"topic": part.topic, "partition": part.partition, "what": what, "reason": reason}
+
+
+def positions_of(side: Side, topics: Sequence[str]) -> dict[TopicPartition, Positions]:
+    """Where the partitions of ``topics`` (names or patterns) begin and end. Raises UnknownTopic."""
+    source = side.open()
+    try:
+        return source.positions(matching(source, topics))
+    finally:
+        source.close()
+
+
+def read_digests(path: Path) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
+    """What :meth:`Audit.digests` made. Raises OptionError for a file that is none."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["digests"] != 1 or told["block"] != BLOCK:
+            raise OptionError(f"{path} holds digests of another version")
+        return {
+            TopicPartition(one["topic"], one["partition"]): (
+                OffsetRange(one["topic"], one["partition"], one["start"], one["end"]),
+                {int(number): BlockDigest.from_json(digest) for number, digest in one["blocks"].items()},
+            )
+            for one in told["partitions"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{path} holds no digests: {error}") from error
+
+
+def against_digests(audit: Audit, side: Side, path: Path) -> dict[str, Any]:
+    """Compare a system with digests that were made of it, or of another, before.
+
+    Only whole blocks below the end at that time are compared, and the offsets that the system still has.
+    """
+    began = time.monotonic()
+    known = read_digests(path)
+    audit.fields = tuple(json.loads(path.read_text(encoding="utf-8"))["fields"])
+    positions = positions_of(side, sorted({part.topic for part in known}))
+    found: list[dict[str, Any]] = []
+    ranges: dict[TopicPartition, OffsetRange] = {}
+    for part, (range_, _) in sorted(known.items()):
+        now = positions.get(part)
+        if now is None:
+            found.append(_said(part, "topic or partition", "is gone"))
+            continue
+        if now.stable < range_.end:
+            found.append(_said(part, "range", f"ends at {now.stable}, and ended at {range_.end} before"))
+        start = range_.start
+        if now.start > start:  # trimmed since: the first whole block of what is left
+            start = -(-now.start // BLOCK) * BLOCK
+        end = min(range_.end, now.stable)
+        ranges[part] = OffsetRange(part.topic, part.partition, start, max(start, end))
+    seen = audit.look(side, ranges, positions, 2)
+    for part, range_ in ranges.items():
+        before = {number: one for number, one in known[part][1].items() if (number + 1) * BLOCK > range_.start}
+        for one in differences(before, seen[part].blocks):
+            found.append(
+                _said(part, "block", one.reason) | {"block": one.block, "offsets": [one.start, one.start + BLOCK]}
+            )
+    return {
+        "left": str(path),
+        "right": side.url,
+        "level": 2,
+        "fields": list(audit.fields),
+        "equal": not found,
+        "records": sum(one.records for one in seen.values()),
+        "differences": found,
+        "seconds": round(time.monotonic() - began, 3),
+    }

@@ -1,0 +1,154 @@
+"""``anabranch audit``: check, digest, diff, gaps, cross."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spark_pipeline.jobs.command_options import (
+    EXIT_DIFFERENT,
+    Meter,
+    Moment,
+    engine_options,
+    job,
+    pairs,
+    printed_submit,
+    report_option,
+    source_options,
+    tell,
+)
+
+FIELDS = ("key", "value", "headers", "timestamp")
+
+
+@click.group("audit", short_help="Check that records are whole, and that two systems keep the same.")
+def command() -> None:
+    """Check that what a system keeps is whole, and that two systems keep the same records.
+
+    Systems are anabranch://host:8090, kafka://host:9092 and archive:///path. Exit code 0: nothing is wrong; 2:
+    something is, and the report says where; 1: the audit could not be done.
+    """
+
+
+def _topics_option(function: Any) -> Any:
+    return click.option(
+        "--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names."
+    )(function)
+
+
+def _compared_options(function: Any) -> Any:
+    function = click.option("--since", type=Moment(), help="Only records with timestamps from then on: a time, or 7d.")(
+        function
+    )
+    return click.option(
+        "--fields", default=",".join(FIELDS), show_default=True, help="What of a record is compared, with commas."
+    )(function)
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or any(name not in FIELDS for name in names):
+        raise click.BadParameter(f"{text!r}: some of {', '.join(FIELDS)}", param_hint="--fields")
+    return names
+
+
+def _since(given: dict[str, Any]) -> int | None:
+    return None if given["since"] is None else round(given["since"].timestamp() * 1_000_000)
+
+
+def _end(report: dict[str, Any], path: Path | None) -> None:
+    tell(report, path)
+    if not report["equal"]:
+        raise SystemExit(EXIT_DIFFERENT)
+
+
+@command.command("check")
+@click.argument("url")
+@_topics_option
+@click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
+@source_options
+@engine_options
+@report_option
+def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
+    """Look at one system.
+
+    Level 0: positions and numbers of records; 1: the checksum of every stored batch; 2: every record is read; 3: gaps,
+    repeated offsets, order of offsets, numbers of producers.
+    """
+    if printed_submit(given["print_submit"], given["master"]):
+        return
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.jobs.audit import Audit, Side
+
+        audit = Audit(engine, told=Meter().told)
+        report = audit.whole(Side(url, pairs(given["options"], "--option")), topics, level)
+    _end(report, given["report"])
+
+
+@command.command("gaps")
+@click.argument("url")
+@_topics_option
+@source_options
+@engine_options
+@report_option
+def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
+    """Say which offsets have no record, and which come twice or out of order: level 3 without checksums."""
+    if printed_submit(given["print_submit"], given["master"]):
+        return
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.jobs.audit import Audit, Side
+
+        audit = Audit(engine, fields=(), told=Meter().told)
+        report = audit.whole(Side(url, pairs(given["options"], "--option")), topics, 3, checksums=False)
+    _end(report, given["report"])
+
+
+@command.command("digest")
+@click.argument("url")
+@_topics_option
+@_compared_options
+@source_options
+@engine_options
+@report_option
+def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None:
+    """Make digests of all blocks of 65,536 offsets, to compare with later: audit diff FILE URL."""
+    if printed_submit(given["print_submit"], given["master"]):
+        return
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.jobs.audit import Audit, Side
+
+        audit = Audit(engine, _fields(fields), _since(given), Meter().told)
+        report = audit.digests(Side(url, pairs(given["options"], "--option")), topics)
+    tell(report, given["report"])
+
+
+@command.command("diff")
+@click.argument("left")
+@click.argument("right")
+@click.option("--topics", multiple=True, metavar="NAME", help="Names, or patterns of whole names.")
+@click.option("--level", type=click.IntRange(0, 3), default=2, show_default=True)
+@click.option("--common", is_flag=True, help="Compare what both have; where they begin and end may differ.")
+@_compared_options
+@click.option("--right-option", "right_options", multiple=True, metavar="KEY=VALUE", help="Options of RIGHT.")
+@source_options
+@engine_options
+@report_option
+def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: bool, fields: str, **given: Any) -> None:
+    """Compare two systems, or a system with digests in a file (LEFT), and find the first bad offset of each block."""
+    if printed_submit(given["print_submit"], given["master"]):
+        return
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.core.errors import OptionError
+        from spark_pipeline.jobs.audit import Audit, Side, against_digests
+
+        audit = Audit(engine, _fields(fields), _since(given), Meter().told)
+        options, others = pairs(given["options"], "--option"), pairs(given["right_options"], "--right-option")
+        if "://" not in left:
+            report = against_digests(audit, Side(right, {**options, **others}), Path(left))
+        else:
+            if not topics:
+                raise OptionError("--topics has to be given")
+            report = audit.diff(Side(left, options), Side(right, others), topics, level, same_ends=not common)
+    _end(report, given["report"])

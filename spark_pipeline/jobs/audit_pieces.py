@@ -1,0 +1,234 @@
+"""What an audit looks at in one piece of a partition: digests, gaps, order, checksums; wherever the engine says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from bridges.errors import BatchInvalid
+from bridges.formats import FORMATS, FormatId
+from bridges.formats.base import FORMAT_MASK
+from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.kafka import LOG_OVERHEAD, parse_header
+from bridges.formats.records import StoredBatch
+from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes
+from spark_pipeline.core.errors import UnreadableBatch
+from spark_pipeline.core.ranges import OffsetRange
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import RawBatch, endpoint
+
+PIECE = 8 * BLOCK
+"""Offsets of a piece: whole blocks, so that each block's digest is made in one place."""
+EXAMPLES = 100
+"""Gaps, damaged batches and the like that a report names one by one; of all others it has the number."""
+_CRC_START = 21
+"""Where what a Kafka batch's checksum covers begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range to look at. ``fields`` are compared, none for counting alone; ``since_us``: only records with timestamps
+    (microseconds) from then on; ``order``: look at keys and producers too."""
+
+    url: str
+    options: Mapping[str, str]
+    range: OffsetRange
+    fields: tuple[str, ...] = ALL_FIELDS
+    since_us: int | None = None
+    order: bool = False
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a piece.
+
+    ``gaps`` are ranges without records, ``repeated`` offsets that came again, ``backwards`` offsets that came after a
+    higher one; ``numbers_again`` of records whose producer had given their number, or a higher one, before within the
+    piece; ``times_back`` counts records older than an earlier one of their key, which a writer may well intend.
+    """
+
+    range: OffsetRange
+    blocks: dict[int, BlockDigest]
+    records: int = 0
+    size: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    missing: int = 0
+    repeated: list[int] = field(default_factory=list)
+    backwards: list[int] = field(default_factory=list)
+    numbers_again: list[int] = field(default_factory=list)
+    times_back: int = 0
+
+
+def pieces(range_: OffsetRange) -> list[OffsetRange]:
+    """A range cut at the ends of blocks."""
+    bounds = [range_.start, *range((range_.start // PIECE + 1) * PIECE, range_.end, PIECE), range_.end]
+    return [OffsetRange(range_.topic, range_.partition, start, end) for start, end in pairwise(bounds) if end > start]
+
+
+def columns_of(piece: Piece) -> Columns:
+    """What has to be read for it."""
+    wanted = {"offset", *piece.fields}
+    if piece.order:
+        wanted |= {"key", "timestamp", "producer", "seq"}
+    if piece.since_us is not None:
+        wanted.add("timestamp")
+    return Columns(tuple(sorted(wanted)))
+
+
+def filtered(batch: pa.RecordBatch, since_us: int | None) -> pa.RecordBatch:
+    """The records with timestamps from ``since_us`` on."""
+    if since_us is None:
+        return batch
+    return batch.filter(pc.greater_equal(batch.column("timestamp").cast(pa.int64()), since_us))
+
+
+def look(piece: Piece) -> Seen:
+    """Read a piece and tell what was seen. Raises PipelineError."""
+    digester = Digester(piece.fields)
+    seen = Seen(piece.range, {})
+    order = _Order() if piece.order else None
+    expected = piece.range.start
+    source = endpoint(piece.url, piece.options)
+    try:
+        for whole in source.read(piece.range, columns_of(piece)):
+            batch = filtered(whole, piece.since_us)
+            if not batch.num_rows:
+                continue
+            offsets = np.asarray(batch.column("offset"))
+            seen.records += batch.num_rows
+            seen.size += batch.nbytes
+            expected = _places(seen, offsets, expected)
+            # Without fields the hash of nothing: digests then tell numbers and places alone.
+            of = hashes(batch, piece.fields) if piece.fields else np.zeros(batch.num_rows, np.uint64)
+            digester.add_hashes(offsets, of)
+            if order is not None:
+                order.add(seen, batch)
+    finally:
+        source.close()
+    if expected < piece.range.end:
+        _gap(seen, expected, piece.range.end)
+    seen.blocks = digester.blocks
+    return seen
+
+
+def _gap(seen: Seen, start: int, end: int) -> None:
+    seen.missing += end - start
+    if len(seen.gaps) < EXAMPLES:
+        seen.gaps.append((start, end))
+
+
+def _places(seen: Seen, offsets: npt.NDArray[np.int64], expected: int) -> int:
+    """Note gaps and what is not in order; returns the offset that should come next."""
+    before = np.concatenate([[expected - 1], offsets[:-1]])
+    if (offsets - before == 1).all():
+        return int(offsets[-1]) + 1
+    highest = np.maximum.accumulate(before)
+    for at in np.flatnonzero(offsets - highest != 1):
+        offset, high = int(offsets[at]), int(highest[at])
+        if offset > high:
+            _gap(seen, high + 1, offset)
+        elif offset == high:
+            seen.repeated.append(offset)
+        else:
+            seen.backwards.append(offset)
+    return max(expected, int(offsets.max()) + 1)
+
+
+class _Order:
+    """Numbers of producers and times of keys, as far as one piece goes."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._times: dict[bytes, int] = {}
+
+    def add(self, seen: Seen, batch: pa.RecordBatch) -> None:
+        offsets = batch.column("offset").to_pylist()
+        producers, numbers = batch.column("producer"), batch.column("seq")
+        if producers.null_count < batch.num_rows and numbers.null_count < batch.num_rows:
+            for offset, producer, number in zip(offsets, producers.to_pylist(), numbers.to_pylist(), strict=True):
+                if producer is None or number is None:
+                    continue
+                before = self._numbers.get(producer)
+                # Kafka's numbers begin anew with each epoch of a producer, at 0, and after 2^31 - 1.
+                if before is not None and number <= before and number != 0 and len(seen.numbers_again) < EXAMPLES:
+                    seen.numbers_again.append(offset)
+                self._numbers[producer] = number
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for key, moment in zip(batch.column("key").to_pylist(), times, strict=True):
+            if key is None:
+                continue
+            if moment < self._times.get(key, moment):
+                seen.times_back += 1
+            else:
+                self._times[key] = moment
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A stored batch whose bytes are not what they should be."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """What the checksums of a piece's batches said; ``unchecked`` batches are of formats that have none."""
+
+    range: OffsetRange
+    batches: int = 0
+    unchecked: int = 0
+    size: int = 0
+    damaged: list[Damaged] = field(default_factory=list)
+
+
+def check(piece: Piece) -> Checked:
+    """Compare each stored batch of a piece with its own checksum, and read the whole of it. Raises PipelineError."""
+    checked = Checked(piece.range)
+    source = endpoint(piece.url, piece.options)
+    try:
+        for batch in source.read_raw(piece.range):
+            checked.batches += 1
+            checked.size += len(batch.payload)
+            if batch.format in (FormatId.RAW, FormatId.LEDGER_NOTE):
+                checked.unchecked += 1
+            reason = damage(batch)
+            if reason is not None:
+                checked.damaged.append(Damaged(piece.range.topic, piece.range.partition, batch.base_offset, reason))
+    except UnreadableBatch as error:
+        checked.damaged.append(Damaged(error.topic, error.partition, error.offset, error.reason))
+    finally:
+        source.close()
+    return checked
+
+
+def damage(batch: RawBatch) -> str | None:
+    """What is wrong with a stored batch; None for one that is sound."""
+    try:
+        if batch.format == FormatId.KAFKA:
+            header = parse_header(batch.payload)
+            if header.length + LOG_OVERHEAD != len(batch.payload):
+                return f"its header tells {header.length + LOG_OVERHEAD} bytes, it has {len(batch.payload)}"
+            if crc32c(memoryview(batch.payload)[_CRC_START:]) != header.crc:
+                return "its checksum does not match its bytes"
+            if header.base_offset != batch.base_offset:
+                return f"its header tells the offset {header.base_offset}"
+        plug = FORMATS.get(batch.format & FORMAT_MASK)
+        if plug is None:
+            return f"its format {batch.format} is not known"
+        if not plug.describe(batch.payload).control:
+            stored = StoredBatch(batch.base_offset, batch.end_offset, batch.format, batch.payload, batch.written_ms)
+            for _ in plug.records(stored, DEFAULT_LIMIT):
+                pass
+    except BatchInvalid as error:
+        return str(error)
+    return None

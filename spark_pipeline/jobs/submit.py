@@ -1,0 +1,8 @@
+"""What spark-submit starts: the command line, in the process that Spark has made."""
+
+from __future__ import annotations
+
+if __name__ == "__main__":
+    from bridges.commands.cli import main
+
+    main(prog_name="anabranch")
