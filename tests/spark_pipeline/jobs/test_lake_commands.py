@@ -14,8 +14,13 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from spark_pipeline.core.digest import digest
+from spark_pipeline.core.ranges import OffsetRange
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import endpoint
 from spark_pipeline.jobs.archive_command import command as archive
 from spark_pipeline.jobs.audit_command import command as audit
+from spark_pipeline.jobs.replay_command import command as replay
 from spark_pipeline.lake.archive import Archive
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 
@@ -136,6 +141,25 @@ def test_decoded_with_dead_letters(url: str, tmp_path: Path) -> None:
     verified = run(archive, "verify", place, "--from", url)
     assert verified.code == 0, verified.output
     assert verified.report["dead_letters"] == COUNT // 50
+
+
+def test_replay_brings_back_what_was_archived(url: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "archive")
+    assert run(archive, "run", "--from", url, "--to", place, "--topics", "flights", "--table", "parquet").code == 0
+    given = ("--from", f"archive://{place}", "--to", url, "--topics", "flights", "--rename", "flights=again")
+    assert run(replay, *given, "--dry-run").report["offsets"] == COUNT
+    ran = run(replay, *given, "--codec", "lz4")
+    assert (ran.code, ran.report["records"]) == (0, COUNT)
+    copy = str(tmp_path / "copy")
+    assert run(archive, "run", "--from", url, "--to", copy, "--topics", "again", "--table", "parquet").code == 0
+    there, back = (read(f"archive://{one}", topic) for one, topic in ((place, "flights"), (copy, "again")))
+    assert there == back
+
+
+def read(place: str, topic: str) -> dict[int, Any]:
+    """Digests of all partitions."""
+    columns = Columns(("key", "value", "offset", "timestamp", "headers"))
+    return {number: digest(endpoint(place).read(OffsetRange(topic, number, 0, 1 << 60), columns)) for number in (0, 1)}
 
 
 def test_audits_of_a_node(url: str, tmp_path: Path) -> None:

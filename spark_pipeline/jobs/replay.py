@@ -1,0 +1,310 @@
+"""Records of an archive, or of any endpoint, back into topics: at the offsets they had, with their times.
+
+The topics are made for it, in the state that migrations have too (*importing*: nobody else writes to them), and
+handed over when all is there. Where the archive has no record for an offset, the topic has a gap; it begins with the
+first record that was replayed. A run that was killed is gone on with where the topic ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
+from spark_pipeline.core.errors import OptionError, PipelineError, UnknownTopic
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import endpoint
+from spark_pipeline.endpoints.importer import Importer, ImportState
+from spark_pipeline.jobs.engine import Engine
+from spark_pipeline.jobs.topics import matching
+
+BATCH_BYTES = 512 * 1024
+"""Bytes of a stored batch at most, uncompressed, unless a single record is larger."""
+BATCH_RECORDS = 10_000
+REQUEST_BYTES = 4 * 1024 * 1024
+"""Bytes of batches that one request brings, about."""
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_COLUMNS = Columns(("key", "value", "offset", "timestamp", "headers"))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One partition to be replayed, from ``range.start``, where the target's log ends or begins.
+
+    Of the records only those with timestamps in ``[since_us, until_us)``; ``epoch`` is the run's;
+    ``bytes_per_second`` is this piece's share.
+    """
+
+    source: str
+    source_options: Mapping[str, str]
+    target: str
+    target_options: Mapping[str, str]
+    name: str
+    epoch: int
+    range: OffsetRange
+    to: TopicPartition
+    since_us: int | None
+    until_us: int | None
+    codec: int
+    fresh: bool
+    bytes_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a piece; the log of ``to`` reaches ``end`` now."""
+
+    to: TopicPartition
+    records: int
+    size: int
+    end: int
+
+
+def play(piece: Piece) -> Played:
+    """Write a partition's records. Raises PipelineError: Fenced, Conflict, and what reading raises."""
+    source = endpoint(piece.source, piece.source_options)
+    target = Importer(piece.target, piece.target_options, piece.name)
+    began = time.monotonic()
+    records = size = 0
+    waiting: list[bytes] = []
+    held = 0
+    fresh = piece.fresh
+    try:
+        for batch in _chosen(source.read(piece.range, _COLUMNS), piece):
+            if fresh:  # what is before the first record is not there, rather than a gap
+                target.bounds(piece.to, piece.epoch, start=batch.column("offset")[0].as_py())
+                fresh = False
+            records += batch.num_rows
+            for one in batches(batch, piece.codec):
+                waiting.append(one)
+                held += len(one)
+                if held >= REQUEST_BYTES:
+                    target.append(piece.to, piece.epoch, waiting)
+                    size, held, waiting = size + held, 0, []
+                    _slow_down(began, size, piece.bytes_per_second)
+        if waiting:
+            target.append(piece.to, piece.epoch, waiting)
+            size += held
+        end = target.bounds(piece.to, piece.epoch, end=piece.range.end).high_watermark
+        return Played(piece.to, records, size, end)
+    finally:
+        source.close()
+        target.close()
+
+
+def _slow_down(began: float, size: int, rate: float | None) -> None:
+    if rate:
+        time.sleep(max(0.0, size / rate - (time.monotonic() - began)))
+
+
+def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The records that the piece asks for, in batches that are cut where offsets are divisible, not where files end."""
+    rest: list[pa.RecordBatch] = []
+    window = -1
+    for batch in batches_:
+        if piece.since_us is not None or piece.until_us is not None:
+            times = batch.column("timestamp").cast(pa.int64())
+            low = pc.greater_equal(times, piece.since_us if piece.since_us is not None else -(1 << 63))
+            batch = batch.filter(
+                pc.and_(low, pc.less(times, piece.until_us if piece.until_us is not None else 1 << 62))
+            )
+        while batch.num_rows:
+            number = batch.column("offset")[0].as_py() // BATCH_RECORDS
+            if rest and number != window:
+                yield _joined(rest)
+                rest = []
+            window = number
+            end = (number + 1) * BATCH_RECORDS
+            inside = max(1, int(np.searchsorted(np.asarray(batch.column("offset")), end)))
+            rest.append(batch.slice(0, inside))
+            batch = batch.slice(inside)
+    if rest:
+        yield _joined(rest)
+
+
+def _joined(rest: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(rest) == 1:
+        return rest[0]
+    return pa.Table.from_batches(rest).combine_chunks().to_batches()[0]
+
+
+def batches(batch: pa.RecordBatch, codec: int) -> list[bytes]:
+    """Kafka's record batches of the records, each with offsets in a row, at those offsets.
+
+    Raises PipelineError for offsets that do not ascend.
+    """
+    offsets = np.asarray(batch.column("offset"))
+    steps = np.diff(offsets)
+    if (steps <= 0).any():
+        at = int(offsets[1:][steps <= 0][0])
+        raise PipelineError(f"offset {at} is there twice, or out of order: see what archive verify finds")
+    times = batch.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    headers = batch.column("headers")
+    records = Records(
+        None if batch.column("key").null_count == batch.num_rows else batch.column("key"),
+        batch.column("value"),
+        np.asarray(times),
+        None if headers.null_count == batch.num_rows else headers,
+    )
+    gaps = np.flatnonzero(np.concatenate([[True], steps != 1]))
+    starts = starts_of(sizes(records), gaps, BATCH_BYTES, BATCH_RECORDS)
+    made = []
+    for start, one in zip(starts.tolist(), encode(records, starts, codec), strict=True):
+        header = bytearray(one.header(transactional=False))
+        header[:8] = int(offsets[start]).to_bytes(8, "big")  # which the checksum does not cover
+        made.append(bytes(header) + bytes(one.body))
+    return made
+
+
+@dataclass(slots=True)
+class Replay:
+    """One replay of topics.
+
+    ``name`` tells a replay from others: to begin again with the same goes on. ``rename``: topic -> what it is called at
+    the target. ``offsets``: only ``[start, end)`` of every partition. ``config``: of the topics that are made.
+    """
+
+    source: str
+    source_options: Mapping[str, str]
+    target: str
+    target_options: Mapping[str, str]
+    topics: Sequence[str]
+    engine: Engine
+    name: str
+    rename: Mapping[str, str] = field(default_factory=dict)
+    offsets: tuple[int | None, int | None] = (None, None)
+    since_us: int | None = None
+    until_us: int | None = None
+    codec: str = "zstd"
+    config: Mapping[str, str] = field(default_factory=dict)
+    hand_over: bool = True
+    bytes_per_second: float | None = None
+    parallel: int = 2
+    told: Callable[[int, int], None] = lambda done, total: None
+
+    def ranges(self) -> dict[TopicPartition, OffsetRange]:
+        """What would be replayed, by partition of the source."""
+        source = endpoint(self.source, self.source_options)
+        try:
+            positions = source.positions(matching(source, self.topics))
+        finally:
+            source.close()
+        low, high = self.offsets
+        return {
+            part: OffsetRange(
+                part.topic,
+                part.partition,
+                max(one.start, low or 0),
+                one.stable if high is None else min(one.stable, high),
+            )
+            for part, one in positions.items()
+        }
+
+    def plan(self) -> dict[str, Any]:
+        """What would be done, as a report."""
+        ranges = self.ranges()
+        return {
+            "from": self.source,
+            "to": self.target,
+            "offsets": sum(one.count for one in ranges.values()),
+            "partitions": [{"from": str(one), "to": str(self._goal(part))} for part, one in sorted(ranges.items())],
+        }
+
+    def _goal(self, part: TopicPartition) -> TopicPartition:
+        return TopicPartition(self.rename.get(part.topic, part.topic), part.partition)
+
+    def run(self) -> dict[str, Any]:
+        """Replay, and hand the topics over; a report."""
+        began = time.monotonic()
+        ranges = self.ranges()
+        goals = {self._goal(part) for part in ranges}
+        if len(goals) != len(ranges):
+            raise OptionError("two topics would become one: their partitions cannot be told apart")
+        names = sorted({part.topic for part in goals})
+        importer = Importer(self.target, self.target_options, self.name)
+        try:
+            pieces = self._pieces(importer, ranges, names)
+            total = sum(one.range.count for one in pieces)
+            done = 0
+            sizes_ = {piece.to: piece.range.count for piece in pieces}
+            played: list[Played] = []
+            for one in self.engine.map(play, pieces):
+                played.append(one)
+                done += sizes_[one.to]
+                self.told(done, total)
+            if self.hand_over:
+                states = [importer.state(name) for name in names]
+                ends = {
+                    one.topic: [each.high_watermark for each in one.partitions]
+                    for one in states
+                    if one.handed_over_ms is None
+                }
+                if ends:
+                    importer.cutover(ends)
+        finally:
+            importer.close()
+        return {
+            "from": self.source,
+            "to": self.target,
+            "topics": names,
+            "records": sum(one.records for one in played),
+            "bytes": sum(one.size for one in played),
+            "handed_over": self.hand_over,
+            "partitions": [
+                {"topic": one.to.topic, "partition": one.to.partition, "records": one.records, "end": one.end}
+                for one in sorted(played, key=lambda each: each.to)
+            ],
+            "seconds": round(time.monotonic() - began, 3),
+        }
+
+    def _begun(self, importer: Importer, name: str, partitions: int) -> ImportState:
+        """The topic, taken for this run; or as it is, if an earlier one has handed it over."""
+        try:
+            state = importer.state(name)
+        except UnknownTopic:
+            state = None
+        if state is not None and state.handed_over_ms is not None:
+            return state
+        return importer.begin(name, partitions, self.config)
+
+    def _pieces(
+        self, importer: Importer, ranges: Mapping[TopicPartition, OffsetRange], names: Sequence[str]
+    ) -> list[Piece]:
+        counts = {
+            name: 1 + max(self._goal(part).partition for part in ranges if self._goal(part).topic == name)
+            for name in names
+        }
+        states = {name: self._begun(importer, name, counts[name]) for name in names}
+        share = None if self.bytes_per_second is None else self.bytes_per_second / min(self.parallel, len(ranges) or 1)
+        pieces = []
+        for part, range_ in sorted(ranges.items()):
+            goal = self._goal(part)
+            state = states[goal.topic]
+            if state.handed_over_ms is not None:
+                continue
+            end = state.partitions[goal.partition].high_watermark
+            pieces.append(
+                Piece(
+                    self.source,
+                    self.source_options,
+                    self.target,
+                    self.target_options,
+                    self.name,
+                    state.epoch,
+                    OffsetRange(part.topic, part.partition, max(range_.start, end), max(range_.end, end)),
+                    goal,
+                    self.since_us,
+                    self.until_us,
+                    CODECS[self.codec],
+                    end == 0,
+                    share,
+                )
+            )
+        return pieces

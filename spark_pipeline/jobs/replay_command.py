@@ -1,0 +1,77 @@
+"""``anabranch replay``: records of an archive back into topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from spark_pipeline.jobs.command_options import (
+    Meter,
+    Moment,
+    Size,
+    engine_options,
+    job,
+    pairs,
+    printed_submit,
+    report_option,
+    source_options,
+    tell,
+)
+
+
+@click.command("replay", short_help="Bring records of an archive back into topics, at the offsets they had.")
+@click.option("--from", "source", required=True, metavar="URL", help="archive:///path, archive+s3://bucket/prefix.")
+@click.option("--to", "target", required=True, metavar="URL", help="The node: anabranch://host:8090.")
+@click.option("--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="What a topic is to be called; it must not exist.")
+@click.option("--since", type=Moment(), help="Only records with timestamps from then on.")
+@click.option("--until", type=Moment(), help="Only records with timestamps before then.")
+@click.option("--from-offset", type=click.IntRange(0), help="Only offsets from this on, in every partition.")
+@click.option("--to-offset", type=click.IntRange(0), help="Only offsets below this.")
+@click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="Configuration of the topics made.")
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="zstd", show_default=True
+)
+@click.option("--name", default="replay", show_default=True, help="Tells replays apart: the same name goes on.")
+@click.option("--keep-closed", is_flag=True, help="Leave the topics read-only; a later run hands them over.")
+@click.option("--throttle", type=Size(per_second=True), metavar="RATE", help="Bytes of batches per second: 50MB/s.")
+@click.option("--dry-run", is_flag=True, help="Say what would be replayed.")
+@click.option("--target-option", "target_options", multiple=True, metavar="KEY=VALUE", help="Options of the node.")
+@source_options
+@engine_options
+@report_option
+def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> None:
+    """Bring records of an archive (or of another system) back into topics that are made for it.
+
+    Offsets and timestamps are those the records had; where there is no record, there is a gap. Until everything is
+    there, nobody else can write to the topics.
+    """
+    if printed_submit(given["print_submit"], given["master"]):
+        return
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.jobs.replay import Replay
+
+        def micros(name: str) -> int | None:
+            return None if given[name] is None else round(given[name].timestamp() * 1_000_000)
+
+        replay = Replay(
+            source,
+            pairs(given["options"], "--option"),
+            target,
+            pairs(given["target_options"], "--target-option"),
+            topics,
+            engine,
+            given["name"],
+            pairs(given["rename"], "--rename"),
+            (given["from_offset"], given["to_offset"]),
+            micros("since"),
+            micros("until"),
+            given["codec"],
+            pairs(given["configs"], "--config"),
+            not given["keep_closed"],
+            given["throttle"],
+            given["parallel"],
+            Meter().told,
+        )
+        tell(replay.plan() if given["dry_run"] else replay.run(), given["report"])
