@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition as KafkaPartition
 
 from bridges.formats import FormatId
-from spark_pipeline.core.errors import EndpointUnavailable
+from bridges.formats.kafka import parse_header, transaction_of
+from bridges.formats.records import StoredBatch
+from spark_pipeline.core.decode_batches import decode
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone
 from spark_pipeline.core.kafka_batches import heads
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import Positions, RawBatch, TopicInfo
-from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Fetched, KafkaClient
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Fetched, KafkaClient, OutOfRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_pipeline.core.rows import Columns
 
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
@@ -159,6 +167,31 @@ class KafkaEndpoint:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
+    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        yield from decode(self._committed(range), range, columns, batch_bytes)
+
+    def _committed(self, range: OffsetRange) -> Iterator[StoredBatch]:
+        """The batches of a range that readers of committed data get (KIP-98: brokers tell where aborted transactions
+        begin, the log where they end)."""
+        aborted: set[int] = set()
+        waiting: set[tuple[int, int]] = set()
+        for found, told in self._fetched(range, FETCH_BYTES, committed=True):
+            waiting.update((first, producer) for producer, first in told)
+            payload = found.payload
+            for head in heads(payload, str(range.of)):
+                begun = {one for one in waiting if one[0] < head.end_offset}
+                waiting -= begun
+                aborted.update(producer for _, producer in begun)
+                batch = payload[head.at : head.until]
+                if head.is_transactional:
+                    part = transaction_of(batch, parse_header(batch))
+                    if part is not None and part.commit is not None:
+                        aborted.discard(part.producer_id)
+                    if part is None or part.commit is not None or part.producer_id in aborted:
+                        continue
+                if not head.is_control:
+                    yield StoredBatch(head.base_offset, head.end_offset, int(FormatId.KAFKA), batch, -1)
+
     def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
         for found in self.read_sets(range):
             payload = found.payload
@@ -176,19 +209,37 @@ class KafkaEndpoint:
         The next fetch is under way while one is looked at. Ends early if the log has nothing more below the range's
         end, as where compaction took it. Raises OffsetsGone.
         """
+        return (found for found, _ in self._fetched(range, fetch_bytes))
+
+    def _fetched(
+        self, range: OffsetRange, fetch_bytes: int, *, committed: bool = False
+    ) -> Iterator[tuple[RecordSet, tuple[tuple[int, int], ...]]]:
+        """Record sets, and the aborted transactions that were told with each (producer id, first offset)."""
         part = range.of
         offset = range.start
-        pending = self._client.begin_fetch(part, offset, fetch_bytes) if offset < range.end else None
+
+        def begin() -> Callable[[], Fetched] | None:
+            if offset >= range.end:
+                return None
+            return self._client.begin_fetch(part, offset, fetch_bytes, committed=committed)
+
+        pending = begin()
         while pending is not None:
-            fetched = pending()
+            try:
+                fetched = pending()
+            except OutOfRange:
+                start = self.positions([part])[part].start
+                if offset >= start:
+                    raise EndpointUnavailable(f"{part} does not reach offset {offset} any more") from None
+                raise OffsetsGone(part.topic, part.partition, offset, start) from None
             found = _within(fetched, range, offset)
             if found is None:
                 if fetched.high_watermark < range.end:
                     raise EndpointUnavailable(f"{part} ends at {fetched.high_watermark}, before {range.end}")
                 return  # nothing is left there: a gap up to the end
             offset = found.end
-            pending = self._client.begin_fetch(part, offset, fetch_bytes) if offset < range.end else None
-            yield found
+            pending = begin()
+            yield found, fetched.aborted
 
 
 def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | None:

@@ -75,6 +75,10 @@ class WideManager(KafkaConnectionManager):  # type: ignore[misc]
         return transport
 
 
+class OutOfRange(OffsetsGone):
+    """A fetch was of offsets that the broker does not have; whether they are gone, it does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What a leader answered: ``records`` are whole batches and maybe a part of one more."""
@@ -135,7 +139,7 @@ class KafkaClient:
     ) -> Callable[[], Fetched]:
         """Send a fetch; what is returned waits for its answer.
 
-        That raises EndpointUnavailable, UnknownTopic, OffsetsGone.
+        That raises EndpointUnavailable, UnknownTopic, OutOfRange.
         """
         node = self._leader(part)
         request = _request(part, offset, max_bytes, committed=committed)
@@ -217,8 +221,7 @@ def _told(response: Any, part: TopicPartition, offset: int) -> Fetched | None:
     if code in _MOVED:
         return None
     if code == _OUT_OF_RANGE:
-        start = max(one.log_start_offset, 0) if response.API_VERSION >= 5 else 0
-        raise OffsetsGone(part.topic, part.partition, offset, start)
+        raise OutOfRange(part.topic, part.partition, offset, -1)  # brokers do not say where the log begins
     if code:
         raise PipelineError(f"fetching {part} at offset {offset}: {kafka_errors.for_code(code).__name__}")
     records = one.records
@@ -242,8 +245,11 @@ _NAMES = {
     "ssl.crl.location": "ssl_crlfile",
     "ssl.key.password": "ssl_password",
     "client.id": "client_id",
+    "bootstrap.timeout.ms": "bootstrap_timeout_ms",
+    "request.timeout.ms": "request_timeout_ms",
 }
 """Options as librdkafka calls them -> what kafka-python calls them."""
+_NUMBERS = ("bootstrap_timeout_ms", "request_timeout_ms")
 
 
 def _config(url: str, options: Mapping[str, str]) -> dict[str, Any]:
@@ -265,6 +271,11 @@ def _config(url: str, options: Mapping[str, str]) -> dict[str, Any]:
             names = ", ".join(f"kafka.{one}" for one in sorted(_NAMES))
             raise OptionError(f"option {name!r} is none of a Kafka endpoint: there are {names}")
         config[known] = value
+    for name in _NUMBERS:
+        if name in config and not isinstance(config[name], int):
+            if not config[name].isdigit():
+                raise OptionError(f"{name} = {config[name]!r} is no number of milliseconds")
+            config[name] = int(config[name])
     return config
 
 

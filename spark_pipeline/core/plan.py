@@ -1,0 +1,160 @@
+"""What a migration is to do, written down once: it never changes, and every receipt names it by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.ranges import TopicPartition
+
+_VERSION = 1
+
+
+class PlanError(PipelineError):
+    """A plan cannot be read, or is not the one that something else belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A partition as the source had it: offsets ``[start, end)``; committed data ended at ``stable``."""
+
+    partition: int
+    start: int
+    stable: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotCarried:
+    """Something that the source has and the target cannot take over: ``what`` of ``topic`` ("" for all), and why."""
+
+    topic: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """A topic: its configuration as the target takes it, and its partitions."""
+
+    name: str
+    config: Mapping[str, str]
+    partitions: tuple[PlannedPartition, ...]
+    identity: str = ""
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the source may take records away in the middle of the log."""
+        return "compact" in self.config.get("cleanup.policy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A migration: from ``source`` to ``target``, both URLs without anything secret. Times are wall clock in ms."""
+
+    migration: str
+    source: str
+    target: str
+    made_ms: int
+    topics: tuple[PlannedTopic, ...]
+    groups: tuple[str, ...] = ()
+    not_carried: tuple[NotCarried, ...] = ()
+    version: int = field(default=_VERSION)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return hashlib.sha256(self._text().encode()).hexdigest()
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All of them, in order."""
+        return [TopicPartition(topic.name, one.partition) for topic in self.topics for one in topic.partitions]
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there were to copy, gaps included."""
+        return sum(one.end - one.start for topic in self.topics for one in topic.partitions)
+
+    def topic(self, name: str) -> PlannedTopic:
+        """The topic of that name. Raises PlanError."""
+        for topic in self.topics:
+            if topic.name == name:
+                return topic
+        raise PlanError(f"topic {name!r} is not in the plan")
+
+    def _text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    def save(self, path: Path) -> None:
+        """Write it to a new file, whole or not at all. Raises PlanError if there is one."""
+        content = {"plan": json.loads(self._text()), "sha256": self.digest}
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("w") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)  # unlike a rename, not over one that is there
+        except FileExistsError:
+            raise PlanError(f"{path} exists: a plan is never changed; give another name") from None
+        finally:
+            partial.unlink()
+
+    @classmethod
+    def load(cls, path: Path) -> Plan:
+        """Read one back. Raises PlanError for a file that is none, or was changed."""
+        try:
+            content = json.loads(path.read_text())
+            plan = _plan(content["plan"])
+            digest = content["sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PlanError(f"{path} is no plan: {type(error).__name__}: {error}") from error
+        if plan.digest != digest:
+            raise PlanError(f"{path} was changed after it was made: its digest is not {digest}")
+        return plan
+
+
+def _plan(content: Mapping[str, Any]) -> Plan:
+    if content["version"] != _VERSION:
+        raise ValueError(f"it is of version {content['version']}, which this version cannot read")
+    topics = tuple(
+        PlannedTopic(
+            one["name"], one["config"], tuple(PlannedPartition(**part) for part in one["partitions"]), one["identity"]
+        )
+        for one in content["topics"]
+    )
+    not_carried = tuple(NotCarried(**one) for one in content["not_carried"])
+    rest = {name: content[name] for name in ("migration", "source", "target", "made_ms")}
+    return Plan(topics=topics, groups=tuple(content["groups"]), not_carried=not_carried, **rest)
+
+
+def carried(
+    topic: str, config: Mapping[str, str], valid: Mapping[str, bool], check: Callable[[str, str], object]
+) -> tuple[dict[str, str], list[NotCarried]]:
+    """Which of a topic's configuration the target takes; ``valid``: known keys and whether they have an effect there.
+
+    ``check`` raises ValueError for a value (``check(key, value)``).
+    """
+    taken: dict[str, str] = {}
+    left: list[NotCarried] = []
+    for key, value in sorted(config.items()):
+        if key not in valid:
+            left.append(NotCarried(topic, f"{key} = {value}", "the target has no such configuration"))
+            continue
+        try:
+            check(key, value)
+        except ValueError as error:
+            left.append(NotCarried(topic, f"{key} = {value}", str(error)))
+            continue
+        taken[key] = value
+        if not valid[key]:
+            left.append(NotCarried(topic, f"{key} = {value}", "it is kept and shown, but has no effect at the target"))
+    return taken, left

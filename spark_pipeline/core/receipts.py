@@ -1,0 +1,113 @@
+"""Receipts: what a migration has copied, line by line in a file that only grows.
+
+A receipt says of a range of offsets that all of it is durable at the target, and the digest of what was there. Each
+names its plan. A migration that starts again does what its plan has and its receipts have not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.ranges import TopicPartition
+
+
+class ReceiptsError(PipelineError):
+    """The file of receipts is damaged, or of another plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Offsets ``[start, end)`` of a partition are at the target: ``batches`` of ``bytes`` in all.
+
+    ``digest`` is the CRC-32C of all batches in order, but for their leaders' epochs (see
+    :func:`spark_pipeline.core.kafka_batches.digest`). ``epoch`` is the migration's run, ``seconds`` how long it took,
+    ``at_ms`` when it was done.
+    """
+
+    plan: str
+    epoch: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+    batches: int
+    bytes: int
+    digest: int
+    seconds: float
+    at_ms: int
+
+    @property
+    def of(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class Receipts:
+    """The receipts of one plan; for several threads of one process. ``writes``: this process may add some."""
+
+    def __init__(self, path: Path, plan: str, *, writes: bool = True) -> None:
+        self._path = path
+        self._plan = plan
+        self._lock = threading.Lock()
+        self.all: list[Receipt] = []
+        self._load(writes=writes)
+
+    def _load(self, *, writes: bool) -> None:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        whole, _, torn = data.rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                receipt = Receipt(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ReceiptsError(f"line {number} of {self._path} is no receipt: {error}") from error
+            if receipt.plan != self._plan:
+                raise ReceiptsError(f"{self._path} has receipts of another plan, {receipt.plan[:12]}")
+            self.all.append(receipt)
+        if torn and writes:
+            # The process died while it wrote: what the line was about to say is found out again.
+            with self._path.open("r+b") as file:
+                file.truncate(len(data) - len(torn))
+
+    def add(self, receipts: Iterable[Receipt]) -> None:
+        """Add receipts; durable when this returns."""
+        new = list(receipts)
+        if not new:
+            return
+        text = "".join(json.dumps(asdict(one), separators=(",", ":")) + "\n" for one in new)
+        with self._lock:
+            with self._path.open("ab") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            self.all += new
+
+    def of(self, part: TopicPartition) -> list[Receipt]:
+        """Those of a partition, in the order of offsets; of those that overlap, the latest."""
+        latest: dict[int, Receipt] = {}
+        for one in self.all:
+            if one.of == part:
+                latest[one.start] = one
+        return [latest[start] for start in sorted(latest)]
+
+    def reached(self, part: TopicPartition, start: int) -> int:
+        """How far the receipts of a partition go from ``start`` on without a gap."""
+        at = start
+        for one in self.of(part):
+            if one.start > at:
+                break
+            at = max(at, one.end)
+        return at
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all batches copied."""
+        return sum(one.bytes for one in self.all)

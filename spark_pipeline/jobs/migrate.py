@@ -1,0 +1,385 @@
+"""``anabranch migrate``: from an existing Kafka cluster, with offsets, groups and configurations as they are.
+
+Reports are JSON on standard output, progress goes to standard error. Exit codes: 0 done, 2 both sides differ, 1 failed.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_pipeline.jobs.migrate_options import (
+    DIFFERENCES,
+    Given,
+    engine_options,
+    given,
+    plan_argument,
+    print_report,
+    side_options,
+    told_failures,
+)
+
+if TYPE_CHECKING:
+    from spark_pipeline.jobs.migrate_copy import Route
+    from spark_pipeline.jobs.migrate_engine import Engine
+    from spark_pipeline.jobs.migrate_run import Runner
+    from spark_pipeline.jobs.migrate_state import MigrationState
+    from spark_pipeline.jobs.progress import Progress
+
+_TICK_S = 2.0
+
+
+@click.group("migrate")
+def command() -> None:
+    """Move topics here from an existing Kafka cluster: plan, run, verify, cut over."""
+
+
+@command.command("plan")
+@click.option("--from", "source", required=True, metavar="kafka://HOST:PORT", help="The cluster to copy from.")
+@click.option("--to", "target", required=True, metavar="anabranch://HOST:PORT", help="A node's pipeline listener.")
+@click.option("--topics", multiple=True, default=(".*",), metavar="REGEX", help="Topics, by their whole names.")
+@click.option("--exclude", multiple=True, metavar="REGEX", help="Topics to leave out.")
+@click.option("--name", "migration", help="The migration's name (default: made up).")
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="A new file.")
+@side_options
+def plan_(
+    source: str,
+    target: str,
+    topics: tuple[str, ...],
+    exclude: tuple[str, ...],
+    migration: str | None,
+    output: Path,
+    options_file: Path | None,
+    source_option: tuple[str, ...],
+    target_option: tuple[str, ...],
+) -> None:
+    """Write down what is to be copied, how much that is, and what cannot be carried."""
+    from spark_pipeline.jobs.migrate_plan import make_plan
+
+    sides = given(options_file, source_option, target_option)
+    with told_failures():
+        name = migration or f"migration-{uuid.uuid4().hex[:8]}"
+        made = make_plan(source, sides.source, target, topics, exclude, name)
+        made.save(output)
+        print_report(
+            {
+                "plan": str(output),
+                "sha256": made.digest,
+                "migration": made.migration,
+                "topics": {topic.name: len(topic.partitions) for topic in made.topics},
+                "offsets": made.offsets,
+                "groups": list(made.groups),
+                "not_carried": [{"topic": one.topic, "what": one.what, "why": one.why} for one in made.not_carried],
+            }
+        )
+
+
+@command.command("run")
+@plan_argument
+@click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
+@click.option("--dry-run", is_flag=True, help="Say what would be copied.")
+@engine_options
+@side_options
+def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
+    """Copy everything that the plan has and the target has not."""
+    _run(plan, follow=follow, dry=dry_run, **options)
+
+
+@command.command("resume")
+@plan_argument
+@click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
+@engine_options
+@side_options
+def resume(plan: Path, follow: bool, **options: Any) -> None:
+    """Go on with a run that was interrupted: the same as run, which knows what is there."""
+    _run(plan, follow=follow, dry=False, **options)
+
+
+def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
+    from spark_pipeline.jobs.migrate_run import dry_run
+
+    if options["print_submit"]:
+        _print_submit(["run", str(plan.resolve()), *(["--follow"] if follow else [])], options)
+        return
+    with told_failures(), _state(plan, exclusive=not dry) as state:
+        if dry:
+            print_report(dry_run(state.plan, state))
+            return
+        with _interruptible() as stopped, _runner(state, options, stopped) as (runner, progress):
+            runner.take()
+            before = state.receipts.bytes
+            with _ticking(progress, quiet=options["quiet"]):
+                done = runner.run(follow=follow, stopped=stopped)
+            content = {
+                "migration": state.plan.migration,
+                "bytes_copied": state.receipts.bytes - before,
+                "lag": done.lag,
+                "interrupted": stopped(),
+                "ends": _ends(runner),
+                **progress.facts(),
+            }
+            state.report("run", content)
+            state.step_done("run", lag=done.lag)
+            print_report(content)
+
+
+def _ends(runner: Runner) -> dict[str, dict[str, int]]:
+    ends: dict[str, dict[str, int]] = {}
+    for part, end in sorted(runner.ends.items()):
+        ends.setdefault(part.topic, {})[str(part.partition)] = end
+    return ends
+
+
+@command.command("status")
+@plan_argument
+@side_options
+def status(
+    plan: Path, options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...]
+) -> None:
+    """How far the migration is: what was copied, the lag, the steps that are done."""
+    from spark_pipeline.core.errors import UnknownTopic
+    from spark_pipeline.core.ranges import TopicPartition
+    from spark_pipeline.endpoints.importer import Fenced, Importer
+    from spark_pipeline.endpoints.kafka import KafkaEndpoint
+
+    with told_failures(), _state(plan, exclusive=False) as state:
+        route = _route(state, given(options_file, source_option, target_option))
+        source = KafkaEndpoint(route.source, route.source_options)
+        target = Importer(route.target, route.target_options, route.migration)
+        try:
+            positions = source.positions(state.plan.partitions)
+            topics: dict[str, Any] = {}
+            for topic in state.plan.topics:
+                try:
+                    there = target.state(topic.name)
+                except (UnknownTopic, Fenced):
+                    topics[topic.name] = {"state": "not begun"}
+                    continue
+                lag = sum(
+                    max(0, positions[TopicPartition(topic.name, number)].high_watermark - at.high_watermark)
+                    for number, at in enumerate(there.partitions)
+                )
+                over = there.handed_over_ms is not None
+                topics[topic.name] = {"state": "handed over" if over else "importing", "lag": lag}
+        finally:
+            source.close()
+            target.close()
+        print_report(
+            {
+                "migration": state.plan.migration,
+                "receipts": len(state.receipts.all),
+                "bytes_copied": state.receipts.bytes,
+                "topics": topics,
+                "lag": sum(one.get("lag", 0) for one in topics.values()),
+                "steps": state.steps,
+            }
+        )
+
+
+@command.command("verify")
+@plan_argument
+@click.option(
+    "--level", type=click.IntRange(0, 2), default=2, show_default=True, help="0 ranges, 1 batches, 2 records."
+)
+@click.option("--parallel", type=click.IntRange(1, 256), default=2, show_default=True, help="Partitions at once.")
+@click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@side_options
+def verify(
+    plan: Path,
+    level: int,
+    parallel: int,
+    quiet: bool,
+    options_file: Path | None,
+    source_option: tuple[str, ...],
+    target_option: tuple[str, ...],
+) -> None:
+    """Compare what was brought with the source; the first offset that differs is named."""
+    from spark_pipeline.jobs.migrate_verify import Verifier, report
+    from spark_pipeline.jobs.progress import Progress
+
+    with told_failures(), _state(plan, exclusive=False) as state:
+        route = _route(state, given(options_file, source_option, target_option))
+        progress = Progress({}, {})
+        with _ticking(progress, quiet=quiet):
+            compared = Verifier(state.plan, route, level, parallel, progress).run()
+        content = report(level, compared)
+        state.report("verify", content)
+        print_report(content)
+        if content["differences"]:
+            raise SystemExit(DIFFERENCES)
+
+
+@command.command("sync-groups")
+@plan_argument
+@side_options
+def sync_groups_(
+    plan: Path, options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...]
+) -> None:
+    """Set the positions of groups to those that they have at the source."""
+    from spark_pipeline.endpoints.importer import Importer
+    from spark_pipeline.endpoints.kafka import KafkaEndpoint
+    from spark_pipeline.jobs.migrate_groups import sync_groups
+
+    with told_failures(), _state(plan, exclusive=False) as state:
+        route = _route(state, given(options_file, source_option, target_option))
+        source = KafkaEndpoint(route.source, route.source_options)
+        target = Importer(route.target, route.target_options, route.migration)
+        try:
+            content = sync_groups(state.plan, source, target)
+        finally:
+            source.close()
+            target.close()
+        state.report("groups", content)
+        print_report(content)
+
+
+@command.command("cutover")
+@plan_argument
+@click.option("--dry-run", is_flag=True, help="Only say whether it could begin.")
+@click.option("--max-lag", type=click.IntRange(0), default=100_000, show_default=True, help="Offsets still missing.")
+@click.option("--fence", metavar="COMMAND", help="A command that closes the source to writers; it has to end with 0.")
+@click.option("--silence", type=float, default=10.0, show_default=True, help="Seconds without a write at the source.")
+@click.option("--drain", type=float, default=300.0, show_default=True, help="Seconds to wait for that silence at most.")
+@click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Of the final verification.")
+@click.option("--abort-open-transactions", is_flag=True, help="End transactions here that the source never ended.")
+@engine_options
+@side_options
+def cutover(
+    plan: Path,
+    dry_run: bool,
+    max_lag: int,
+    fence: str | None,
+    silence: float,
+    drain: float,
+    level: int,
+    abort_open_transactions: bool,
+    **options: Any,
+) -> None:
+    """Fence, drain, verify, carry positions of groups, hand the topics over: from then on they are written here."""
+    from spark_pipeline.jobs.migrate_cutover import Cutover, CutoverOptions
+
+    wanted = CutoverOptions(max_lag, fence, silence, drain, level, options["parallel"], abort_open_transactions)
+    with told_failures(), _state(plan) as state, _interruptible() as stopped:
+        with _runner(state, options, stopped) as (runner, _):
+            tell: Callable[[str], object] = (
+                (lambda words: None) if options["quiet"] else lambda words: click.echo(words, err=True)
+            )
+            content = Cutover(state, _route(state, _sides(options)), runner, wanted, tell).run(dry=dry_run)
+        if not dry_run:
+            state.report("report", content)
+        print_report(content)
+
+
+@command.command("abort")
+@plan_argument
+@click.option("--delete", "delete", flag_value=True, type=bool, help="Delete what was brought.")
+@click.option("--leave", "delete", flag_value=False, type=bool, help="Leave it as it is, for everybody to write to.")
+@side_options
+def abort(
+    plan: Path,
+    delete: bool | None,
+    options_file: Path | None,
+    source_option: tuple[str, ...],
+    target_option: tuple[str, ...],
+) -> None:
+    """Give the migration up. Topics that were handed over stay."""
+    from spark_pipeline.endpoints.importer import Importer
+
+    if delete is None:
+        raise click.UsageError("give --delete or --leave")
+    with told_failures(), _state(plan) as state:
+        route = _route(state, given(options_file, source_option, target_option))
+        target = Importer(route.target, route.target_options, route.migration)
+        try:
+            done = target.abort([topic.name for topic in state.plan.topics], delete=delete)
+        finally:
+            target.close()
+        state.step_done("abort", deleted=delete, topics=done)
+        print_report({"migration": state.plan.migration, "deleted" if delete else "left": done})
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _state(plan: Path, *, exclusive: bool = True) -> MigrationState:
+    from spark_pipeline.jobs.migrate_state import MigrationState
+
+    return MigrationState(plan, exclusive=exclusive)
+
+
+def _route(state: MigrationState, sides: Given) -> Route:
+    from spark_pipeline.jobs.migrate_copy import Route
+
+    plan = state.plan
+    return Route(plan.digest, plan.migration, plan.source, plan.target, sides.source, sides.target)
+
+
+def _sides(options: dict[str, Any]) -> Given:
+    return given(options["options_file"], options["source_option"], options["target_option"])
+
+
+@contextmanager
+def _runner(
+    state: MigrationState, options: dict[str, Any], stopped: Callable[[], bool]
+) -> Iterator[tuple[Runner, Progress]]:
+    from spark_pipeline.core.throttle import Throttle, parse_rate
+    from spark_pipeline.jobs.migrate_run import Runner
+    from spark_pipeline.jobs.progress import Progress
+
+    rate = None if options["throttle"] is None else parse_rate(options["throttle"])
+    progress = Progress({}, {})
+    engine: Engine
+    if options["engine"] == "spark":
+        from spark_pipeline.jobs.migrate_spark import SparkEngine
+
+        engine = SparkEngine(options["master"], options["parallel"], rate, progress)
+    else:
+        from spark_pipeline.jobs.migrate_engine import LocalEngine
+
+        engine = LocalEngine(options["parallel"], Throttle(rate), progress, stopped)
+    runner = Runner(state, _route(state, _sides(options)), engine, progress)
+    try:
+        yield runner, progress
+    finally:
+        runner.close()
+
+
+@contextmanager
+def _ticking(progress: Progress, *, quiet: bool) -> Iterator[None]:
+    from spark_pipeline.jobs.progress import Ticker
+
+    with Ticker(progress.line, _TICK_S, quiet=quiet):
+        yield
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first interruption lets what is under way end well; the second one is Python's own."""
+    over = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, frame: object) -> None:
+        over.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield over.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_submit(arguments: list[str], options: dict[str, Any]) -> None:
+    from spark_pipeline.jobs.migrate_spark import submit_line
+
+    throttle = ["--throttle", options["throttle"]] if options["throttle"] else []
+    click.echo(submit_line(["migrate", *arguments, "--engine", "spark", *throttle], options["master"]))

@@ -1,0 +1,145 @@
+"""Copies one partition: record sets of the source, as they are, to their offsets at the target, with receipts.
+
+This is what runs in threads of the local engine and in Spark's workers. It may be repeated whatever became of the
+attempt before: it begins where the receipts end, and the target compares what it has already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spark_pipeline.core.kafka_batches import digest, heads
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.receipts import Receipt
+from spark_pipeline.core.throttle import Throttle
+from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.endpoints.kafka_client import FETCH_BYTES
+
+RECEIPT_BYTES = 256 * 1024 * 1024
+"""Bytes after which a receipt is written, at the next end of a record set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Between which systems a migration copies; options may be secret and are in no plan and no receipt."""
+
+    plan: str
+    migration: str
+    source: str
+    target: str
+    source_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    target_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Copy ``[start, end)`` of a partition in the name of run ``epoch``; the source's log begins at ``log_start``.
+
+    ``compacted``: the source may have changed what it has below the target's end, so that is not brought again.
+    """
+
+    part: TopicPartition
+    epoch: int
+    log_start: int
+    start: int
+    end: int
+    compacted: bool = False
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there are to copy, gaps included."""
+        return max(0, self.end - self.start)
+
+
+class Copier:
+    """Copies partitions, one after the other, over connections that are kept. For one thread."""
+
+    def __init__(self, route: Route, throttle: Throttle | None = None) -> None:
+        self._route = route
+        self._throttle = throttle or Throttle(None)
+        self._source = KafkaEndpoint(route.source, route.source_options)
+        self._target = Importer(route.target, route.target_options, route.migration)
+
+    def close(self) -> None:
+        """Let go of both connections."""
+        self._source.close()
+        self._target.close()
+
+    def copy(
+        self,
+        task: CopyTask,
+        copied: Callable[[int, int], object] = lambda offset, size: None,
+        stopped: Callable[[], bool] = lambda: False,
+        receipt_bytes: int = RECEIPT_BYTES,
+    ) -> Iterator[Receipt]:
+        """The receipts of a task, each when all it says is durable. ``copied`` is told how far it came, and of how many
+        bytes; once ``stopped`` says so, what is under way ends with a receipt.
+
+        Raises EndpointUnavailable, Fenced, Conflict, OffsetsGone, OldFormat.
+        """
+        part = task.part
+        start = task.start
+        if task.compacted:
+            start = max(start, self._target.state(part.topic).partitions[part.partition].high_watermark)
+        tally = _Tally(start)
+        begins = task.log_start > 0
+        wanted = OffsetRange(part.topic, part.partition, start, task.end)
+        for found in self._source.read_sets(wanted, self._throttle.piece(FETCH_BYTES)):
+            size = len(found.payload)
+            self._throttle.take(size)
+            for head in heads(found.payload, str(part)):
+                tally.digest = digest(found.payload, head, tally.digest)
+            self._target.append(part, task.epoch, (found.payload,))
+            if begins:
+                # Not before: the batch that the source's log begins with may begin before it.
+                self._target.bounds(part, task.epoch, start=min(task.log_start, found.end))
+                begins = found.end < task.log_start
+            tally.batches += found.batches
+            tally.bytes += size
+            tally.end = found.end
+            copied(found.end, size)
+            if stopped():
+                yield self._receipt(task, tally)
+                return
+            if tally.bytes >= receipt_bytes:
+                yield self._receipt(task, tally)
+                tally = _Tally(tally.end)
+        if tally.end < task.end or begins:
+            self._target.bounds(part, task.epoch, start=task.log_start, end=task.end)
+            tally.end = max(tally.end, task.end)
+            copied(task.end, 0)
+        if tally.end > tally.start:
+            yield self._receipt(task, tally)
+
+    def _receipt(self, task: CopyTask, tally: _Tally) -> Receipt:
+        return Receipt(
+            self._route.plan,
+            task.epoch,
+            task.part.topic,
+            task.part.partition,
+            tally.start,
+            tally.end,
+            tally.batches,
+            tally.bytes,
+            tally.digest,
+            round(time.monotonic() - tally.began, 3),
+            time.time_ns() // 1_000_000,
+        )
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the next receipt will say."""
+
+    start: int
+    end: int = -1
+    batches: int = 0
+    bytes: int = 0
+    digest: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.end = max(self.end, self.start)

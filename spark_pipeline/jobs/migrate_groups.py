@@ -1,0 +1,40 @@
+"""Carries what groups of consumers have committed: by exact offset, since offsets are the same on both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_pipeline.core.plan import Plan
+from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.endpoints.kafka import KafkaEndpoint
+
+_AT_ONCE = 5_000
+_BUSY = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+
+
+def sync_groups(plan: Plan, source: KafkaEndpoint, target: Importer) -> dict[str, Any]:
+    """Set at the target what groups have committed at the source, for topics of the plan; may be done again and again.
+
+    The report says by group what was set, what was kept because somebody commits at the target himself, and what lies
+    ahead of what was copied so far; and which groups still have members at the source.
+    """
+    names = {topic.name for topic in plan.topics}
+    states = source.group_states()
+    told: dict[str, Any] = {}
+    for group, positions in sorted(source.group_positions().items()):
+        wanted = [(part, at.offset, at.metadata) for part, at in sorted(positions.items()) if part.topic in names]
+        if not wanted:
+            continue
+        done: dict[str, Any] = {"set": 0, "kept": [], "ahead": [], "members": states.get(group, "") in _BUSY}
+        for start in range(0, len(wanted), _AT_ONCE):
+            answer = target.positions(group, wanted[start : start + _AT_ONCE])
+            done["set"] += answer.set
+            done["kept"] += [list(one) for one in answer.kept]
+            done["ahead"] += [list(one) for one in answer.ahead]
+        told[group] = done
+    return {
+        "groups": told,
+        "set": sum(one["set"] for one in told.values()),
+        "kept": sum(len(one["kept"]) for one in told.values()),
+        "ahead": sum(len(one["ahead"]) for one in told.values()),
+    }

@@ -1,0 +1,192 @@
+"""Carries a plan out, once or following the source until it is stopped: rounds of copying what there is by now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spark_pipeline.core.plan import Plan
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.core.receipts import Receipt
+from spark_pipeline.endpoints.base import Positions
+from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState
+from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.jobs.migrate_copy import CopyTask, Route
+
+if TYPE_CHECKING:
+    from spark_pipeline.jobs.migrate_engine import Engine
+    from spark_pipeline.jobs.migrate_state import MigrationState
+    from spark_pipeline.jobs.progress import Progress
+
+_IDLE_S = 0.5
+"""How long a follower waits when there was nothing new."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round found and did: offsets ``copied`` and what the source has by now and the target not."""
+
+    copied: int = 0
+    lag: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)
+
+
+class Runner:
+    """Works on one plan. ``take`` first: it makes the topics, or takes them for this run."""
+
+    def __init__(self, state: MigrationState, route: Route, engine: Engine, progress: Progress | None = None) -> None:
+        self._state = state
+        self._plan: Plan = state.plan
+        self._route = route
+        self._engine = engine
+        self._progress = progress
+        self._source = KafkaEndpoint(route.source, route.source_options)
+        self._target = Importer(route.target, route.target_options, route.migration)
+        self._begun: dict[str, ImportState] = {}
+        self._at: dict[TopicPartition, int] = {}
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._engine.close()
+        self._source.close()
+        self._target.close()
+
+    @property
+    def source(self) -> KafkaEndpoint:
+        return self._source
+
+    @property
+    def target(self) -> Importer:
+        return self._target
+
+    @property
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """How far each partition was copied by this run."""
+        return self._at
+
+    def take(self) -> None:
+        """Begin this run: earlier ones cannot write any more. Raises Conflict for a topic that is somebody else's."""
+        for topic in self._plan.topics:
+            self._take(topic.name, len(topic.partitions))
+
+    def _take(self, name: str, partitions: int) -> None:
+        begun = self._target.begin(name, partitions, self._plan.topic(name).config)
+        self._begun[name] = begun
+        for number, at in enumerate(begun.partitions):
+            part = TopicPartition(name, number)
+            self._at.setdefault(part, self._resumes_at(part, at))
+
+    def _resumes_at(self, part: TopicPartition, there: Positions) -> int:
+        """Where copying goes on: behind the receipts, so that what the target has beyond them is compared."""
+        planned = {one.partition: one.start for one in self._plan.topic(part.topic).partitions}
+        start = max(planned.get(part.partition, 0), 0)
+        reached = self._state.receipts.reached(part, start)
+        if self._plan.topic(part.topic).is_compacted:
+            # What was brought may have been compacted at the source since, so it could not be compared.
+            return max(start, there.high_watermark)
+        return min(max(reached, start), max(there.high_watermark, start))
+
+    def positions(self) -> dict[TopicPartition, Positions]:
+        """Of all partitions that the topics have at the source by now; new ones are made at the target."""
+        parts: list[TopicPartition] = []
+        topics = self._source.topics()
+        for topic in self._plan.topics:
+            found = topics.get(topic.name)
+            if found is None:
+                raise Conflict(f"topic {topic.name!r} is gone from the source")
+            if topic.identity and found.identity and topic.identity != found.identity:
+                raise Conflict(f"topic {topic.name!r} was deleted at the source, and another one made of that name")
+            if len(found.partitions) > len(self._begun[topic.name].partitions):
+                self._take(topic.name, len(found.partitions))
+            parts += [TopicPartition(topic.name, number) for number in found.partitions]
+        return self._source.positions(parts)
+
+    def round(self) -> Round:
+        """Copy what there is by now, and move the beginnings of logs to where they are at the source."""
+        positions = self.positions()
+        tasks = [
+            CopyTask(
+                part,
+                self._begun[part.topic].epoch,
+                at.start,
+                max(self._at.get(part, 0), at.start) if self._is_gone(part, at) else self._at.get(part, 0),
+                at.high_watermark,
+                self._plan.topic(part.topic).is_compacted,
+            )
+            for part, at in positions.items()
+            if self._at.get(part, 0) < at.high_watermark or self._starts_before(part, at.start)
+        ]
+        if self._progress is not None:
+            for part, at in positions.items():
+                self._progress.aim(part, self._at.get(part, 0), at.high_watermark)
+        done = Round(epochs={name: one.epoch for name, one in self._begun.items()})
+
+        def accept(receipt: Receipt) -> None:
+            self._state.receipts.add([receipt])
+            self._at[receipt.of] = max(self._at.get(receipt.of, 0), receipt.end)
+            done.copied += receipt.end - receipt.start
+
+        if tasks:
+            self._engine.run(self._route, tasks, accept)
+            for task in tasks:
+                self._note_start(task)
+        done.lag = sum(max(0, at.high_watermark - self._at.get(part, 0)) for part, at in positions.items())
+        return done
+
+    def _is_gone(self, part: TopicPartition, at: Positions) -> bool:
+        """Whether the source no longer has what would be copied next."""
+        return self._at.get(part, 0) < at.start
+
+    def _starts_before(self, part: TopicPartition, start: int) -> bool:
+        partitions = self._begun[part.topic].partitions
+        there = partitions[part.partition].start if part.partition < len(partitions) else 0
+        return there < start
+
+    def _note_start(self, task: CopyTask) -> None:
+        begun = self._begun[task.part.topic]
+        partitions = list(begun.partitions)
+        at = partitions[task.part.partition]
+        partitions[task.part.partition] = Positions(max(at.start, task.log_start), at.stable, at.high_watermark)
+        self._begun[task.part.topic] = ImportState(begun.topic, begun.epoch, begun.handed_over_ms, tuple(partitions))
+
+    def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
+        """Rounds until nothing is left, or with ``follow`` until ``stopped``."""
+        while True:
+            done = self.round()
+            if stopped() or (not follow and not done.lag):
+                return done
+            if not follow and not done.copied:
+                return done
+            if follow and not done.copied:
+                time.sleep(_IDLE_S)
+
+
+def dry_run(plan: Plan, state: MigrationState) -> dict[str, Any]:
+    """What a run would do, by partition: offsets to copy, gaps included."""
+    return {
+        "dry_run": True,
+        "topics": {
+            topic.name: {
+                str(one.partition): {
+                    "start": one.start,
+                    "end": one.end,
+                    "left": max(
+                        0,
+                        one.end - state.receipts.reached(TopicPartition(topic.name, one.partition), one.start),
+                    ),
+                }
+                for one in topic.partitions
+            }
+            for topic in plan.topics
+        },
+    }
+
+
+def is_handed_over(target: Importer, plan: Plan) -> bool:
+    """Whether all topics of the plan were handed over."""
+    try:
+        return all(target.state(topic.name).handed_over_ms is not None for topic in plan.topics)
+    except Fenced:
+        return False

@@ -1,0 +1,143 @@
+"""The Spark engine of a migration: a task for each partition, receipts as rows; no byte passes through the JVM."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.receipts import Receipt
+from spark_pipeline.core.throttle import Throttle
+from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_pipeline.jobs.progress import Progress
+
+_POLL_S = 2.0
+_SUBMITTED = Path(__file__).with_name("submit.py")
+
+
+class SparkEngine:
+    """Tasks of a Spark session, which is made with ``master`` unless there is one. ``rate`` is shared by ``parallel``
+    tasks at a time."""
+
+    def __init__(self, master: str | None, parallel: int, rate: float | None, progress: Progress | None = None) -> None:
+        self._master = master
+        self._rate = None if rate is None else rate / parallel
+        self._progress = progress
+        self._session: Any = None
+        self._own = False
+
+    def run(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
+        """See :class:`spark_pipeline.jobs.migrate_engine.Engine`. Spark repeats tasks that fail."""
+        from pyspark.errors import PySparkException
+
+        spark = self._spark()
+        ordered = sorted(tasks, key=lambda one: -one.offsets)
+        work = partial(copy_in_worker, route=route, tasks=ordered, rate=self._rate)
+        numbers = spark.range(0, len(ordered), 1, len(ordered))
+        with _Watch(route, ordered, self._progress):
+            try:
+                rows = numbers.mapInArrow(work, "receipt string").collect()
+            except PySparkException as error:
+                raise PipelineError(f"a task of Spark failed: {_cause(str(error))}") from error
+        for row in rows:
+            receipt = Receipt(**json.loads(row.receipt))
+            if self._progress is not None:
+                self._progress.copied(receipt.of, receipt.end, receipt.bytes)
+            done(receipt)
+
+    def _spark(self) -> Any:
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            from spark_pipeline.spark.session import session
+
+            self._own = SparkSession.getActiveSession() is None
+            self._session = session("anabranch migrate", self._master)
+        return self._session
+
+    def close(self) -> None:
+        """End the session, if this engine has made it."""
+        session, self._session = self._session, None
+        if session is not None and self._own:
+            session.stop()
+
+
+def copy_in_worker(
+    batches: Iterator[pa.RecordBatch], *, route: Route, tasks: Sequence[CopyTask], rate: float | None
+) -> Iterator[pa.RecordBatch]:
+    """Runs in Spark's workers: the tasks whose numbers come in, their receipts out."""
+    import pyarrow as pa
+
+    copier = Copier(route, Throttle(rate))
+    try:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                told = [json.dumps(asdict(receipt)) for receipt in copier.copy(tasks[number])]
+                yield pa.RecordBatch.from_pydict({"receipt": pa.array(told, pa.string())})
+    finally:
+        copier.close()
+
+
+class _Watch:
+    """Asks the target now and then how far partitions are, for the progress: workers say so only at their ends."""
+
+    def __init__(self, route: Route, tasks: Sequence[CopyTask], progress: Progress | None) -> None:
+        self._route = route
+        self._topics = sorted({task.part.topic for task in tasks})
+        self._parts = {task.part for task in tasks}
+        self._progress = progress
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Watch:
+        if self._progress is not None:
+            self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        progress = self._progress
+        assert progress is not None
+        target = Importer(self._route.target, self._route.target_options, self._route.migration)
+        try:
+            while not self._over.wait(_POLL_S):
+                for topic in self._topics:
+                    ends = target.state(topic).partitions
+                    for part in self._parts:
+                        if part.topic == topic:
+                            progress.copied(part, ends[part.partition].high_watermark, 0)
+        except PipelineError:
+            return  # the tasks meet it too, and say it
+        finally:
+            target.close()
+
+
+def _cause(text: str) -> str:
+    """The last line of a worker's traceback that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if "Error" in line or "spark_pipeline.core.errors" in line]
+    return lines[-1] if lines else text[:500]
+
+
+def submit_line(arguments: Sequence[str], master: str | None) -> str:
+    """What to type to have a command run by ``spark-submit``, whose driver needs this package and the plan's file."""
+    settings = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
+    line = ["spark-submit", "--master", master or "local[*]"]
+    for one in settings:
+        line += ["--conf", one]
+    return shlex.join([*line, str(_SUBMITTED), *arguments])

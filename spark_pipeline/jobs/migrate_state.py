@@ -1,0 +1,88 @@
+"""What a migration keeps beside its plan, in a directory: receipts, its steps, reports.
+
+``plan.json`` -> ``plan.json.state/`` with ``receipts.jsonl``, ``steps.json`` and ``report.json``. All of it can be lost
+but for time: the target knows what it has, and what is brought again is compared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.plan import Plan, PlanError
+from spark_pipeline.core.receipts import Receipts
+
+
+class Busy(PipelineError):
+    """Another process works on this migration."""
+
+
+class MigrationState:
+    """The state of one plan; ``exclusive`` for whoever changes it. A context manager."""
+
+    def __init__(self, plan_path: Path, *, exclusive: bool = True) -> None:
+        self.plan = Plan.load(plan_path)
+        self.path = plan_path
+        self.directory = plan_path.with_name(plan_path.name + ".state")
+        self.directory.mkdir(exist_ok=True)
+        self._lock = (self.directory / "lock").open("a")
+        if exclusive:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+                raise Busy(f"another process works on {plan_path}") from None
+        self.receipts = Receipts(self.directory / "receipts.jsonl", self.plan.digest, writes=exclusive)
+        self._steps_path = self.directory / "steps.json"
+        self.steps: dict[str, dict[str, Any]] = self._load_steps()
+
+    def __enter__(self) -> MigrationState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+    def _load_steps(self) -> dict[str, dict[str, Any]]:
+        try:
+            content = json.loads(self._steps_path.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise PlanError(f"{self._steps_path} is damaged: {error}") from error
+        if content["plan"] != self.plan.digest:
+            raise PlanError(f"{self._steps_path} is of another plan, {content['plan'][:12]}")
+        steps: dict[str, dict[str, Any]] = content["steps"]
+        return steps
+
+    def step_done(self, name: str, **facts: Any) -> None:
+        """A step is done; durable when this returns."""
+        self.steps[name] = {"at_ms": time.time_ns() // 1_000_000, **facts}
+        write_json(self._steps_path, {"plan": self.plan.digest, "steps": self.steps})
+
+    def report(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Keep a report; where it is."""
+        path = self.directory / f"{name}.json"
+        write_json(path, content)
+        return path
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file by one with ``content``, whole or not at all, durably."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,363 @@
+"""Migrations from a real Apache Kafka: difficult topics, live groups, kills, and a corruption that is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.java_server import SHORT_LIVED_JAVA
+from benchmarks.kafka_broker import KafkaBroker
+from bridges.formats.kafka import encode
+from bridges.formats.records import Record
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, UnknownTopic
+from spark_pipeline.core.plan import Plan
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import OffsetRange, Positions
+from spark_pipeline.endpoints.base import TopicPartition as Part
+from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.jobs.migrate import command
+from tests.conftest import TEST_SETTINGS
+from tests.node_process import ANY, FRONTS, NodeProcess
+from tests.spark_proof.difficult_topics import (
+    CODECS,
+    Source,
+    a_group,
+    beginning_late,
+    compacted,
+    gaps,
+    of_codec,
+    read_all,
+    transactional,
+)
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+CLEANER = {
+    "log.cleaner.backoff.ms": "200",
+    "transaction.state.log.num.partitions": "1",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    directory = tmp_path_factory.mktemp("kafka")
+    with KafkaBroker(directory, heap="512m", settings=CLEANER, options=SHORT_LIVED_JAVA) as broker:
+        yield Source(broker.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    listen = dict.fromkeys((*FRONTS, "pipeline"), ANY)
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", settings=TEST_SETTINGS, listen=listen) as node:
+        yield node
+
+
+def url(node: NodeProcess) -> str:
+    return f"anabranch://{node.addresses['pipeline']}"
+
+
+def migrate(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    """Run ``anabranch migrate`` here, and give its report."""
+    done: Result = CliRunner().invoke(command, [str(one) for one in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def planned(source: Source, node: NodeProcess, path: Path, *topics: str) -> Path:
+    plan = path / f"plan-{topics[0]}.json"
+    named = [word for topic in topics for word in ("--topics", topic)]
+    migrate("plan", "--from", source.url, "--to", url(node), "-o", plan, *named)
+    return plan
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+def test_a_kafka_cluster_as_an_endpoint(source: Source) -> None:
+    topic = transactional(source, rounds=4)
+    late = beginning_late(source)
+    endpoint = KafkaEndpoint(source.url, {})
+    try:
+        found = endpoint.topics()
+        assert (found[topic].partitions, found[late].partitions) == ((0, 1), (0,))
+        assert found[topic].identity != found[late].identity
+        parts = [Part(topic, 0), Part(topic, 1), Part(late, 0)]
+        positions = endpoint.positions(parts)
+        assert positions[parts[2]] == Positions(333, 600, 600)
+        rows = [
+            row
+            for part in parts[:2]
+            for batch in endpoint.read(
+                OffsetRange(part.topic, part.partition, 0, positions[part].stable),
+                Columns(("partition", "offset", "value")),
+            )
+            for row in batch.to_pylist()
+        ]
+        expected = read_all(source.bootstrap, topic)
+        assert [(row["partition"], row["offset"], row["value"]) for row in rows] == [
+            (partition, offset, value) for partition, offset, _, value, _, _ in expected
+        ]
+        everything = read_all(source.bootstrap, topic, isolation="read_uncommitted")
+        assert len(everything) > len(expected)
+        raw = list(endpoint.read_raw(OffsetRange(late, 0, 333, 600)))
+        assert raw[0].base_offset < 333 < raw[0].end_offset, "the log begins within a batch"
+        assert raw[-1].end_offset == 600
+        with pytest.raises(OffsetsGone) as gone:
+            list(endpoint.read_raw(OffsetRange(late, 0, 100, 600)))
+        assert gone.value.start == 333
+        with pytest.raises(UnknownTopic):
+            endpoint.positions([Part("no-such-topic", 0)])
+        stamped = next(iter(expected))
+        at = endpoint.find_timestamp({Part(topic, stamped[0]): stamped[5][1], parts[2]: 1 << 60})
+        assert at == {Part(topic, stamped[0]): stamped[1], parts[2]: None}
+    finally:
+        endpoint.close()
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    endpoint = KafkaEndpoint("kafka://127.0.0.1:1", {"kafka.bootstrap.timeout.ms": "300"})
+    with pytest.raises(EndpointUnavailable):
+        endpoint.topics()
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def refused(source_node: NodeProcess, topic: str) -> None:
+    """Nobody writes to the topic at the target, whatever he speaks."""
+    producer = Source(source_node.kafka).producer()
+    failures: list[str] = []
+    producer.produce(topic, b"mine", partition=0, on_delivery=lambda error, _: failures.append(error.name()))
+    producer.flush(30)
+    assert failures == ["POLICY_VIOLATION"]
+    admin = AdminClient({"bootstrap.servers": source_node.kafka})
+    for future in admin.delete_topics([topic]).values():
+        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+            future.result(30)
+    for future in admin.delete_records([TopicPartition(topic, 0, 1)]).values():
+        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+            future.result(30)
+    request = urllib.request.Request(
+        f"{source_node.console}/api/topics/{topic}/records", data=b'{"value": "mine"}\n', method="POST"
+    )
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        urllib.request.urlopen(request, timeout=30)
+    assert answer.value.code == 409
+    with urllib.request.urlopen(f"{source_node.console}/api/topics/{topic}", timeout=30) as told:
+        assert json.load(told)["importing"].startswith("migration-")
+
+
+def test_ten_difficult_topics_move_with_their_groups(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    topics = [of_codec(source, codec, records=300) for codec in CODECS]
+    topics += [transactional(source), beginning_late(source), compacted(source)]
+    empty = source.create("empty", 3)
+    emptied = beginning_late(source, records=50, first=50)
+    topics += [empty, emptied]
+    group, committed = a_group(source, [topics[0], topics[5]], 120)
+    plan = planned(source, target, tmp_path, *topics)
+
+    before = migrate("run", plan, "--dry-run")
+    assert before["topics"][topics[0]]["0"] == {"start": 0, "end": 150, "left": 150}
+    assert migrate("status", plan)["topics"][topics[0]] == {"state": "not begun"}
+    done = migrate("run", plan, "--quiet")
+    assert done["lag"] == 0
+    for topic in (topics[0], topics[6]):
+        refused(target, topic)
+    assert migrate("status", plan)["topics"][topics[0]] == {"state": "importing", "lag": 0}
+    verified = migrate("verify", plan, "--quiet")
+    assert (verified["level"], verified["differences"], verified["lag"]) == (2, [], 0)
+    assert verified["records"] > 1500
+    assert migrate("sync-groups", plan)["groups"][group]["set"] == len(committed)
+
+    # What is new meanwhile is brought by the cut-over, positions too.
+    producer = source.producer()
+    producer.produce(topics[0], b"last", b"k", 1)
+    assert producer.flush(30) == 0
+    told = migrate("cutover", plan, "--dry-run", "--quiet")
+    assert told["steps"]["dry_run"] == {"lag": 1, "lag_is_small_enough": True, "open_transactions": []}
+    report = migrate("cutover", plan, "--silence", "0.5", "--quiet")
+    assert list(report["steps"]) == ["reconcile", "drain", "verify", "groups", "hand over", "smoke read"]
+    assert {one["what"] for one in report["not_carried"]} >= {"members of groups", "segment.ms = 100"}
+    again = migrate("cutover", plan, "--silence", "0.5", "--quiet")
+    assert list(again["steps"]) == ["smoke read"], "what is handed over stays so"
+
+    mine = KafkaEndpoint(f"kafka://{target.kafka}", {})
+    theirs = KafkaEndpoint(source.url, {})
+    try:
+        parts = Plan.load(plan).partitions
+        assert {p: (at.start, at.high_watermark) for p, at in mine.positions(parts).items()} == {
+            p: (at.start, at.high_watermark) for p, at in theirs.positions(parts).items()
+        }
+        assert mine.group_positions()[group] == theirs.group_positions()[group]
+        assert {(part.topic, part.partition) for part in mine.group_positions()[group]} == committed.keys()
+        assert mine.topics()[topics[7]].config["cleanup.policy"] == "compact"
+        at = theirs.positions([Part(topics[7], 0)])[Part(topics[7], 0)]
+        assert gaps(theirs, OffsetRange(topics[7], 0, 0, at.high_watermark))
+    finally:
+        mine.close()
+        theirs.close()
+    for topic in topics:
+        if topic == topics[7]:
+            # The source may have compacted more since.
+            here = {row[1]: row for row in read_all(target.kafka, topic)}
+            assert all(here[row[1]] == row for row in read_all(source.bootstrap, topic))
+            continue
+        assert read_all(target.kafka, topic) == read_all(source.bootstrap, topic), topic
+    goes_on(source, target, group, [topics[0], topics[5]])
+    # From now on they are written here, also by a producer whose number the source had given to somebody.
+    producer = Source(target.kafka).producer(**{"enable.idempotence": True})
+    for number in range(10):
+        producer.produce(topics[5], f"new {number}", None, 0)
+    assert producer.flush(30) == 0
+    assert [row[3] for row in read_all(target.kafka, topics[5]) if row[0] == 0][-1] == b"new 9"
+
+
+def goes_on(source: Source, target: NodeProcess, group: str, topics: list[str]) -> None:
+    """A consumer of the group gets at the target what it would have got at the source."""
+    got = []
+    for bootstrap in (source.bootstrap, target.kafka):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.subscribe(topics)
+        ended: set[tuple[str, int]] = set()
+        found = []
+        deadline = time.monotonic() + 60
+        while len(ended) < 4 and time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                ended.add((message.topic(), message.partition()))
+            else:
+                found.append((message.topic(), message.partition(), message.offset(), message.value()))
+        assert len(ended) == 4
+        consumer.close()
+        got.append(sorted(found))
+    assert got[0]
+    assert got[0] == got[1]
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_job_and_the_node_are_killed_halfway(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    topic = source.create("large", 2)
+    producer = source.producer(**{"batch.num.messages": 50, "compression.type": "lz4"})
+    for number in range(6000):
+        producer.produce(topic, os.urandom(1000), f"k{number}", number % 2)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    plan = planned(source, target, tmp_path, topic)
+    part = Part(topic, 0)
+    run = [sys.executable, "-m", "bridges", "migrate", "run", str(plan), "--quiet", "--throttle", "1MB/s"]
+    for kill_node in (False, True):
+        job = subprocess.Popen(run, stdout=subprocess.DEVNULL)
+        importer = Importer(url(target), {}, Plan.load(plan).migration)
+        start = -1
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                end = importer.state(topic).partitions[part.partition].high_watermark
+            except UnknownTopic:
+                continue
+            start = end if start < 0 else start
+            if end > start:
+                break
+        importer.close()
+        assert end > start >= 0
+        if kill_node:
+            target.restart(kill=True)
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+    done = migrate("resume", plan, "--quiet")
+    assert done["lag"] == 0
+    assert migrate("verify", plan, "--quiet")["differences"] == []
+    receipts = [json.loads(line) for line in (tmp_path / f"{plan.name}.state/receipts.jsonl").read_text().splitlines()]
+    for number in (0, 1):
+        mine = [one for one in receipts if one["partition"] == number]
+        assert (mine[0]["start"], mine[-1]["end"]) == (0, 3000)
+        assert all(one["start"] == before["end"] for before, one in pairwise(mine))
+    assert read_all(target.kafka, topic) == read_all(source.bootstrap, topic)
+    assert migrate("abort", plan, "--delete")["deleted"] == [topic]
+    assert migrate("status", plan)["topics"][topic] == {"state": "not begun"}
+
+
+# --- Spark ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_the_same_by_spark(source: Source, target: NodeProcess, tmp_path: Path, spark: Any) -> None:
+    topics = [of_codec(source, "lz4", records=200), beginning_late(source), source.create("empty", 1)]
+    plan = planned(source, target, tmp_path, *topics)
+    done = migrate("run", plan, "--quiet", "--engine", "spark", "--throttle", "100MB/s")
+    assert done["lag"] == 0
+    assert migrate("verify", plan, "--quiet")["differences"] == []
+    # Again there is nothing left to do; the session that was there goes on.
+    assert migrate("run", plan, "--quiet", "--engine", "spark")["bytes_copied"] == 0
+    assert spark.range(3).count() == 3
+    line = CliRunner().invoke(command, ["run", str(plan), "--print-submit", "--master", "spark://host:7077"]).stdout
+    assert line.startswith("spark-submit --master spark://host:7077 --conf ")
+    assert line.rstrip().endswith(f"submit.py migrate run {plan} --engine spark")
+
+
+# --- corruption -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_planted_corruption_is_found_at_its_offset(
+    source: Source, target: NodeProcess, tmp_path: Path, level: int
+) -> None:
+    topic = of_codec(source, "zstd", partitions=1, records=400)
+    plan = planned(source, target, tmp_path, topic)
+    migration = Plan.load(plan).migration
+    endpoint = KafkaEndpoint(source.url, {})
+    batches = list(endpoint.read_raw(OffsetRange(topic, 0, 0, 400)))
+    rows = read_all(source.bootstrap, topic)
+    endpoint.close()
+    bad = batches[3]
+    offset = bad.base_offset + 17
+    changed = [
+        Record(row[2], b"changed" if row[1] == offset else row[3], list(row[4] or []), row[5][1], row[1])
+        for row in rows[bad.base_offset : bad.end_offset]
+    ]
+    batches_brought = [bytes(one.payload) for one in batches]
+    batches_brought[3] = bytes(encode(changed, bad.base_offset, codec=4))  # a good batch: its checksum is right
+    importer = Importer(url(target), {}, migration)
+    begun = importer.begin(topic, 1, {})
+    assert importer.append(Part(topic, 0), begun.epoch, batches_brought) == 400
+    importer.close()
+    found = migrate("verify", plan, "--quiet", "--level", level, code=2)["differences"]
+    assert [(one["topic"], one["partition"], one["offset"]) for one in found] == [(topic, 0, offset)]
+    assert found[0]["reason"] == "value differ"
+    assert migrate("verify", plan, "--quiet", "--level", "0")["differences"] == []
+    # A run that meets it says so, and a cut-over does not happen.
+    assert migrate("run", plan, "--quiet", code=1)["kind"] == "Conflict"
