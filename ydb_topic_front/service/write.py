@@ -27,7 +27,15 @@ from ydb_topic_front.session.write_acks import Times, encode_response
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
 from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
-from ydb_topic_front.session.write_request import MAX_BATCH_BYTES, Part, WriteParts, parse_other, parts_of, write_body
+from ydb_topic_front.session.write_request import (
+    MAX_BATCH_BYTES,
+    Part,
+    WriteParts,
+    parse_other,
+    parts_at_once,
+    parts_in_slices,
+    write_body,
+)
 from ydb_topic_front.wire.messages import StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -261,9 +269,9 @@ class WriteStream:
             if body is None:
                 self._take_other(parse_other(raw))
                 return
-            work = parts_of(raw, body, self._most_records)
-            ended, found = advance(work)
-            if not ended:
+            found = parts_at_once(raw, body, self._most_records)
+            if found is None:
+                work = parts_in_slices(body, self._most_records)
                 found = await self._service.node.works.finish(work, size // 1024)
             self._check(found.codec, arrived)
             if self._producer and arrived - self._bound_at > _BOUND_S:

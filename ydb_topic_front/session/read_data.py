@@ -13,6 +13,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats.protobuf import put_bytes, put_varint, skip, varint
 from bridges.formats.records import Buffer
 from bridges.formats.ydb import DELTA_TAG, Head, next_message, parse_head
+from ydb_topic_front.session.alike import find
 
 SUCCESS = b"\x08\x80\xb5\x18"
 """``FromServer.status``, as every answer has it that is no error."""
@@ -28,6 +29,14 @@ _CODEC = 0x20
 _WRITTEN_AT = 0x2A
 _GROUP = 0x3A
 
+_FEW = 16
+"""Fewer messages than this are copied one by one as fast as all at once."""
+_EASIER = 4
+"""So many of those that are copied at once take no longer than one by itself."""
+_AT_ONCE = 256
+"""Messages that are copied at once, unless they are long: they are gone over many times, and should stay near."""
+_FRONT_BYTES = 16
+"""At most, what comes before a message besides its group: tags, lengths and the offset."""
 _LARGE_BYTES = 64 * 1024
 """The data of larger messages is not copied before all of the answer is."""
 
@@ -119,7 +128,8 @@ class BatchReader:
         position, number, size = self._position, self._number, 0
         page, high = -1, b""
         try:
-            for _ in range(max_messages):
+            looked, look = 0, number
+            while looked < max_messages:
                 if number >= messages:
                     self.ended = True
                     break
@@ -139,6 +149,17 @@ class BatchReader:
                     delta, begin = _delta(payload, begin, stop)
                     offset = base + delta
                 if offset >= start:
+                    if number >= look and not sparse:
+                        most = min(messages - number, (max_messages - looked) * _EASIER)
+                        alike = self._take_alike(parts, position, stop, offset, most, max_bytes - size)
+                        if alike is not None:
+                            count, took = alike
+                            position += count * (stop - position)
+                            number += count
+                            looked += 1 + count // _EASIER
+                            size += took
+                            continue
+                        look = number + _FEW  # those before it are copied one by one
                     if (size or not first) and size + stop - begin > max_bytes:
                         self.full = True
                         break
@@ -167,10 +188,48 @@ class BatchReader:
                     self.offset = offset + 1
                 position = stop
                 number += 1
+                looked += 1
         except IndexError as error:
             raise BatchInvalid("a YDB message ends within a field") from error
         self._position, self._number = position, number
         return size
+
+    def _take_alike(
+        self, parts: list[Buffer], position: int, stop: int, offset: int, most: int, max_bytes: int
+    ) -> tuple[int, int] | None:
+        """Append messages from that at ``position`` on which are laid out as it is, at most so many: their number, and
+        their bytes. None if they are few."""
+        size, group = stop - position, self._group
+        most = min(most, _AT_ONCE, max_bytes // (size + len(group) + _FRONT_BYTES))
+        if most < _FEW:
+            return None
+        window = bytearray(memoryview(self._payload)[position : position + most * size])
+        found = find(window, 0, len(window), most, _FEW)
+        if found is None:
+            return None
+        count = found.number
+        for at, tag in found.tags:
+            window[at : count * size : size] = _ONES[_TAGS[tag]] * count
+        view, head = memoryview(window), found.head
+        both: list[Buffer] = [b""] * (2 * count)
+        both[1::2] = [view[at : at + size - head] for at in range(head, count * size, size)]
+        done = took = 0
+        while done < count:
+            # As far as the higher digits of the offsets are the same.
+            page, low = offset >> 7, offset & 0x7F
+            these = min(count - done, 0x80 - low)
+            high = _encoded(page) + group if page else group
+            front = len(high) + 2 + size - head
+            lead = b"\x0a" + _encoded(front) + b"\x08"
+            digits = _HIGH if page else _LOW
+            both[2 * done : 2 * (done + these) : 2] = [lead + digit + high for digit in digits[low : low + these]]
+            done += these
+            offset += these
+            took += these * (len(lead) - 1 + front)
+        parts += both
+        self.taken += count
+        self.offset = offset
+        return count, took
 
 
 def _encoded(value: int) -> bytes:
@@ -180,6 +239,7 @@ def _encoded(value: int) -> bytes:
 
 
 _LOW = [bytes((digit,)) for digit in range(128)]
+_ONES = [bytes((tag,)) for tag in range(0x80)]
 _HIGH = [bytes((digit | 0x80,)) for digit in range(128)]
 """The first byte of a number below 128, and of a larger one."""
 

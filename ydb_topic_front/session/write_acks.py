@@ -26,6 +26,11 @@ _WRITTEN = 0x12
 _SKIPPED = b"\x1a\x02\x08\x01"  # field 3, with reason 1: already written
 _OFFSET = 0x08
 _LOWS = bytes(range(0x80, 0x100))
+_LOW = [bytes((digit,)) for digit in range(0x80)]
+_HIGH = [bytes((digit | 0x80,)) for digit in range(0x80)]
+"""The last digit of a number that has no others, and of one that has."""
+_FEW = 32
+"""Fewer acks than this are written one by one as fast as column by column."""
 _RUNS_AT_ONCE = 2_000
 
 
@@ -114,6 +119,9 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
             parts = (_ACK, 4 + len(number) + len(at), _SEQ_NO, number, _WRITTEN, 1 + len(at), _OFFSET, at)
             out += b"%c%c%c%b%c%c%c%b" % parts
         return
+    if count <= _FEW and (first & 0x7F) + count <= 0x80 and (offset < 0 or (offset & 0x7F) + count <= 0x80):
+        _put_few(out, first, count, offset)
+        return
     while count:
         # As far as all numbers, and all offsets, take the same number of bytes.
         size = _size(first)
@@ -128,6 +136,21 @@ def _put(out: bytearray, first: int, count: int, offset: int) -> None:
             offset += same
         first += same
         count -= same
+
+
+def _put_few(out: bytearray, first: int, count: int, offset: int) -> None:
+    """Acks whose numbers, and offsets, differ in their last digits only."""
+    low, rest = first & 0x7F, _varint(first >> 7) if first >> 7 else b""
+    numbers = (_HIGH if rest else _LOW)[low : low + count]
+    if offset < 0:
+        head, tail = bytes((_ACK, 6 + len(rest), _SEQ_NO)), rest + _SKIPPED
+        out += b"".join([head + number + tail for number in numbers])
+        return
+    place, end = offset & 0x7F, _varint(offset >> 7) if offset >> 7 else b""
+    places = (_HIGH if end else _LOW)[place : place + count]
+    head = bytes((_ACK, 6 + len(rest) + len(end), _SEQ_NO))
+    middle = rest + bytes((_WRITTEN, 2 + len(end), _OFFSET))
+    out += b"".join([head + number + middle + at + end for number, at in zip(numbers, places, strict=True)])
 
 
 def _put_alike(out: bytearray, count: int, numbers: list[tuple[int, int]], head: bytes, middle: bytes) -> None:

@@ -19,6 +19,7 @@ from bridges.formats.records import Buffer
 from bridges.formats.ydb import created_ms
 from bridges.net.grpc_schema import Messages
 from bridges.sliced import Sliced
+from ydb_topic_front.session import alike
 from ydb_topic_front.wire.messages import StreamWriteFromClient, WriteRequest
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
@@ -37,6 +38,8 @@ _SMALL_BYTES = 64 * 1024
 _SLICE_BYTES = 512 * 1024
 _SLICE_MESSAGES = 2_000
 _AT_ONCE_MESSAGES = 4_000
+_FEW = 64
+"""Fewer messages than this are read one by one as fast as all at once."""
 _FIELD_BYTES = 8
 _BESIDES_BYTES = 64 * 1024
 """What a message of more than a slice may have besides its data, each field taken for eight bytes more than it has:
@@ -108,24 +111,73 @@ def parse_other(raw: bytes) -> Any:
         raise bad_request("this is no message of a StreamWrite") from None
 
 
-def parts_of(raw: bytes, body: memoryview, most_records: int) -> Sliced[WriteParts]:
+def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts | None:
     """What a WriteRequest, ``body`` of the message ``raw``, asks for; parts have at most ``most_records`` messages.
+
+    None for one that is too long to be gone through in one go: see :func:`parts_in_slices`.
 
     Raises YdbError for what the protocol does not allow.
     """
-    if len(raw) <= _UNCOUNTED_BYTES or (len(raw) <= _AT_ONCE_BYTES and _count(raw) <= _AT_ONCE_MESSAGES):
-        try:
-            request = _LookFromClient.FromString(raw).write_request
-            found = list(request.messages)
-            if len(found) <= most_records:
-                _check_head(request)
-                seq_nos, created = _check(found, body, 0)
-                return WriteParts(request.codec, [Part(_messages(body), seq_nos, created)])
-        except DecodeError:
-            raise bad_request("this is no write_request") from None
-        del request, found
-    result = yield from _in_slices(body, most_records)
-    return result
+    size = len(raw)
+    if size > _AT_ONCE_BYTES:
+        return None
+    found = _alike(raw, size - len(body), most_records)
+    if found is not None:
+        return found
+    if size > _UNCOUNTED_BYTES and _count(raw) > _AT_ONCE_MESSAGES:
+        return None
+    try:
+        request = _LookFromClient.FromString(raw).write_request
+        messages = list(request.messages)
+        if len(messages) > most_records:
+            return None
+        _check_head(request)
+        seq_nos, created = _check(messages, body, 0)
+        return WriteParts(request.codec, [Part(_messages(body), seq_nos, created)])
+    except DecodeError:
+        raise bad_request("this is no write_request") from None
+
+
+def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
+    """What a WriteRequest at ``start`` asks for whose messages, some number of them, are laid out alike, or nearly so;
+    None for any other. Raises YdbError."""
+    most = min(most_records, _AT_ONCE_MESSAGES)
+    end = len(raw)
+    run = alike.find(raw, start, end, most, _FEW)
+    if run is None:
+        return None
+    runs = [run]
+    count = run.number
+    # Numbers get longer now and then.
+    while run.end < end and raw[run.end] == _MESSAGE_TAG:
+        run = alike.find(raw, run.end, end, most - count, 1) if len(runs) <= count // _FEW and count < most else None
+        if run is None:
+            return None
+        runs.append(run)
+        count += run.number
+    if end - run.end > _SMALL_BYTES:
+        return None
+    rest = _LookWriteRequest.FromString(raw[run.end :])
+    if rest.messages:
+        return None
+    rest.messages.add()  # the head is checked as that of a whole request
+    _check_head(rest)
+    numbers = [run.numbers(raw) for run in runs]
+    if len(runs) == 1:
+        seq_nos: Sequence[int] = numbers[0]
+    elif numbers[-1][-1] - numbers[0][0] == count - 1:
+        seq_nos = range(numbers[0][0], numbers[-1][-1] + 1)
+        last = seq_nos[0] - 1
+        for these in numbers:
+            if not isinstance(these, range) or these[0] != last + 1:
+                raise bad_request("the seq_nos of a write_request must rise")
+            last = these[-1]
+    else:
+        seq_nos = [number for these in numbers for number in these]
+    _check_rising(seq_nos)
+    latest = max(run.latest(raw) for run in runs)
+    created = -1 if latest[0] < 0 else created_ms(*latest)
+    return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, created)])
 
 
 def _count(raw: bytes) -> int:
@@ -184,6 +236,14 @@ def _check(found: list[Any], raw: Buffer, last: int) -> tuple[Sequence[int], int
     return seq_nos, created_ms(latest, nanos)
 
 
+def _check_rising(seq_nos: Sequence[int]) -> None:
+    """Raises YdbError."""
+    if seq_nos[0] <= 0:
+        raise bad_request(f"seq_no {seq_nos[0]} is not positive")
+    if not isinstance(seq_nos, range) and not all(map(lt, seq_nos, seq_nos[1:])):
+        raise bad_request("the seq_nos of a write_request must rise")
+
+
 def _check_metadata(raw: Buffer) -> None:
     for message in WriteRequest.FromString(bytes(raw)).messages:
         size = sum(len(item.key.encode()) + len(item.value) for item in message.metadata_items)
@@ -233,7 +293,8 @@ class _Open:
         return [number for numbers in self.numbers for number in numbers]
 
 
-def _in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
+def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
+    """What a WriteRequest of any length asks for. Raises YdbError."""
     end = len(body)
     parts: list[Part] = []
     position = last = 0

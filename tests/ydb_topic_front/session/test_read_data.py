@@ -113,6 +113,56 @@ def test_a_reader_gets_what_was_written(large: int, written: list[dict[str, Any]
     )
 
 
+RUN = st.tuples(
+    st.integers(1, 1 << 62),
+    st.integers(1, 70),
+    st.integers(0, 20) | st.integers(100, 200),
+    st.none() | st.integers(0, 1 << 33),
+    st.none() | st.integers(1, 1 << 40),
+)
+
+
+@given(
+    st.lists(RUN, min_size=1, max_size=4),
+    st.integers(0, 1 << 50),
+    st.integers(0, 100),
+    st.integers(500, 20_000),
+    st.integers(1, 40),
+)
+def test_messages_laid_out_alike_are_read_at_once(
+    runs: list[tuple[Any, ...]], base: int, skipped: int, max_bytes: int, max_messages: int
+) -> None:
+    """In parts of any size, and it is what was written."""
+    written: list[dict[str, Any]] = []
+    for seq_no, count, size, seconds, uncompressed in runs:
+        for number in range(count):
+            one: dict[str, Any] = {"seq_no": max(1, seq_no - number), "data": bytes([number]) * size}
+            if seconds is not None:
+                one["created_at"] = {"seconds": seconds, "nanos": 1 + number}
+            if uncompressed is not None:
+                one["uncompressed_size"] = uncompressed
+            written.append(one)
+    request = WriteRequest(messages=written)
+    payload, end = batch_of(request), base + len(written)
+    reader = BatchReader(payload, base, end, 1, Place(base + skipped))
+    got: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_data, "_FEW", 4)
+        while not reader.ended:
+            parts: list[Buffer] = []
+            size = reader.take(parts, max_bytes, max_messages)
+            assert size == sum(map(len, parts))
+            if size:
+                builder = ResponseBuilder(7)
+                builder.batch(size, parts, reader.tail)
+                raw, _ = builder.finish()
+                assert size <= max_bytes + 300
+                got += found(StreamReadFromServer.FromString(raw).read_response.partition_data[0].batches[0])
+            if reader.full:
+                reader = BatchReader(payload, base, end, 1, reader.place)
+    assert got == [{**one, "offset": one["offset"] - BASE + base} for one in expected(request, "producer")[skipped:]]
+
+
 @given(WRITTEN, st.integers(0, 400), st.integers(1, 4))
 def test_a_batch_is_read_in_parts(written: list[dict[str, Any]], max_bytes: int, max_messages: int) -> None:
     request = WriteRequest(messages=written)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import YdbFormat, encode_batch
 from bridges.sliced import advance
-from ydb_topic_front.session import write_request
-from ydb_topic_front.session.write_request import WriteParts, parse_other, parts_of, write_body
+from ydb_topic_front.session import alike, write_request
+from ydb_topic_front.session.write_request import WriteParts, parse_other, parts_at_once, parts_in_slices, write_body
 from ydb_topic_front.wire.messages import StreamWriteFromClient
 from ydb_topic_front.wire.statuses import YdbError
 
@@ -38,8 +38,11 @@ def examined(raw: bytes, most: int = MOST) -> tuple[WriteParts, int]:
     """What it asks for, and after how many slices that was known."""
     body = write_body(raw)
     assert body is not None
-    work = parts_of(raw, body, most)
-    steps = 0
+    found_at_once = parts_at_once(raw, body, most)
+    if found_at_once is not None:
+        return found_at_once, 0
+    work = parts_in_slices(body, most)
+    steps = 1
     while True:
         ended, found = advance(work)
         if ended:
@@ -90,6 +93,49 @@ def test_slices_find_what_a_look_at_the_whole_finds(found: list[dict[str, Any]],
     assert [(record.sequence, record.value) for record in records] == [(one["seq_no"], one["data"]) for one in found]
 
 
+ALIKE = st.lists(
+    st.tuples(
+        st.integers(1, 5) | st.sampled_from([100, 2**14, 2**40]),  # from the last number to the next, at first
+        st.integers(1, 1) | st.integers(2, 200),  # and then
+        st.integers(1, 40),
+        st.integers(0, 3),
+        st.none() | st.tuples(st.integers(0, 2**33) | st.just(-1), st.integers(0, 999_999_999) | st.just(2**31 - 1)),
+        st.none() | st.integers(1, 2**40),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(ALIKE, st.integers(1, 4))
+def test_messages_laid_out_alike_are_found_to_be_what_they_are(runs: list[tuple[Any, ...]], few: int) -> None:
+    """In whatever order their values come, and wherever the layout changes."""
+    found: list[dict[str, Any]] = []
+    last = 0
+    for first, step, count, size, created, uncompressed in runs:
+        for number in range(count):
+            last += step if number else first
+            one = message(last, bytes([number]) * size, created and (created[0], created[1] // (number + 1)))
+            found.append(one if uncompressed is None else {**one, "uncompressed_size": uncompressed // (number + 1)})
+    raw = raw_of(*found, codec=300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write_request, "_FEW", 10**9)
+        plain, _ = examined(raw)
+        patch.setattr(write_request, "_FEW", few)
+        patch.setattr(alike, "_FIRST_WINDOW", 3)
+        columns, _ = examined(raw)
+    (part,), (same,) = plain.parts, columns.parts
+    assert (columns.codec, same.seq_nos, same.max_created_ms) == (plain.codec, part.seq_nos, part.max_created_ms)
+    stored, rest = bytes(part.messages)[: len(same.messages)], bytes(part.messages)[len(same.messages) :]
+    assert (bytes(same.messages), rest) in ((stored, b""), (stored, b"\x10\xac\x02")), "all but the codec"
+
+
+@pytest.mark.parametrize("numbers", [[*range(1, 100), 99], [0, *range(2, 100)], [*range(1, 60), *range(30, 90)]])
+def test_numbers_of_messages_laid_out_alike_must_rise(numbers: list[int]) -> None:
+    with pytest.raises(YdbError, match=r"must rise|not positive"):
+        examined(raw_of(*(message(number) for number in numbers)))
+
+
 def test_numbers_without_gaps_are_a_range() -> None:
     found, _ = examined(raw_of(*(message(number) for number in range(5, 15))))
     assert found.parts[0].seq_nos == range(5, 15)
@@ -122,7 +168,7 @@ def test_of_a_large_message_only_what_comes_besides_its_data_is_looked_at() -> N
     data = bytes(3 * 1024**2)
     found, steps = examined(raw_of(message(5, data, (9, 0), 3), message(7, data), message(8)))
     assert [list(part.seq_nos) for part in found.parts] == [[5, 7, 8]]
-    assert (found.parts[0].max_created_ms, steps) == (9_000, 3)
+    assert (found.parts[0].max_created_ms, steps) == (9_000, 4)
     with pytest.raises(YdbError, match="more than 4096"):
         examined(raw_of({**message(5, data), "metadata_items": [{"key": "k", "value": bytes(5000)}]}))
     for item in ({"key": "k", "value": bytes(70_000)}, {}):
