@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.node_process import DocumentNode, NodeProcess
 
-settings.register_profile("steady", settings(), suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """No property test fails because the machine is busy with something else. Otherwise what Hypothesis has chosen."""
 settings.load_profile("steady")
 

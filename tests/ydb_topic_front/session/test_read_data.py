@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.errors import BatchInvalid
@@ -122,7 +122,6 @@ RUN = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(RUN, min_size=1, max_size=4),
     st.integers(0, 1 << 50),

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.formats.records import StoredBatch
@@ -107,7 +107,6 @@ ALIKE = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ALIKE, st.integers(1, 4))
 def test_messages_laid_out_alike_are_found_to_be_what_they_are(runs: list[tuple[Any, ...]], few: int) -> None:
     """In whatever order their values come, and wherever the layout changes."""
