@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from bridges.net.budget import Kind
+from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
 
@@ -61,11 +62,13 @@ class Observer(Protocol):
 class GrpcCall:
     """What is known of one call besides its messages, and what memory it holds."""
 
-    __slots__ = ("_context", "_metadata", "account", "method")
+    __slots__ = ("_connection", "_context", "_metadata", "account", "method")
 
-    def __init__(self, context: Any, method: str, budget: MemoryBudget) -> None:
+    def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
         self._context = context
         self._metadata: dict[str, str] | None = None
+        self._connection = received.of(context.peer())
+        self._connection.called(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
         self.method = method
         self.account: Account = budget.account(self._room)
 
@@ -118,8 +121,8 @@ class GrpcStream(GrpcCall):
 
     __slots__ = ("_on_drain", "_waiting", "draining", "received", "sent")
 
-    def __init__(self, context: Any, method: str, budget: MemoryBudget) -> None:
-        super().__init__(context, method, budget)
+    def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
+        super().__init__(context, method, budget, received)
         self._waiting: asyncio.Future[None] | None = None
         self._on_drain: Callable[[], None] | None = None
         self.draining = False
@@ -135,7 +138,8 @@ class GrpcStream(GrpcCall):
         """The next message, None when the client has sent its last one. Its bytes are held in the account as a
         request, until whoever takes it gives them back.
 
-        While the node is short of memory nothing is read. What gRPC receives meanwhile is bounded by HTTP/2's windows.
+        While the node is short of memory nothing is read. What gRPC receives meanwhile is bounded by HTTP/2's windows,
+        and counted (:mod:`bridges.net.grpc_received`), as is what has come of the next message.
         """
         while self.account.crowded:
             self._waiting = asyncio.get_running_loop().create_future()
@@ -146,6 +150,7 @@ class GrpcStream(GrpcCall):
             return None
         size = len(raw)
         self.account.take(Kind.REQUESTS, size)
+        self._connection.took(size)
         self.received += size
         message: bytes = raw
         return message
@@ -158,6 +163,7 @@ class GrpcStream(GrpcCall):
         self.account.take(Kind.RESPONSES, size)
         try:
             await self._context.write(raw)
+            self._connection.sent()
         except grpc.aio.InternalError as error:
             # gRPC sends nothing any more because the client has gone, for which it also cancels who serves the stream.
             raise asyncio.CancelledError from error
@@ -193,6 +199,9 @@ class GrpcServer:
         self._barrier = barrier
         self._server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=limits.streams)
         self._services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+        self.received = ReceivedMemory(budget, barrier)
+        """What clients have sent of messages that are not whole."""
+        self._watching: asyncio.Task[None] | None = None
         self._streams: set[GrpcStream] = set()
         self._calls = 0
         self._idle = asyncio.Event()
@@ -235,6 +244,7 @@ class GrpcServer:
                 raise OSError(f"cannot listen on {address}: {error}") from None
         await self._server.start()
         self._started = True
+        self._watching = asyncio.create_task(self.received.watch(ports.values()))
         return ports
 
     async def drain(self) -> None:
@@ -247,13 +257,16 @@ class GrpcServer:
     async def stop(self) -> None:
         """Cancel what is left, and close every connection."""
         self._draining = True
+        if self._watching is not None:
+            await ended(self._watching)
         if self._started:
             await self._server.stop(0)
             await self._idle.wait()
 
     async def _answer(self, handler: Unary, method: str, raw: bytes, context: Any) -> bytes:
-        call = GrpcCall(context, method, self._budget)
+        call = GrpcCall(context, method, self._budget, self.received)
         held = len(raw)
+        call._connection.took(held)
         call.account.take(Kind.REQUESTS, held)
         began = time.monotonic()
         self._enter()
@@ -277,7 +290,7 @@ class GrpcServer:
         raise AssertionError("abort raises")
 
     async def _stream(self, handler: Streaming, method: str, context: Any) -> None:
-        stream = GrpcStream(context, method, self._budget)
+        stream = GrpcStream(context, method, self._budget, self.received)
         self._enter()
         self._observer.opened()
         self._streams.add(stream)

@@ -11,14 +11,24 @@ from tests.conftest import TEST_SETTINGS
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 from tests.ydb_topic_front.raw import RawClient
+from tests.ydb_topic_front.reading import Session, write
+from ydb_topic_front.service.session_states import RANGE_BYTES, READING_BYTES
 from ydb_topic_front.wire.statuses import Status
 
 CONNECTIONS = 2
+MEMORY = 1024**2
+READINGS, RANGES = MEMORY // 4 // READING_BYTES, MEMORY // 4 // RANGE_BYTES
+"""What all sessions together may have."""
 
 
 @pytest.fixture(scope="module")
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    settings = {**TEST_SETTINGS, "ydb.init_timeout_ms": "200", "ydb.max_connections": str(CONNECTIONS)}
+    settings = {
+        **TEST_SETTINGS,
+        "ydb.init_timeout_ms": "200",
+        "ydb.max_connections": str(CONNECTIONS),
+        "limits.connections_memory_bytes": str(MEMORY),
+    }
     node = NodeProcess(tmp_path_factory.mktemp("bounded") / "data", settings=settings, listen=LISTEN)
     try:
         yield node.start()
@@ -45,6 +55,50 @@ def test_a_stream_that_does_not_say_what_it_wants_ends_in_time(bounded: NodeProc
         assert kinds == {"start_partition_session_request", "update_token_response"}
         writer.cancel()
         reader.cancel()
+
+
+@pytest.mark.parametrize("consumer", ["c", ""])
+def test_partitions_of_readers_are_bounded(bounded: NodeProcess, consumer: str) -> None:
+    path = f"many{consumer}"
+    with RawClient(bounded.ydb) as raw:
+        settings = {"min_active_partitions": READINGS + 20}
+        raw.result("CreateTopic", path=path, partitioning_settings=settings, consumers=[{"name": "c"}])
+
+        def reader(partitions: int) -> Session:
+            wanted = {"path": path, "partition_ids": list(range(partitions))}
+            return Session(raw, consumer=consumer, topics_read_settings=[wanted])
+
+        status, message = reader(READINGS + 20).refusal()
+        assert (status, message) == (
+            Status.OVERLOADED,
+            "the node remembers as much of readers as it may; try again later",
+        )
+        if consumer:
+            return  # readers of one consumer share what there is
+        half = reader(READINGS // 2)
+        half.started()
+        assert reader(READINGS // 2 + 20).refusal()[0] == Status.OVERLOADED
+        half.end()
+        again = reader(READINGS // 2 + 20)
+        again.started()
+        again.end()
+
+
+def test_commits_with_holes_before_them_are_bounded(bounded: NodeProcess) -> None:
+    with RawClient(bounded.ydb) as raw:
+        raw.result("CreateTopic", path="holes", consumers=[{"name": "c"}])
+        for _ in range(3):
+            write(raw, "holes", *[b""] * RANGES)
+        session = Session(raw, "holes")
+        number = session.started().partition_session.partition_session_id
+        session.commit(number, *((start, start + 1) for start in range(1, RANGES, 2)))
+        session.commit(number, (0, 1))
+        assert session.committed() == {number: 2}
+        session.commit(number, *((start, start + 1) for start in range(RANGES + 1, 3 * RANGES, 2)))
+        assert session.refusal()[0] == Status.OVERLOADED
+        again = Session(raw, "holes")
+        assert again.started().committed_offset == 2
+        again.end()
 
 
 def test_connections_are_bounded(bounded: NodeProcess) -> None:

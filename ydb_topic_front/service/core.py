@@ -14,6 +14,7 @@ from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.directories import Directories
 from ydb_topic_front.service.paths import PROTOCOL
+from ydb_topic_front.service.session_states import SessionStates
 from ydb_topic_front.service.topic_store import TopicStore
 from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
@@ -75,6 +76,7 @@ class YdbService:
         self.topics = TopicStore(node.catalog, node.db, self.directories, node.barrier)
         self.find_reader: FindReader = _nobody
         """Who reads a partition for a consumer."""
+        self.states = SessionStates(node.budget)
         self.readers: Readers | None = None
         """The sessions that read."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ydb_topic_front.service.session_states import RANGE_BYTES
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.wire.messages import StreamReadFromServer
 from ydb_topic_front.wire.statuses import Status, bad_request
@@ -32,7 +33,9 @@ class ReadCommits:
         answers: ReadAnswers,
         over: Callable[[], bool],
         wake: Callable[[], None],
+        remember: Callable[[int], None],
     ) -> None:
+        self._remember = remember
         self._partitions = partitions
         self._readers = readers
         self._answers = answers
@@ -82,17 +85,23 @@ class ReadCommits:
                 f"a commit up to {end} of partition {reading.partition}, which ends at {log.high_watermark}"
             )
         commits = reading.commits
-        self._ranges -= len(commits)
+        before = len(commits)
         if commits.add(start, end):
             self._moved[reading] = None
             self._store_wake.set()
-        self._ranges += len(commits)
+        self._count(len(commits) - before)
         if self._ranges > _MOST_RANGES:
             raise bad_request(f"there are more than {_MOST_RANGES} commits with holes before them")
 
+    def _count(self, ranges: int) -> None:
+        """There are so many ranges more, or fewer."""
+        self._ranges += ranges
+        if ranges:
+            self._remember(ranges * RANGE_BYTES)
+
     def forget(self, reading: PartitionReading) -> None:
         """The client has let go of a partition: what it confirmed before is stored all the same."""
-        self._ranges -= len(reading.commits)
+        self._count(-len(reading.commits))
 
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
@@ -134,7 +143,7 @@ class ReadCommits:
         before = len(reading.commits)
         moved = reading.commits.moved(offset)
         if self._partitions.has(reading):
-            self._ranges += len(reading.commits) - before
+            self._count(len(reading.commits) - before)
         return moved
 
     def _tell(self, positions: Mapping[PartitionReading, int]) -> None:

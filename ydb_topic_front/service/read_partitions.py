@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ydb_topic_front.service.read_commits import ReadCommits
 from ydb_topic_front.service.read_pump import ReadPump
 from ydb_topic_front.service.read_start import first_written
+from ydb_topic_front.service.session_states import READING_BYTES
 from ydb_topic_front.session.commit_ranges import CommitRanges
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.session.read_data import Place
@@ -54,10 +55,11 @@ class ReadPartitions:
         self._readings: dict[int, PartitionReading] = {}
         self._by_place: dict[tuple[str, int], PartitionReading] = {}
         self._numbers = 0
+        self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
         self._open_wake = asyncio.Event()
         self.pump = ReadPump(service.node, self.log_of, self._read_all, wake)
-        self.commits = ReadCommits(self, readers, answers, over, wake)
+        self.commits = ReadCommits(self, readers, answers, over, wake, self._remember)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -93,6 +95,7 @@ class ReadPartitions:
         self._numbers += 1
         path = self._service.path_of(self._stream, self.topics[topic])
         reading = PartitionReading(self._numbers, topic, path, partition)
+        self._remember(READING_BYTES)
         self._readings[reading.session_id] = self._by_place[topic, partition] = reading
         self._to_open[reading] = None
         self._open_wake.set()
@@ -111,6 +114,20 @@ class ReadPartitions:
         request.graceful = True
         request.committed_offset = reading.commits.position
         self._answers.put(message)
+
+    def _remember(self, size: int) -> None:
+        """Count what is remembered for the client. It ends if that is too much: later, as others are being served."""
+        self._held += size
+        self._service.states.change(size)
+        refusal = self._service.states.refusal() if size > 0 else None
+        if refusal is not None:
+            self._service.loop.call_soon(self._session.end, refusal)
+
+    def close(self) -> None:
+        """The session is over: nothing is remembered any more."""
+        self.pump.close()
+        self._service.states.change(-self._held)
+        self._held = 0
 
     # --- their beginning --------------------------------------------------------------------------------------------
 
@@ -216,6 +233,7 @@ class ReadPartitions:
     def _forget(self, reading: PartitionReading) -> None:
         """The partition is not this session's any more, when what was committed of it is stored."""
         del self._readings[reading.session_id]
+        self._remember(-READING_BYTES)
         self.commits.forget(reading)
         self._to_open.pop(reading, None)
         self.pump.remove(reading)

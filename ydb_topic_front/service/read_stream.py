@@ -141,7 +141,7 @@ class ReadStream:
             await self._say_why()
         finally:
             self._readers.leave(self)
-            self._pump.close()
+            self._partitions.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -262,6 +262,8 @@ class ReadStream:
             else:
                 for number, partition in enumerate(sorted(partitions), 1):
                     mine.start(name, partition)
+                    if self._error is not None:
+                        return
                     if not number % RANGES_AT_ONCE:
                         await asyncio.sleep(0)
 

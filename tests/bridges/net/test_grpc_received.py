@@ -1,0 +1,129 @@
+"""Parts of gRPC messages are counted in the memory budget while they are held, and cost their connection at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from bridges.barrier import Barrier
+from bridges.net import grpc_received
+from bridges.net.budget import MemoryBudget
+from bridges.net.grpc_received import ReceivedMemory, peer_of
+from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream
+from tests.bridges.net.test_grpc_server import Silent
+from tests.half_messages import HalfMessage
+
+MIB = 1024 * 1024
+STREAM, CALL = "/a.B/Read", "/a.B/Say"
+
+
+class Lab:
+    """A server whose streams count what they get."""
+
+    def __init__(self, budget: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.budget = MemoryBudget(budget, loop.call_soon)
+        self.server = GrpcServer(GrpcLimits(64 * MIB, 100, 100, 60.0), Silent(), self.budget, Barrier())
+        self.server.add_stream("a.B", "Read", self._read)
+        self.server.add_call("a.B", "Say", self._say)
+        self.got = asyncio.Event()
+        self.port = 0
+
+    async def _read(self, stream: GrpcStream) -> None:
+        while (raw := await stream.read()) is not None:
+            stream.account.give(0, len(raw))  # type: ignore[arg-type]
+            self.got.set()
+            await stream.write(len(raw).to_bytes(4, "big"))
+
+    async def _say(self, raw: bytes, call: GrpcCall) -> bytes:
+        return raw
+
+    async def look(self) -> int:
+        """Bytes that are no message yet, as far as is known now."""
+        await self.server.received.look({self.port})
+        return self.server.received.held
+
+    async def until(self, at_least: int, at_most: int) -> None:
+        async with asyncio.timeout(60):
+            while not at_least <= await self.look() <= at_most:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def lab(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
+    monkeypatch.setattr(grpc_received, "LOOK_SECONDS", 3600)  # the test looks itself
+    lab = Lab(64 * MIB)
+    lab.port = (await lab.server.start({"x": ("127.0.0.1", 0, None)}))["x"]
+    yield lab
+    await lab.server.stop()
+
+
+@pytest.mark.parametrize("path", [STREAM, CALL])
+async def test_a_part_of_a_message_counts_until_it_is_whole_or_given_up(lab: Lab, path: str) -> None:
+    async with HalfMessage("127.0.0.1", lab.port, path) as half:
+        await half.send(10 * MIB, 6 * MIB)
+        await lab.until(6 * MIB - 1000, 6 * MIB + 100_000)
+        assert lab.budget.held >= 6 * MIB - 1000
+        if path == STREAM:
+            await half.more(bytes(4 * MIB))
+            await lab.got.wait()
+            await lab.until(0, 100_000)
+            await half.send(10 * MIB, 2 * MIB)
+            await lab.until(2 * MIB - 100_000, 2 * MIB + 100_000)
+    await lab.until(0, 0)
+    assert lab.budget.held == 0
+
+
+async def test_whole_messages_do_not_seem_to_be_held(lab: Lab) -> None:
+    """Small ones and large ones, on streams and by calls, however many there were."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{lab.port}") as channel:
+        say = channel.unary_unary(CALL)
+        stream = channel.stream_stream(STREAM)()
+        for size in [*range(0, 2000, 7), MIB, 0, 3 * MIB, 5]:
+            await stream.write(bytes(size))
+            assert int.from_bytes(await stream.read(), "big") == size
+            assert await say(bytes(size % 5000), metadata=[("x-one", "y" * 300)]) == bytes(size % 5000)
+            assert await lab.look() < 20_000
+        await stream.done_writing()
+
+
+async def test_while_memory_is_short_parts_of_messages_cost_their_connection(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_received, "PATIENCE_SECONDS", 0.0)
+    async with (
+        HalfMessage("127.0.0.1", lab.port, STREAM) as large,
+        HalfMessage("127.0.0.1", lab.port, CALL) as call,
+        HalfMessage("127.0.0.1", lab.port, STREAM) as small,
+    ):
+        await small.send(60 * MIB, 100_000)
+        await large.send(60 * MIB, 5 * MIB)
+        await lab.until(5 * MIB, 6 * MIB)
+        assert lab.server.received.cut == 0, "there is room"
+        await call.send(60 * MIB, 50 * MIB)
+        async with asyncio.timeout(60):
+            while not (large.ended.is_set() and call.ended.is_set()):
+                await lab.look()
+                await asyncio.sleep(0.01)
+        assert lab.server.received.cut == 2
+        await lab.until(90_000, 200_000)
+        assert not small.ended.is_set()
+
+
+def test_clients_are_known_by_their_addresses() -> None:
+    assert peer_of("ipv4:127.0.0.1:50123") == ("127.0.0.1", 50123)
+    assert peer_of("ipv6:%5B::1%5D:50123") == ("::1", 50123)
+    assert peer_of("ipv6:[::ffff:10.0.0.1]:7") == ("10.0.0.1", 7)
+    assert peer_of("unix:") == ("", 0)
+
+
+async def test_what_is_not_seen_any_more_is_forgotten(lab: Lab) -> None:
+    memory = ReceivedMemory(lab.budget, Barrier())
+    memory.of("ipv4:10.0.0.1:9").hold(1000)
+    await memory.look({lab.port})
+    assert memory.held == 1000, "it may be new"
+    await memory.look({lab.port})
+    assert memory.held == 0
