@@ -88,8 +88,12 @@ class Program:
 
     def start(self) -> Driver:
         """Build the driver unless that was done from the same sources, and start it."""
+        return Driver(self.command())
+
+    def command(self) -> Sequence[str]:
+        """Build the program unless that was done from the same sources; the command that runs it."""
         self.built()
-        return Driver(self.run(self._place()))
+        return self.run(self._place())
 
     def built(self) -> bool:
         """Build the driver unless that was done from the same sources; whether there was anything to do."""

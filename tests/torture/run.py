@@ -50,11 +50,13 @@ from torture_load import (  # noqa: E402
 from torture_pravega import (  # noqa: E402
     SEGMENTS,
     TOPIC,
+    WHEEL,
     PravegaMember,
     TransactionLoad,
     WriterLoad,
     check_member,
     check_transactions,
+    java,
 )
 from torture_pravega import prepare as prepare_pravega  # noqa: E402
 from torture_verdict import (  # noqa: E402
@@ -71,6 +73,7 @@ from benchmarks.kafka_broker import KafkaBroker  # noqa: E402
 from benchmarks.probe import first_metadata  # noqa: E402
 from tests.node_process import ANY, DocumentNode, NodeFailed, NodeProcess  # noqa: E402
 
+JAVA = "Pravega's Java client beside the wheel; without the option where there is a JDK and Maven"
 GROUP = "torture"
 TOPICS = {"idempotent": 4, "plain": 3, "python": 2, "asyncio": 2}
 YDB_TOPICS = {"ydb": 3}
@@ -109,8 +112,9 @@ class Report:
 class Torture:
     """One run against one server that stays at its address over restarts."""
 
-    def __init__(self, server: NodeProcess | KafkaBroker, seed: int, report: Report) -> None:
+    def __init__(self, server: NodeProcess | KafkaBroker, seed: int, report: Report, java_too: bool = False) -> None:
         self.server = server
+        self.java_too = java_too
         self.seed = seed
         self.random = random.Random(seed)
         self.report = report
@@ -161,18 +165,23 @@ class Torture:
         self.members.append(Alternating(address, bootstrap, "plain", partitions, BOTH, "both", self.finish))
 
     def begin_pravega(self) -> None:
-        """A writer of events, one of transactions, and readers of a group."""
+        """A writer of events, one of transactions, and readers of a group: with the wheel, and with Java's client. Both
+        groups read what all have written."""
         assert isinstance(self.server, NodeProcess)
         controller = self.server.addresses["pravega"]
         prepare_pravega(controller)
         self.topics[TOPIC] = SEGMENTS
-        common = controller, self.seed
-        writers = (
-            WriterLoad(*common, "pravega-writer", 400, self.finish),
-            TransactionLoad(*common, "pravega-transactions", 200, self.finish),
-        )
+        clients = {"pravega": WHEEL}
+        if self.java_too:
+            clients["pravega-java"] = tuple(java())
+        writers: list[WriterLoad | TransactionLoad] = []
+        for name, command in clients.items():
+            common = command, controller, self.seed
+            writers.append(WriterLoad(*common, f"{name}-writer", 400, self.finish))
+            writers.append(TransactionLoad(*common, f"{name}-transactions", 200, self.finish))
         self.producers += writers
-        self.pravega_members.append(PravegaMember(controller, "pravega-reader", writers, self.finish))
+        for name, command in clients.items():
+            self.pravega_members.append(PravegaMember(command, controller, f"{name}-reader", writers, self.finish))
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -374,6 +383,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--broker", choices=("node", "document", "kafka"), default="node")
     parser.add_argument("--life", type=float, nargs=2, default=(0.3, 3.0), metavar=("MIN", "MAX"), help="seconds")
+    parser.add_argument("--java", action=argparse.BooleanOptionalAction, default=None, help=JAVA)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the server")
     parser.add_argument("--directory", type=Path, default=None, help="kept when promises were broken")
     parser.add_argument("--json", type=Path, default=None, help="write the report there")
@@ -401,7 +411,8 @@ def main() -> int:
             server.listen.update(dict.fromkeys(OF_OTHERS, ANY))
         stack.callback(server.stop)
         server.start()
-        torture = Torture(server, seed, report)
+        java_too = args.java if args.java is not None else bool(shutil.which("java") and shutil.which("mvn"))
+        torture = Torture(server, seed, report, java_too)
         torture.begin()
         for _ in range(args.cycles):
             torture.cycle(tuple(args.life))

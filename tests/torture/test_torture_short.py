@@ -19,7 +19,7 @@ def test_promises_are_kept_over_three_kills(tmp_path: Path, broker: str) -> None
     report = tmp_path / "report.json"
     command = [sys.executable, str(RUN), "--cycles", "3", "--life", "0.5", "1.5", "--json", str(report)]
     done = subprocess.run(
-        [*command, "--broker", broker, "--directory", str(tmp_path / "node")],
+        [*command, "--broker", broker, "--no-java", "--directory", str(tmp_path / "node")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

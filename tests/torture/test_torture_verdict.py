@@ -101,9 +101,9 @@ def test_a_record_that_was_read_and_vanished_is_seen(changed: bytes | None) -> N
 def of_pravega() -> tuple[TransactionLoad, PravegaMember, dict[tuple[str, int], dict[int, bytes]]]:
     """Four transactions of ten events, one of each fate; what must be stored of them; and a reader who read it."""
     finish = threading.Event()
-    load = TransactionLoad("unused", SEED, NAME, 1, finish)
+    load = TransactionLoad((), "unused", SEED, NAME, 1, finish)
     log: dict[tuple[str, int], dict[int, bytes]] = {(TOPIC, 0): {}}
-    member = PravegaMember("unused", "reader", [load], finish)
+    member = PravegaMember((), "unused", "reader", [load], finish)
     for first, fate in ((0, "committed"), (10, "aborted"), (20, "open"), (30, "asked")):
         load.told(["open", str(first), str(first + 10)])
         load.told([fate, str(first), str(first + 10)])
@@ -154,7 +154,7 @@ def test_a_committed_transaction_with_a_hole_is_seen() -> None:
 )
 def test_a_reader_group_that_was_given_something_else_is_seen(events: Sequence[int], seen: set[str]) -> None:
     load, _, log = of_pravega()
-    member = PravegaMember("unused", "reader", [load], threading.Event())
+    member = PravegaMember((), "unused", "reader", [load], threading.Event())
     for number in events:
         member.told(["read", NAME, str(number)])
     assert judge_pravega(load, member, log) == seen

@@ -26,7 +26,7 @@ Place = tuple[str, int]  # topic, partition
 
 def payload(seed: int, producer: str, number: int) -> bytes:
     """The value of a record: its name and number, then 0 to 1500 bytes of which half can be compressed."""
-    digest = hashlib.blake2b(f"{seed}/{producer}/{number}".encode()).digest()
+    digest = hashlib.sha512(f"{seed}/{producer}/{number}".encode()).digest()
     size = int.from_bytes(digest[:2], "big") % 1500
     filler = (digest + bytes(len(digest))) * (size // 128 + 1)
     return f"{producer}:{number}:".encode() + filler[:size]

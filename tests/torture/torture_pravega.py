@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +15,12 @@ from torture_load import PATIENCE, Place, Promises, Worker, parse
 from torture_pravega_client import SCOPE, STREAM, key_of
 from torture_verdict import Verdict, few
 
+from tests import drivers
 from tests.pravega_front.controller_client import ControllerClient, stream
 
-CLIENT = Path(__file__).resolve().with_name("torture_pravega_client.py")
+WHEEL = (sys.executable, str(Path(__file__).resolve().with_name("torture_pravega_client.py")))
+"""The command of a client that uses the wheel; :func:`java` gives that of one that uses Java's client."""
+POM = Path(__file__).resolve().parents[1] / "pravega_front" / "java" / "pom.xml"
 TOPIC = f"{SCOPE}.{STREAM}"
 SEGMENTS = 3
 
@@ -33,18 +36,26 @@ def prepare(controller: str) -> None:
         raise RuntimeError(f"the stream was not made: {made.status}")
 
 
+def java() -> Sequence[str]:
+    """The command of a client that uses Java's, built if need be."""
+    return drivers.java("pravega-java", POM, "anabranch.tests.PravegaTorture").command()
+
+
 class Client(Worker):
-    """A thread that listens to a client; ``told`` takes each of its lines."""
+    """A thread that listens to a client, which ``command`` starts; ``told`` takes each of its lines."""
 
     kind = ""
 
-    def __init__(self, controller: str, seed: int, name: str, rate: float, finish: threading.Event) -> None:
+    def __init__(
+        self, command: Sequence[str], controller: str, seed: int, name: str, rate: float, finish: threading.Event
+    ) -> None:
         super().__init__(name, finish)
+        self.command = command
         self.controller, self.seed, self.rate = controller, seed, rate
 
     def work(self) -> None:
         """Run the client until the end, and until it has finished what it began."""
-        command = [sys.executable, str(CLIENT), self.kind, "--controller", self.controller, "--seed", str(self.seed)]
+        command = [*self.command, self.kind, "--controller", self.controller, "--seed", str(self.seed)]
         command += ["--name", self.name, "--rate", str(self.rate)]
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -89,8 +100,10 @@ class WriterLoad(Client):
 
     kind = "write"
 
-    def __init__(self, controller: str, seed: int, name: str, rate: float, finish: threading.Event) -> None:
-        super().__init__(controller, seed, name, rate, finish)
+    def __init__(
+        self, command: Sequence[str], controller: str, seed: int, name: str, rate: float, finish: threading.Event
+    ) -> None:
+        super().__init__(command, controller, seed, name, rate, finish)
         self.promises = Promises(name, TOPIC, True)
 
     def told(self, words: list[str]) -> None:
@@ -127,8 +140,10 @@ class TransactionLoad(Client):
 
     kind = "transact"
 
-    def __init__(self, controller: str, seed: int, name: str, rate: float, finish: threading.Event) -> None:
-        super().__init__(controller, seed, name, rate, finish)
+    def __init__(
+        self, command: Sequence[str], controller: str, seed: int, name: str, rate: float, finish: threading.Event
+    ) -> None:
+        super().__init__(command, controller, seed, name, rate, finish)
         self.promises = Promises(name, TOPIC, True)
         self.transactions = Transactions()
 
@@ -151,9 +166,14 @@ class PravegaMember(Client):
     kind = "read"
 
     def __init__(
-        self, controller: str, name: str, writers: Iterable[WriterLoad | TransactionLoad], finish: threading.Event
+        self,
+        command: Sequence[str],
+        controller: str,
+        name: str,
+        writers: Iterable[WriterLoad | TransactionLoad],
+        finish: threading.Event,
     ) -> None:
-        super().__init__(controller, 0, name, 1, finish)
+        super().__init__(command, controller, 0, name, 1, finish)
         self.writers = list(writers)
         self.events: list[tuple[str, int]] = []
         self._read: dict[str, set[int]] = {}

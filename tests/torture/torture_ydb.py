@@ -202,10 +202,8 @@ class YdbMember(GroupMember):
                 if time.monotonic() - last_commit < 0.1:
                     reader.commit(batch)  # confirmed with one of those that follow
                     continue
-                try:
-                    await asyncio.wait_for(reader.commit_with_ack(batch), 5)
-                except (TimeoutError, ydb.Error):
-                    continue  # not acknowledged: nothing was promised
+                if not await _confirmed(reader, batch):
+                    continue  # nothing was promised
                 last_commit = time.monotonic()
                 last = batch.messages[-1]
                 with self.lock:
@@ -213,6 +211,15 @@ class YdbMember(GroupMember):
         finally:
             with suppress(TimeoutError, ydb.Error):
                 await asyncio.wait_for(reader.close(flush=False), 5)
+
+
+async def _confirmed(reader: Any, batch: Any) -> bool:
+    """Whether a commit is confirmed in time. One that is not goes on: the SDK cannot close a reader of which a commit
+    was cancelled."""
+    commit = asyncio.ensure_future(reader.commit_with_ack(batch))
+    commit.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait({commit}, timeout=5)
+    return commit.done() and not commit.cancelled() and commit.exception() is None
 
 
 class Alternating(YdbMember):
