@@ -73,8 +73,8 @@ compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests again
 compat-ydb-python: $(VENV)/.dev  ## the topic tests of YDB's SDK for Python against a node
 	$(BIN)/python tests/compat/ydb_python/run.py $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, record and SBP decoders, FUZZ_SECONDS each
-	for target in kafka_wire pravega records sbp_frames; do \
+fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, YDB, record and SBP decoders, FUZZ_SECONDS each
+	for target in kafka_wire pravega ydb records sbp_frames; do \
 		mkdir -p build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py --seeds build/fuzz-$$target && \
 		PYTHONPATH=. $(BIN)/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) build/fuzz-$$target \

@@ -58,4 +58,4 @@ def _element(owner: type, name: str, root: type) -> type | None:
 
 
 if __name__ == "__main__":
-    run(one_input, seeds)
+    run(one_input, seeds, ("kafka_front.wire.",))

@@ -105,4 +105,4 @@ def seeds() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    run(one_input, seeds)
+    run(one_input, seeds, ("pravega_front.wire.", "bridges.formats.pravega"))

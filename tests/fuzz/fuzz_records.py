@@ -92,4 +92,4 @@ def seeds() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    run(one_input, seeds)
+    run(one_input, seeds, ("bridges.formats.", "sbp_back.document."))
