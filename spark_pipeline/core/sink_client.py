@@ -113,10 +113,16 @@ class SinkTask:
         head = json.dumps({"producer": producer, "epoch": epoch, "batches": told}).encode()
         self._client.post_bytes("/v1/sink/append", [len(head).to_bytes(4) + head, *parts])
 
+    def abort(self, patience: float) -> None:
+        """Nothing of the attempt will be named in a commit; asks for ``patience`` seconds at most."""
+        if self._attempt is not None:
+            asked = {**_named(self._batch), "attempts": [self._attempt]}
+            self._client.post("/v1/sink/abort", asked, patience=patience)
+
     def finish(self) -> Written:
         """Everything is written; what the driver needs to commit it."""
         self.flush()
-        return Written(self._attempt if self._records else None, self._records, self._size)
+        return Written(self._attempt, self._records, self._size)
 
 
 class SinkDriver:

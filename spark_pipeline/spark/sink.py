@@ -1,0 +1,220 @@
+"""The sink: what ``write`` and ``writeStream`` of the format ``anabranch`` do with rows.
+
+A task writes its rows to the node as a transaction of its own, and the driver commits all tasks of a batch at once, so
+that every batch of a query is in the log exactly once, whatever is tried again, killed or started anew
+(``spark_pipeline.node.writes`` says how). What a batch is known by, the query and its number, tasks find in what Spark
+tells them; a write that is no stream makes a name of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.node_answers import NodeTopics
+from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
+from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+DEFAULT_ENDPOINT = "anabranch://localhost:8090"
+_TIMEOUT_MS = 15 * 60 * 1000
+_REQUEST_BYTES = 4 * 1024 * 1024
+_ABORT_PATIENCE_S = 2.0
+_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """The sink's options, checked. ``query`` and ``batch`` are the names that a caller gives a write that is no
+    stream, as ``foreachBatch`` does, so that it is written once however often it is repeated."""
+
+    node: NodeOptions
+    sink: SinkOptions
+    timeout_ms: int = _TIMEOUT_MS
+    request_bytes: int = _REQUEST_BYTES
+    query: str = ""
+    batch: int = 0
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
+        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``. Raises OptionError."""
+        given = {name.lower(): value for name, value in options.items()}
+        if ("queryid" in given) != ("batchid" in given):
+            raise OptionError("queryId and batchId are given together: they name what is written once")
+        try:
+            node = NodeOptions.of(given.get("endpoint", DEFAULT_ENDPOINT), options)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+        return cls(
+            node,
+            SinkOptions.of(options),
+            _number(given, "transaction.timeout.ms", _TIMEOUT_MS, 1),
+            _number(given, "request.bytes", _REQUEST_BYTES, 128 * 1024),
+            given.get("queryid", ""),
+            _number(given, "batchid", 0, 0),
+        )
+
+
+def _number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
+    said = given.get(name)
+    if said is None:
+        return default
+    if not said.isascii() or not said.isdigit() or int(said) < least:
+        raise OptionError(f"{name} = {said!r} is no whole number from {least} on")
+    return int(said)
+
+
+class Clients:
+    """Clients that are kept from one task to the next: a worker runs one task after the other, and what lies in a
+    module is all that survives between them."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._kept: dict[NodeOptions, NodeClient] = {}
+
+    def of(self, options: NodeOptions) -> NodeClient:
+        """A client of this process, which runs one task at a time."""
+        if self._pid != os.getpid():
+            self._pid, self._kept = os.getpid(), {}
+        client = self._kept.get(options)
+        if client is None:
+            client = self._kept[options] = NodeClient(options)
+        return client
+
+
+_CLIENTS = Clients()
+
+
+@dataclass(slots=True)
+class SinkMessage(WriterCommitMessage):
+    """What a task tells the driver. The driver does not know by itself which query a stream's batch is of."""
+
+    batch: SinkBatch
+    written: Written
+
+
+def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+    """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
+    client = _CLIENTS.of(settings.node)
+    attempt = SinkTask(client, batch, task, timeout_ms=settings.timeout_ms, request_bytes=settings.request_bytes)
+    rows = SinkRows(settings.sink, NodeTopics(client), task)
+    begun = committed = False
+    try:
+        for some in iterator:
+            if committed or not some.num_rows:
+                continue  # all of them are taken from Spark, which waits for that
+            if not begun:
+                begun = attempt.begin()
+                committed = not begun
+                if committed:
+                    continue
+            for place in rows.add(some):
+                attempt.add(*place)
+        if committed:
+            return SinkMessage(batch, Written(None, committed=True))
+        for place in rows.finish():
+            attempt.add(*place)
+        return SinkMessage(batch, attempt.finish())
+    except BaseException:
+        # Otherwise it would hold back readers until its time is up. The node does that, if it is not to be reached.
+        with suppress(NodeError):
+            attempt.abort(_ABORT_PATIENCE_S)
+        raise
+
+
+def _attempt_number() -> tuple[TaskContext, int]:
+    context = TaskContext.get()
+    assert context is not None, "called by Spark in a task"
+    return context, context.partitionId()
+
+
+class AnabranchStreamWriter(DataSourceStreamArrowWriter):
+    """A stream: each micro-batch is one batch of its query."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """In a task."""
+        context, task = _attempt_number()
+        query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if not query or number is None:
+            raise OptionError("Spark does not tell the task which batch of which query it writes")
+        return write_rows(self._settings, SinkBatch(query, int(number)), task, iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """In the driver, when all tasks have written; may be called again for the same batch."""
+        told = [message for message in messages if isinstance(message, SinkMessage)]
+        if not told:
+            return  # a batch without tasks has nothing that could be seen twice
+        _driver(self._settings).commit(told[0].batch, [one.written for one in told])
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """In the driver, when a task has failed, or ``commit`` has: the node looks first whether that was done."""
+        told = [message for message in messages if isinstance(message, SinkMessage)]
+        if told:
+            _driver(self._settings).abort(told[0].batch)
+
+
+class AnabranchBatchWriter(DataSourceArrowWriter):
+    """A write that is no stream: one batch of a query that has no other, unless the caller says which it is."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        if settings.query:
+            self._batch = SinkBatch(settings.query, settings.batch)
+        else:
+            self._batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """In a task."""
+        return write_rows(self._settings, self._batch, _attempt_number()[1], iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """In the driver, when all tasks have written."""
+        written = [message.written for message in messages if isinstance(message, SinkMessage)]
+        _driver(self._settings).commit(self._batch, written)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """In the driver, when a task has failed, or ``commit`` has."""
+        _driver(self._settings).abort(self._batch)
+
+
+def _driver(settings: SinkSettings) -> SinkDriver:
+    return SinkDriver(_CLIENTS.of(settings.node))
+
+
+class AnabranchSink:
+    """The half of the data source that writes; the other half has ``options``."""
+
+    options: Mapping[str, str]
+
+    def writer(self, schema: StructType, overwrite: bool) -> AnabranchBatchWriter:
+        """See ``pyspark.sql.datasource.DataSource``. Raises OptionError."""
+        return AnabranchBatchWriter(self._settings(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> AnabranchStreamWriter:
+        """See ``pyspark.sql.datasource.DataSource``. Raises OptionError."""
+        return AnabranchStreamWriter(self._settings(schema, overwrite))
+
+    def _settings(self, schema: StructType, overwrite: bool) -> SinkSettings:
+        if overwrite:
+            raise OptionError("a topic is appended to: use mode append (for streams, output mode append or update)")
+        settings = SinkSettings.of(self.options)
+        check_schema(to_arrow_schema(schema, timezone="UTC"), settings.sink)
+        return settings

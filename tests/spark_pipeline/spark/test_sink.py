@@ -1,0 +1,247 @@
+"""The sink in a real Spark session: batch and stream, failures of tasks and drivers, a node that is killed."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_pipeline.core.node_answers import NodeTopics
+from spark_pipeline.core.node_client import NodeClient, NodeOptions
+from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.rows import Columns
+from spark_pipeline.endpoints.base import endpoint
+from tests.node_process import ANY, FRONTS, NodeProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+FORMAT = "anabranch-sink"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    listen = {**dict.fromkeys(FRONTS, ANY), "pipeline": ANY}
+    with NodeProcess(tmp_path_factory.mktemp("sink") / "data", listen=listen) as process:
+        yield process
+
+
+class Topics:
+    """Makes topics of the node, and reads them as everybody does."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        self.url = f"anabranch://{node.addresses['pipeline']}"
+        self._console = node.console
+
+    def make(self, name: str, partitions: int, **config: str) -> str:
+        import json
+        import urllib.request
+
+        body = json.dumps({"name": name, "partitions": partitions, "config": config}).encode()
+        request = urllib.request.Request(f"{self._console}/api/topics", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request):
+            return name
+
+    def rows(self, topic: str) -> list[dict[str, Any]]:
+        """What is committed, in the order of offsets of each partition."""
+        source = endpoint(self.url)
+        parts = [TopicPartition(topic, number) for number in source.topics()[topic].partitions]
+        found: list[dict[str, Any]] = []
+        for part, at in source.positions(parts).items():
+            assert at.stable == at.high_watermark, f"{part} has a transaction open"
+            whole = OffsetRange(topic, part.partition, at.start, at.stable)
+            for batch in source.read(whole, Columns.of(headers=True)):
+                found += batch.to_pylist()
+        source.close()
+        return found
+
+    def values(self, topic: str) -> Counter[bytes]:
+        return Counter(row["value"] for row in self.rows(topic))
+
+
+@pytest.fixture(scope="module")
+def topics(node: NodeProcess) -> Topics:
+    return Topics(node)
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    from pyspark.sql.datasource import DataSource
+
+    from spark_pipeline.spark.sink import AnabranchSink
+
+    class SinkOnly(AnabranchSink, DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+    spark.dataSource.register(SinkOnly)
+    return spark
+
+
+def test_a_batch_goes_to_partitions_by_key_and_says_everything(session: SparkSession, topics: Topics) -> None:
+    topic = topics.make("batch", 3)
+    rows = session.sql(
+        "select cast(id % 7 as string) as key, cast(id as string) as value, "
+        "array(named_struct('key', 'h', 'value', cast('x' as binary))) as headers, "
+        "timestamp_millis(1700000000000 + id) as timestamp from range(0, 1000, 1, 4)"
+    )
+    rows.write.format(FORMAT).mode("append").option("endpoint", topics.url).option("topic", topic).save()
+    found = topics.rows(topic)
+    assert sorted(int(row["value"]) for row in found) == list(range(1000))
+    from bridges.catalog.partitioner import partition_of
+
+    for row in found:
+        assert row["partition"] == partition_of(row["key"], 3)
+        assert row["headers"] == [{"key": "h", "value": b"x"}]
+        assert row["timestamp"].timestamp() * 1000 == pytest.approx(1_700_000_000_000 + int(row["value"]))
+
+
+def test_what_is_wrong_is_said_in_a_sentence(session: SparkSession, topics: Topics) -> None:
+    rows = session.sql("select cast(id as string) as value from range(3)")
+
+    def write(frame: DataFrame, mode: str = "append", **options: str) -> None:
+        frame.write.format(FORMAT).mode(mode).options(**{"endpoint": topics.url, **options}).save()
+
+    for frame, mode, options, complaint in (
+        (rows, "append", {}, "give the option 'topic', or the rows a column 'topic'"),
+        (rows, "append", {"topic": "nowhere"}, "there is no topic 'nowhere' to write to"),
+        (rows, "overwrite", {"topic": "x"}, "a topic is appended to"),
+        (rows.withColumnRenamed("value", "v"), "append", {"topic": "x"}, "no column 'value'"),
+        (rows.selectExpr("1.5D as value"), "append", {"topic": "x"}, "column 'value' is of type double"),
+        (rows, "append", {"topic": "x", "endpoint": "http://h"}, "is no address of a node"),
+        (rows, "append", {"topic": "x", "compression": "rar"}, "compression = 'rar' is none of"),
+        (rows, "append", {"topic": "x", "queryId": "q"}, "queryId and batchId are given together"),
+    ):
+        with pytest.raises(Exception, match=complaint):
+            write(frame, mode, **options)
+
+
+def test_attempts_that_fail_leave_nothing_behind(session: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.make("retried", 2)
+    marks = str(tmp_path)
+
+    def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            Path(marks, "failed").touch()
+            raise ValueError("this attempt fails when all of its rows were written")
+
+    rows = session.sql("select cast(id as string) as value from range(0, 20000, 1, 4)").mapInArrow(
+        fail_once, "value string"
+    )
+    options = {"endpoint": topics.url, "topic": topic, "request.bytes": "131072"}
+    rows.write.format(FORMAT).mode("append").options(**options).save()
+    assert Path(marks, "failed").exists()
+    values = topics.values(topic)
+    assert (len(values), values.total()) == (20_000, 20_000)
+
+
+def stream(session: SparkSession, path: Path, topics: Topics, topic: str, source: str = FORMAT) -> Any:
+    """A query that copies files, one for each micro-batch."""
+    rows = session.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(path / "in")).select("value")
+    options = {"endpoint": topics.url, "topic": topic, "checkpointLocation": str(path / "checkpoint")}
+    return rows.writeStream.format(source).options(**options).trigger(availableNow=True).start()
+
+
+def lines(path: Path, files: int, each: int) -> Counter[bytes]:
+    (path / "in").mkdir()
+    for number in range(files):
+        text = "".join(f"{number}:{line}\n" for line in range(each))
+        (path / "in" / f"{number}.txt").write_text(text)
+    return Counter(b"%d:%d" % (number, line) for number in range(files) for line in range(each))
+
+
+def test_a_driver_that_fails_after_its_commit_starts_again_without_a_duplicate(
+    session: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    from pyspark.sql.datasource import DataSource
+
+    from spark_pipeline.spark.sink import AnabranchSink, AnabranchStreamWriter
+
+    marks = tmp_path / "failed"
+
+    class FailingWriter(AnabranchStreamWriter):
+        def commit(self, messages: Any, batchId: int) -> None:
+            super().commit(messages, batchId)
+            if batchId == 1 and not marks.exists():
+                marks.touch()
+                raise ValueError("the driver fails between the commit and Spark's own")
+
+    class Failing(AnabranchSink, DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "anabranch-failing"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> AnabranchStreamWriter:
+            return FailingWriter(self._settings(schema, overwrite))
+
+    session.dataSource.register(Failing)
+    topic = topics.make("crashed", 2)
+    expected = lines(tmp_path, 4, 50)
+    first = stream(session, tmp_path, topics, topic, "anabranch-failing")
+    with pytest.raises(Exception, match="the driver fails between"):
+        first.awaitTermination(120)
+    # Its abort came behind its commit, and has undone nothing.
+    assert topics.values(topic).total() == 100
+    again = stream(session, tmp_path, topics, topic, "anabranch-failing")
+    assert again.awaitTermination(120)
+    assert topics.values(topic) == expected
+
+
+def test_a_stream_goes_on_when_its_node_is_killed(
+    session: SparkSession, topics: Topics, node: NodeProcess, tmp_path: Path
+) -> None:
+    topic = topics.make("killed", 2)
+    expected = lines(tmp_path, 12, 20)
+    query = stream(session, tmp_path, topics, topic)
+    client = NodeTopics(NodeClient(NodeOptions.of(topics.url)))
+    for after in (40, 130):
+        while sum(one.stable for one in client.positions([(topic, 0), (topic, 1)]).values()) < after:
+            if not query.isActive:
+                break
+        node.restart(kill=True)
+    assert query.awaitTermination(180)
+    assert query.exception() is None
+    assert topics.values(topic) == expected
+
+
+def test_foreach_batch_names_what_is_written_once(session: SparkSession, topics: Topics) -> None:
+    topic = topics.make("named", 1)
+    rows = session.sql("select cast(id as string) as value from range(10)")
+    options = {"endpoint": topics.url, "topic": topic, "queryId": "mine", "batchId": "7"}
+    for _ in range(2):
+        rows.write.format(FORMAT).mode("append").options(**options).save()
+    assert topics.values(topic).total() == 10
+    rows.limit(0).write.format(FORMAT).mode("append").options(**{**options, "batchId": "8"}).save()
+    assert topics.values(topic).total() == 10
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    import os
+
+    from pyspark.sql import SparkSession as Session
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made = (
+        Session.builder.master("local[2,3]")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    yield made
+    made.stop()
