@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python fuzz setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python fuzz spark-proof setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -57,6 +57,9 @@ bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 
 bench-sbp: $(VENV)/.dev  ## measure the SBP backend beside the raw disk
 	$(BIN)/python -m benchmarks.sbp $(ARGS)
+
+spark-proof: $(VENV)/.dev  ## crashes of the data pipeline at every step; takes long
+	$(BIN)/python -m tests.spark_proof.sink_kills
 
 bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
 	$(BIN)/python -m benchmarks.pravega $(ARGS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from spark_pipeline.core.rows import Columns
+from spark_pipeline.spark.sink import batch_writer, stream_writer
 from spark_pipeline.spark.source import BatchReader, StreamReader, columns_of
 from spark_pipeline.spark.source_options import SourceOptions
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class AnabranchDataSource(DataSource):
-    """Options: :class:`spark_pipeline.spark.source_options.SourceOptions`."""
+    """Options: :class:`spark_pipeline.spark.source_options.SourceOptions`, and of the sink
+    :class:`spark_pipeline.spark.sink.SinkSettings`."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,3 +43,11 @@ class AnabranchDataSource(DataSource):
     def streamReader(self, schema: StructType) -> Any:
         """Of a streaming query."""
         return StreamReader(SourceOptions.of(self.options, streaming=True), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Of a write that is no stream."""
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """Of a streaming query."""
+        return stream_writer(self.options, schema, overwrite)

@@ -24,12 +24,13 @@ from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
+from spark_pipeline.spark.pool import POOL
+from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-DEFAULT_ENDPOINT = "anabranch://localhost:8090"
 _TIMEOUT_MS = 15 * 60 * 1000
 _REQUEST_BYTES = 4 * 1024 * 1024
 _ABORT_PATIENCE_S = 2.0
@@ -48,11 +49,13 @@ class SinkSettings:
     request_bytes: int = _REQUEST_BYTES
     query: str = ""
     batch: int = 0
+    freeze: bool = True
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
-        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``. Raises OptionError."""
+        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``worker.freeze``. Raises
+        OptionError."""
         given = {name.lower(): value for name, value in options.items()}
         if ("queryid" in given) != ("batchid" in given):
             raise OptionError("queryId and batchId are given together: they name what is written once")
@@ -67,6 +70,7 @@ class SinkSettings:
             _number(given, "request.bytes", _REQUEST_BYTES, 128 * 1024),
             given.get("queryid", ""),
             _number(given, "batchid", 0, 0),
+            given.get("worker.freeze", "true").lower() != "false",
         )
 
 
@@ -110,6 +114,8 @@ class SinkMessage(WriterCommitMessage):
 
 def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
     """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
+    if settings.freeze:
+        POOL.count_task()
     client = _CLIENTS.of(settings.node)
     attempt = SinkTask(client, batch, task, timeout_ms=settings.timeout_ms, request_bytes=settings.request_bytes)
     rows = SinkRows(settings.sink, NodeTopics(client), task)
@@ -199,22 +205,20 @@ def _driver(settings: SinkSettings) -> SinkDriver:
     return SinkDriver(_CLIENTS.of(settings.node))
 
 
-class AnabranchSink:
-    """The half of the data source that writes; the other half has ``options``."""
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> AnabranchBatchWriter:
+    """See ``pyspark.sql.datasource.DataSource.writer``. Raises OptionError."""
+    return AnabranchBatchWriter(settings_of(options, schema, overwrite))
 
-    options: Mapping[str, str]
 
-    def writer(self, schema: StructType, overwrite: bool) -> AnabranchBatchWriter:
-        """See ``pyspark.sql.datasource.DataSource``. Raises OptionError."""
-        return AnabranchBatchWriter(self._settings(schema, overwrite))
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> AnabranchStreamWriter:
+    """See ``pyspark.sql.datasource.DataSource.streamWriter``. Raises OptionError."""
+    return AnabranchStreamWriter(settings_of(options, schema, overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> AnabranchStreamWriter:
-        """See ``pyspark.sql.datasource.DataSource``. Raises OptionError."""
-        return AnabranchStreamWriter(self._settings(schema, overwrite))
 
-    def _settings(self, schema: StructType, overwrite: bool) -> SinkSettings:
-        if overwrite:
-            raise OptionError("a topic is appended to: use mode append (for streams, output mode append or update)")
-        settings = SinkSettings.of(self.options)
-        check_schema(to_arrow_schema(schema, timezone="UTC"), settings.sink)
-        return settings
+def settings_of(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:
+    """The settings of a sink for rows of a schema. Raises OptionError."""
+    if overwrite:
+        raise OptionError("a topic is appended to: use mode append (for streams, output mode append or update)")
+    settings = SinkSettings.of(options)
+    check_schema(to_arrow_schema(schema, timezone="UTC"), settings.sink)
+    return settings

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridges.formats import FormatId
-from bridges.formats.kafka import TRANSACTIONAL, encode
+from bridges.formats.kafka import CONTROL, HEADER_SIZE, TRANSACTIONAL, encode, iterate, parse_header
 from bridges.formats.producer import InTransaction, ProducerStamp
 from bridges.formats.records import Record
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.node.front import PipelineFront
@@ -104,3 +105,23 @@ async def open_lab(path: Path, **flags: str) -> Lab:
     node = node_of(path, **flags)
     await node.start()
     return Lab(node, client_of(node))
+
+
+def batch_of(*values: bytes, timestamp: int = 1_000, key: bytes | None = None) -> EncodedBatch:
+    payload = bytes(encode([Record(key, value, timestamp=timestamp) for value in values]))
+    return EncodedBatch(payload[HEADER_SIZE:], len(values), timestamp, timestamp)
+
+
+async def committed(lab: Lab, topic: str, partition: int = 0) -> list[bytes]:
+    """The values that readers of committed data see."""
+    log = lab.log(topic, partition)
+    await log.ready()
+    found: list[bytes] = []
+    offset = log.log_start_offset
+    while offset < log.last_stable_offset:
+        for batch in await log.read_committed(offset, 1 << 20):
+            offset = batch.end_offset
+            header = parse_header(batch.payload)
+            if not header.attributes & CONTROL and header.record_count:
+                found += [one.value for one in iterate(batch.payload) if one.value is not None]
+    return found

@@ -13,18 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from bridges.auth import Operation, Principal, Resource
-from bridges.formats.kafka import HEADER_SIZE, encode, iterate, parse_header
-from bridges.formats.records import Record
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.node import writes
-from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
-
-
-def batch_of(*values: bytes, timestamp: int = 1_000, key: bytes | None = None) -> EncodedBatch:
-    payload = bytes(encode([Record(key, value, timestamp=timestamp) for value in values]))
-    return EncodedBatch(payload[HEADER_SIZE:], len(values), timestamp, timestamp)
+from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, node_of, open_lab
 
 
 def task_of(client: NodeClient, batch: SinkBatch, task: int = 0, timeout_ms: int = 60_000) -> SinkTask:
@@ -38,21 +31,6 @@ def write(client: NodeClient, batch: SinkBatch, task: int, places: Sequence[tupl
     for place in places:
         attempt.add(*place)
     return attempt.finish()
-
-
-async def committed(lab: Lab, topic: str, partition: int = 0) -> list[bytes]:
-    """The values that readers of committed data see."""
-    log = lab.log(topic, partition)
-    await log.ready()
-    found: list[bytes] = []
-    offset = log.log_start_offset
-    while offset < log.last_stable_offset:
-        for batch in await log.read_committed(offset, 1 << 20):
-            offset = batch.end_offset
-            header = parse_header(batch.payload)
-            if not header.attributes & 0x20 and header.record_count:
-                found += [one.value for one in iterate(batch.payload) if one.value is not None]
-    return found
 
 
 async def settled(lab: Lab, *places: tuple[str, int]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,14 @@ from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from tests.node_process import ANY, FRONTS, NodeProcess
+from tests.node_process import NodeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-FORMAT = "anabranch-sink"
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    listen = {**dict.fromkeys(FRONTS, ANY), "pipeline": ANY}
-    with NodeProcess(tmp_path_factory.mktemp("sink") / "data", listen=listen) as process:
-        yield process
+FORMAT = "anabranch"
 
 
 class Topics:
@@ -66,28 +58,13 @@ class Topics:
 
 
 @pytest.fixture(scope="module")
-def topics(node: NodeProcess) -> Topics:
-    return Topics(node)
+def topics(pipeline_node: NodeProcess) -> Topics:
+    return Topics(pipeline_node)
 
 
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    from pyspark.sql.datasource import DataSource
-
-    from spark_pipeline.spark.sink import AnabranchSink
-
-    class SinkOnly(AnabranchSink, DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return FORMAT
-
-    spark.dataSource.register(SinkOnly)
-    return spark
-
-
-def test_a_batch_goes_to_partitions_by_key_and_says_everything(session: SparkSession, topics: Topics) -> None:
+def test_a_batch_goes_to_partitions_by_key_and_says_everything(spark: SparkSession, topics: Topics) -> None:
     topic = topics.make("batch", 3)
-    rows = session.sql(
+    rows = spark.sql(
         "select cast(id % 7 as string) as key, cast(id as string) as value, "
         "array(named_struct('key', 'h', 'value', cast('x' as binary))) as headers, "
         "timestamp_millis(1700000000000 + id) as timestamp from range(0, 1000, 1, 4)"
@@ -103,8 +80,8 @@ def test_a_batch_goes_to_partitions_by_key_and_says_everything(session: SparkSes
         assert row["timestamp"].timestamp() * 1000 == pytest.approx(1_700_000_000_000 + int(row["value"]))
 
 
-def test_what_is_wrong_is_said_in_a_sentence(session: SparkSession, topics: Topics) -> None:
-    rows = session.sql("select cast(id as string) as value from range(3)")
+def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, topics: Topics) -> None:
+    rows = spark.sql("select cast(id as string) as value from range(3)")
 
     def write(frame: DataFrame, mode: str = "append", **options: str) -> None:
         frame.write.format(FORMAT).mode(mode).options(**{"endpoint": topics.url, **options}).save()
@@ -123,7 +100,7 @@ def test_what_is_wrong_is_said_in_a_sentence(session: SparkSession, topics: Topi
             write(frame, mode, **options)
 
 
-def test_attempts_that_fail_leave_nothing_behind(session: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_attempts_that_fail_leave_nothing_behind(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic = topics.make("retried", 2)
     marks = str(tmp_path)
 
@@ -137,7 +114,7 @@ def test_attempts_that_fail_leave_nothing_behind(session: SparkSession, topics: 
             Path(marks, "failed").touch()
             raise ValueError("this attempt fails when all of its rows were written")
 
-    rows = session.sql("select cast(id as string) as value from range(0, 20000, 1, 4)").mapInArrow(
+    rows = spark.sql("select cast(id as string) as value from range(0, 20000, 1, 4)").mapInArrow(
         fail_once, "value string"
     )
     options = {"endpoint": topics.url, "topic": topic, "request.bytes": "131072"}
@@ -147,9 +124,9 @@ def test_attempts_that_fail_leave_nothing_behind(session: SparkSession, topics: 
     assert (len(values), values.total()) == (20_000, 20_000)
 
 
-def stream(session: SparkSession, path: Path, topics: Topics, topic: str, source: str = FORMAT) -> Any:
+def stream(spark: SparkSession, path: Path, topics: Topics, topic: str, source: str = FORMAT) -> Any:
     """A query that copies files, one for each micro-batch."""
-    rows = session.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(path / "in")).select("value")
+    rows = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(path / "in")).select("value")
     options = {"endpoint": topics.url, "topic": topic, "checkpointLocation": str(path / "checkpoint")}
     return rows.writeStream.format(source).options(**options).trigger(availableNow=True).start()
 
@@ -163,11 +140,10 @@ def lines(path: Path, files: int, each: int) -> Counter[bytes]:
 
 
 def test_a_driver_that_fails_after_its_commit_starts_again_without_a_duplicate(
-    session: SparkSession, topics: Topics, tmp_path: Path
+    spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
-    from pyspark.sql.datasource import DataSource
-
-    from spark_pipeline.spark.sink import AnabranchSink, AnabranchStreamWriter
+    from spark_pipeline.spark.data_source import AnabranchDataSource
+    from spark_pipeline.spark.sink import AnabranchStreamWriter, settings_of
 
     marks = tmp_path / "failed"
 
@@ -178,33 +154,35 @@ def test_a_driver_that_fails_after_its_commit_starts_again_without_a_duplicate(
                 marks.touch()
                 raise ValueError("the driver fails between the commit and Spark's own")
 
-    class Failing(AnabranchSink, DataSource):
+    class Failing(AnabranchDataSource):
         @classmethod
         def name(cls) -> str:
             return "anabranch-failing"
 
         def streamWriter(self, schema: Any, overwrite: bool) -> AnabranchStreamWriter:
-            return FailingWriter(self._settings(schema, overwrite))
+            return FailingWriter(settings_of(self.options, schema, overwrite))
 
-    session.dataSource.register(Failing)
+    spark.dataSource.register(Failing)
     topic = topics.make("crashed", 2)
     expected = lines(tmp_path, 4, 50)
-    first = stream(session, tmp_path, topics, topic, "anabranch-failing")
+    first = stream(spark, tmp_path, topics, topic, "anabranch-failing")
     with pytest.raises(Exception, match="the driver fails between"):
         first.awaitTermination(120)
     # Its abort came behind its commit, and has undone nothing.
     assert topics.values(topic).total() == 100
-    again = stream(session, tmp_path, topics, topic, "anabranch-failing")
+    again = stream(spark, tmp_path, topics, topic, "anabranch-failing")
     assert again.awaitTermination(120)
     assert topics.values(topic) == expected
 
 
 def test_a_stream_goes_on_when_its_node_is_killed(
-    session: SparkSession, topics: Topics, node: NodeProcess, tmp_path: Path
+    spark: SparkSession, new_pipeline_node: Callable[[str], NodeProcess], tmp_path: Path
 ) -> None:
+    node = new_pipeline_node("node")
+    topics = Topics(node)
     topic = topics.make("killed", 2)
     expected = lines(tmp_path, 12, 20)
-    query = stream(session, tmp_path, topics, topic)
+    query = stream(spark, tmp_path, topics, topic)
     client = NodeTopics(NodeClient(NodeOptions.of(topics.url)))
     for after in (40, 130):
         while sum(one.stable for one in client.positions([(topic, 0), (topic, 1)]).values()) < after:
@@ -216,32 +194,12 @@ def test_a_stream_goes_on_when_its_node_is_killed(
     assert topics.values(topic) == expected
 
 
-def test_foreach_batch_names_what_is_written_once(session: SparkSession, topics: Topics) -> None:
+def test_foreach_batch_names_what_is_written_once(spark: SparkSession, topics: Topics) -> None:
     topic = topics.make("named", 1)
-    rows = session.sql("select cast(id as string) as value from range(10)")
+    rows = spark.sql("select cast(id as string) as value from range(10)")
     options = {"endpoint": topics.url, "topic": topic, "queryId": "mine", "batchId": "7"}
     for _ in range(2):
         rows.write.format(FORMAT).mode("append").options(**options).save()
     assert topics.values(topic).total() == 10
     rows.limit(0).write.format(FORMAT).mode("append").options(**{**options, "batchId": "8"}).save()
     assert topics.values(topic).total() == 10
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    import os
-
-    from pyspark.sql import SparkSession as Session
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    made = (
-        Session.builder.master("local[2,3]")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    yield made
-    made.stop()

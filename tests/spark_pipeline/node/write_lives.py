@@ -1,0 +1,91 @@
+"""Lives of a node that sinks write to and that may be killed at any step of that, each in its own process.
+
+A step is an instant just before or just after something becomes durable: a commit of the node's database, a batch, a
+marker. What sinks do meanwhile is for the parent to say: it knows nothing of the kill but that answers are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from spark_pipeline.node.front import PipelineFront
+from spark_pipeline.node.writes import Writes
+from tests.spark_pipeline.node.pipeline_lab import node_of
+
+
+class Steps:
+    """Kills the process at the step ``kill_at``; None never."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        self.kill_at = kill_at
+        self.seen = 0
+        self._lock = threading.Lock()  # the database has a thread of its own
+
+    def step(self, *_: object) -> None:
+        with self._lock:
+            self.seen += 1
+            if self.seen == self.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*args: Any) -> Any:
+            self.step()
+            result = work(*args)
+            self.step()
+            return result
+
+        return done
+
+    def around_async(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        async def done(*args: Any) -> Any:
+            self.step()
+            result = await work(*args)
+            self.step()
+            return result
+
+        return done
+
+    def around_future(self, work: Callable[..., asyncio.Future[Any]]) -> Callable[..., asyncio.Future[Any]]:
+        def done(*args: Any) -> asyncio.Future[Any]:
+            self.step()
+            future = work(*args)
+            future.add_done_callback(self.step)
+            return future
+
+        return done
+
+
+def live(path: str, address: str, kill_at: int | None, pipe: Connection) -> None:
+    """One life of the node on the directory ``path``. Tells its address, lives until it is told to end, and tells how
+    many steps there were."""
+    asyncio.run(_live(Path(path), address, kill_at, pipe))
+
+
+async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection) -> None:
+    node = node_of(path, listen__pipeline=address, listen__sbp_pd="off", listen__sbp_range_server="off")
+    await node.start()
+    if "t" not in node.catalog.topics:
+        await node.catalog.create_topic("t", 2)
+    (front,) = node.fronts
+    assert isinstance(front, PipelineFront)
+    assert front.server is not None
+    writes: Writes = front.server.core.writes
+    steps = Steps(kill_at)
+    db: Any = node.db
+    db._execute = steps.around(db._execute)
+    here: Any = writes
+    here._marked = steps.around_async(here._marked)
+    here._hand_over = steps.around_future(here._hand_over)
+    pipe.send(str(node.addresses["pipeline"]))
+    await asyncio.to_thread(pipe.recv)
+    while writes.open:
+        await node.db.run(lambda connection: None)  # what is still to be carried out is
+    pipe.send(steps.seen)
+    await node.stop()
