@@ -13,6 +13,7 @@ from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
+from bridges.console.jobs import JobHandlers
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
@@ -44,6 +45,7 @@ class Console:
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)
+        JobHandlers(self._node).add_to(app)
         self._records.add_to(app)
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)

@@ -9,6 +9,7 @@ from typing import Protocol
 from bridges.auth import Authorizer
 from bridges.auth.authenticator import Authenticator
 from bridges.catalog.group_view import GroupDirectory
+from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
 from bridges.log.logs import Logs
@@ -50,6 +51,10 @@ class Host(Protocol):
     @property
     def group_directories(self) -> Mapping[str, GroupDirectory]:
         """The groups of each front that has some."""
+
+    @property
+    def job_directories(self) -> Mapping[str, JobDirectory]:
+        """The jobs that tell each front of themselves."""
 
     @property
     def phase(self) -> Enum: ...

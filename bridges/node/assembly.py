@@ -26,6 +26,7 @@ from bridges.auth.tokens import KeysError
 from bridges.auth.users import UsersError
 from bridges.catalog import front_tables, topic_defaults
 from bridges.catalog.group_view import GroupDirectory
+from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
@@ -141,6 +142,11 @@ class Node:
     def group_directories(self) -> dict[str, GroupDirectory]:
         """The groups of each front that has some, by the front's name."""
         return group_directories(self.fronts)
+
+    @property
+    def job_directories(self) -> dict[str, JobDirectory]:
+        """The jobs that tell each front of themselves, by the front's name."""
+        return {front.name: directory for front in self.fronts if (directory := front.jobs) is not None}
 
     @property
     def embedded(self) -> Embedded | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bridges.auth import Authorizer
     from bridges.auth.authenticator import Authenticator
     from bridges.barrier import Barrier
+    from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Database
     from bridges.catalog.topics import Catalog
@@ -183,6 +184,11 @@ class Front(ABC):
     @property
     def groups(self) -> GroupDirectory | None:
         """The groups that live in this front; None while it is not started, and where a protocol has none."""
+        return None
+
+    @property
+    def jobs(self) -> JobDirectory | None:
+        """The jobs that tell this front of themselves; None while it is not started, and where there are none."""
         return None
 
 

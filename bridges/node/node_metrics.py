@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from bridges.catalog.group_view import live_groups, records_behind
+from bridges.catalog.job_view import RUNNING
 from bridges.metrics import SLICE, counter, gauge, slices
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
@@ -25,6 +27,7 @@ def install(node: Node) -> None:
     node.metrics.add_source(node.stalls.metrics)
     node.metrics.add_source(lambda: _partitions(node))
     node.metrics.add_source(lambda: _lag(node))
+    node.metrics.add_source(lambda: _jobs(node))
     node.metrics.add_source(lambda: () if node.embedded is None else store_metrics(node.embedded.store.stats))
 
 
@@ -87,6 +90,27 @@ def _partitions(node: Node) -> Iterator[Metric]:
             family = gauge(name, text, *labels)
             for log in some:
                 family.add_metric([log.topic, str(log.partition)], getattr(log, attribute))
+            yield family
+
+
+def _jobs(node: Node) -> Iterator[Metric]:
+    views = [view for directory in node.job_directories.values() for view in directory.jobs()]
+    states = gauge("anabranch_jobs", "Jobs that have told of themselves.", "kind", "state")
+    for (kind, state), number in Counter((view.kind, view.state) for view in views).items():
+        states.add_metric([kind, state], number)
+    yield states
+    labels = ("kind", "name", "job", "unit")
+    for name, text, attribute in (
+        ("anabranch_job_done", "How much of a running job is done.", "done"),
+        ("anabranch_job_rate", "How much of it is done a second, as it says itself.", "rate"),
+        ("anabranch_job_remaining", "How much of it is left, where that is known.", "remaining"),
+    ):
+        for some in slices([view for view in views if view.state == RUNNING]):
+            family = gauge(name, text, *labels)
+            for view in some:
+                value = getattr(view, attribute)
+                if value is not None:
+                    family.add_metric([view.kind, view.name, view.job_id, view.unit], value)
             yield family
 
 

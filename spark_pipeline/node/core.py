@@ -13,6 +13,7 @@ from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_response, status_of
 from bridges.errors import LogError
 from bridges.net.budget import Kind
+from spark_pipeline.node.jobs import Jobs
 from spark_pipeline.node.memory import RequestMemory
 from spark_pipeline.node.writes import Writes
 
@@ -42,6 +43,7 @@ class PipelineCore:
         self.settings = settings
         self.access = Access(node.authorizer)
         self.writes = Writes(node, settings)
+        self.jobs = Jobs(node)
 
     @web.middleware
     async def counted(self, request: web.Request, handler: Any) -> web.StreamResponse:

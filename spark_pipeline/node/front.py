@@ -15,6 +15,7 @@ from spark_pipeline.node.settings import PipelineSettings
 from spark_pipeline.node.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
+    from bridges.catalog.job_view import JobDirectory
     from spark_pipeline.node.serving import PipelineServer
 
 PIPELINE = "pipeline"
@@ -41,6 +42,10 @@ class PipelineFront(Front):
 
         self.server = PipelineServer(self._node)
         return await self.server.start(listen)
+
+    @property
+    def jobs(self) -> JobDirectory | None:
+        return None if self.server is None else self.server.core.jobs
 
     async def drain(self) -> None:
         if self.server is not None:

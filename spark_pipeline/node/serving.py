@@ -13,7 +13,7 @@ from aiohttp import web
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.net.http_site import HttpSite
-from spark_pipeline.node import describe, importing, tokens, write_routes
+from spark_pipeline.node import describe, importing, job_routes, tokens, write_routes
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
@@ -26,6 +26,7 @@ ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     tokens.register,
     importing.register,
     write_routes.register,
+    job_routes.register,
 )
 """What adds routes. They may use ``app.cleanup_ctx`` for what has to be read before anybody is served, and has to end
 after nobody is."""

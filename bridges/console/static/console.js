@@ -96,6 +96,20 @@ function state(name) {
   return tagged("state " + kind, name);
 }
 
+// What jobs elsewhere say of themselves.
+function jobState(job) {
+  const kind = { running: "busy", done: "good", failed: "bad" }[job.state] || "faint";
+  return tagged("state " + kind, job.state);
+}
+
+const amount = (value, unit) => (unit === "bytes" ? size(value) : `${number(Math.round(value))} ${unit}`);
+
+function duration(seconds) {
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
+}
+
 // "+" says that there is more: the ends of some partitions are not known.
 function lag(group) {
   return group.lag === null ? known(null) : number(group.lag) + (group.unknown_lags ? "+" : "");
@@ -118,7 +132,8 @@ function users(topic, way) {
 }
 
 async function refresh() {
-  const [status, topics, groups] = await Promise.all([get("/api/status"), get("/api/topics"), get("/api/groups")]);
+  const [status, topics, groups, jobs] = await Promise.all(
+    ["/api/status", "/api/topics", "/api/groups", "/api/jobs"].map(get));
   const since = Math.round(status.uptime_ms / 1000);
   $("status").className = status.failure ? "bad" : "";
   $("status").textContent = status.failure ||
@@ -141,6 +156,18 @@ async function refresh() {
     ["Read through", (topic) => users(topic, "out")],
   ], topics.topics);
   $("no-topics").hidden = topics.topics.length > 0;
+  $("jobs-section").hidden = jobs.jobs.length === 0;
+  draw("jobs", [
+    ["Job", (job) => job.name],
+    ["Kind", (job) => job.kind],
+    ["State", (job) => jobState(job)],
+    ["Done", (job) => amount(job.done, job.unit), true],
+    ["Of", (job) => (job.total === null ? known(null) : amount(job.total, job.unit)), true],
+    ["Rate", (job) => (job.rate === null || job.state !== "running" ? known(null) : amount(job.rate, job.unit) + "/s"), true],
+    ["Time left", (job) => (job.seconds_left === null || job.state !== "running" ? known(null) : duration(job.seconds_left)), true],
+    ["Heard of", (job) => duration(Math.max(0, Date.now() - job.heard_ms) / 1000) + " ago", true],
+    ["Says", (job) => Object.entries(job.details).map(([name, text]) => `${name}: ${text}`).join(", ")],
+  ], jobs.jobs);
   draw("groups", [
     ["Group", (group) => link(group.group, GROUP + inSpace(group) + "/")],
     ["State", (group) => state(group.state)],

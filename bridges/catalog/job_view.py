@@ -1,0 +1,43 @@
+"""Jobs as people look at them: what a front tells the console of programs elsewhere that say how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+RUNNING = "running"
+SILENT = "silent"
+"""It said that it was running, and has not been heard of since: it may be, or it was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as it last told of itself; nothing of it is checked. ``done`` of ``total`` (None: nobody knows) ``unit``s,
+    ``rate`` of them a second. Times in ms since 1970, ``seconds_left`` None where it cannot be told."""
+
+    job_id: str
+    kind: str
+    name: str
+    state: str
+    owner: str
+    done: float
+    total: float | None
+    unit: str
+    rate: float | None
+    seconds_left: float | None
+    begun_ms: int
+    heard_ms: int
+    details: Mapping[str, str]
+
+    @property
+    def remaining(self) -> float | None:
+        """What is left of ``total``."""
+        return None if self.total is None else max(0.0, self.total - self.done)
+
+
+class JobDirectory(Protocol):
+    """The jobs that have told a front of themselves."""
+
+    def jobs(self) -> Sequence[JobView]:
+        """All that are known, the ones heard of last first; a bounded number."""

@@ -1,0 +1,114 @@
+"""A job's side of the list of jobs: it tells a node now and then how far it is, which nothing depends on."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from spark_pipeline.core.node_client import NodeClient, NodeError
+
+_PATIENCE_S = 2.0
+_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is: ``done`` of ``total`` (None: not known) ``unit``s, ``rate`` of them a second."""
+
+    done: float = 0
+    total: float | None = None
+    unit: str = "records"
+    rate: float | None = None
+    seconds_left: float | None = None
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class JobReporter:
+    """Reports a job until it is left; a context manager. That a node cannot be told is no failure of the job's.
+
+    ``progress`` is called in a thread of the reporter's every few seconds. Give it a client of its own.
+    """
+
+    def __init__(
+        self,
+        client: NodeClient,
+        kind: str,
+        name: str,
+        progress: Callable[[], JobProgress],
+        *,
+        job_id: str = "",
+        seconds: float = _EVERY_S,
+    ) -> None:
+        self._client = client
+        self._kind, self._name = kind, name
+        self._progress = progress
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.job_id = job_id or uuid.uuid4().hex
+        self.failed = 0
+        """Reports that did not arrive."""
+
+    def __enter__(self) -> Self:
+        self.tell("running")
+        self._thread = threading.Thread(target=self._run, name="job-report", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.tell("stopped" if stopped else "done" if kind is None else "failed", "" if error is None else str(error))
+        self._client.close()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            self.tell("running")
+
+    def tell(self, state: str, reason: str = "") -> None:
+        """Report now."""
+        now = self._progress()
+        details = {name[:50]: value[:200] for name, value in now.details.items() if value}
+        if reason:
+            details["reason"] = reason.strip()[:200]
+        report = {
+            "id": self.job_id,
+            "kind": self._kind,
+            "name": self._name[:200],
+            "state": state,
+            "done": now.done,
+            "total": now.total,
+            "unit": now.unit,
+            "rate": now.rate,
+            "seconds_left": now.seconds_left,
+            "details": details,
+        }
+        try:
+            self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
+        except NodeError:
+            self.failed += 1
+
+
+class Rate:
+    """Units a second over the last half minute or so."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+
+    def at(self, done: float) -> float | None:
+        """The rate when ``done`` is reached now."""
+        now = time.monotonic()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] > 30:
+            self._seen.pop(0)
+        since, before = self._seen[0]
+        return (done - before) / (now - since) if now > since else None

@@ -1,0 +1,100 @@
+"""Jobs over HTTP: they tell of themselves, and whoever may look at the node is told of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.job_view import JobView
+from bridges.console.access import principal_of
+from bridges.console.errors import RequestError
+from spark_pipeline.node.core import text
+from spark_pipeline.node.jobs import MOST, STATES
+
+if TYPE_CHECKING:
+    from spark_pipeline.node.core import PipelineCore
+
+_DETAILS, _DETAIL = 20, 200
+_CHORE_MS = 60_000
+_FIELDS = {"id", "kind", "name", "state", "done", "total", "unit", "rate", "seconds_left", "details"}
+
+
+class JobHandlers:
+    """``/v1/jobs``."""
+
+    def __init__(self, core: PipelineCore) -> None:
+        self._core = core
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        """Before anybody is served, and after nobody is any more."""
+        await self._core.jobs.load()
+        self._core.node.every(_CHORE_MS, self._core.jobs.expire, "expiry of jobs")
+        yield
+
+    async def report(self, request: web.Request) -> web.StreamResponse:
+        """Body: ``id`` (any that no other job of this owner has), ``kind``, ``name``, ``state``, and how far it is:
+        ``done``, ``total``, ``unit``, ``rate``, ``seconds_left``; ``details``, a few short texts by name."""
+        body = await self._core.json(request, _FIELDS)
+        state = body.get("state")
+        if state not in STATES:
+            raise RequestError(f"state is none of {', '.join(STATES)}")
+        now_ms = time.time_ns() // 1_000_000
+        view = JobView(
+            text(body.get("id"), "id", 100),
+            text(body.get("kind"), "kind", 30),
+            text(body.get("name"), "name", 200),
+            state,
+            str(principal_of(request)),
+            _number(body.get("done", 0), "done"),
+            _number_or_none(body.get("total"), "total"),
+            text(body.get("unit", "records"), "unit", 30),
+            _number_or_none(body.get("rate"), "rate"),
+            _number_or_none(body.get("seconds_left"), "seconds_left"),
+            now_ms,
+            now_ms,
+            _details(body.get("details", {})),
+        )
+        await self._core.jobs.heard(view)
+        return await self._core.answer(request, {})
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        """All jobs, those heard of last first."""
+        self._core.access.require_node(request, Operation.DESCRIBE)
+        told = []
+        for number, view in enumerate(self._core.jobs.jobs()):
+            if number == MOST:
+                break
+            told.append(asdict(view))
+        return await self._core.answer(request, {"jobs": told})
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the routes of this module."""
+    handlers = JobHandlers(core)
+    app.cleanup_ctx.append(handlers.running)
+    app.router.add_post("/v1/jobs", handlers.report)
+    app.router.add_get("/v1/jobs", handlers.list)
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise RequestError(f"{what} is not a number from 0 on")
+    return float(value)
+
+
+def _number_or_none(value: Any, what: str) -> float | None:
+    return None if value is None else _number(value, what)
+
+
+def _details(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > _DETAILS:
+        raise RequestError(f"details is not an object of at most {_DETAILS} texts")
+    return {
+        text(name, "a detail's name", 50): text(one, f"detail {name[:50]!r}", _DETAIL) for name, one in value.items()
+    }

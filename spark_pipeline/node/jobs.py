@@ -1,0 +1,119 @@
+"""Jobs that run elsewhere and say how far they are: kept for the console and for metrics.
+
+A report is a claim, shown as such. What a job said is written down when it begins or ends, and now and then in between;
+after a start of the node a job is at what was written, until it is heard again. A job that is not heard of is shown as
+silent, and forgotten after a time, as ended ones are.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from bridges.catalog.job_view import RUNNING, SILENT, JobView
+from bridges.errors import LogError
+
+if TYPE_CHECKING:
+    from bridges.node.front import NodeServices
+
+STATES = (RUNNING, "done", "failed", "stopped")
+MOST = 1_000
+"""Jobs that are known at the same time; beyond that the one that ended first goes."""
+_SILENT_MS = 60_000
+_KEPT_MS = 7 * 86_400_000
+"""How long a job is known after it was heard of last."""
+_WRITTEN_EVERY_MS = 10_000
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """The table, as a migration."""
+    connection.execute(
+        "CREATE TABLE front_pipeline_jobs (owner TEXT, id TEXT, content TEXT NOT NULL, PRIMARY KEY (owner, id)) STRICT"
+    )
+
+
+class TooManyJobs(LogError):
+    """As many jobs are running as are shown."""
+
+
+@dataclass(slots=True)
+class _Known:
+    view: JobView
+    written_ms: int
+
+
+class Jobs:
+    """See :class:`bridges.catalog.job_view.JobDirectory`. Call :meth:`load` first."""
+
+    def __init__(self, node: NodeServices) -> None:
+        self._db = node.db
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    async def load(self) -> None:
+        """Know what was written down."""
+        query = "SELECT content FROM front_pipeline_jobs"
+        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        for (content,) in rows:
+            view = JobView(**json.loads(content))
+            self._known[view.owner, view.job_id] = _Known(view, view.heard_ms)
+
+    def jobs(self) -> Sequence[JobView]:
+        now_ms = _now_ms()
+        found = [
+            replace(one.view, state=SILENT) if _is_silent(one.view, now_ms) else one.view
+            for one in self._known.values()
+        ]
+        return sorted(found, key=lambda view: -view.heard_ms)
+
+    async def heard(self, view: JobView) -> None:
+        """A job tells of itself. Raises TooManyJobs, LogError."""
+        key = view.owner, view.job_id
+        known = self._known.get(key)
+        if known is None:
+            await self._make_room()
+        else:
+            view = replace(view, begun_ms=known.view.begun_ms)
+        due = known is None or known.view.state != view.state
+        written_ms = view.heard_ms if known is None else known.written_ms
+        if due or view.heard_ms >= written_ms + _WRITTEN_EVERY_MS:
+            written_ms = view.heard_ms
+            row = (*key, json.dumps(asdict(view)))
+            await self._db.run(
+                lambda connection: connection.execute(
+                    "INSERT OR REPLACE INTO front_pipeline_jobs VALUES (?, ?, ?)", row
+                )
+            )
+        self._known[key] = _Known(view, written_ms)
+
+    async def _make_room(self) -> None:
+        if len(self._known) < MOST:
+            return
+        now_ms = _now_ms()
+        over = [key for key, one in self._known.items() if one.view.state != RUNNING or _is_silent(one.view, now_ms)]
+        if not over:
+            raise TooManyJobs(f"{len(self._known)} jobs are running, and no more are shown")
+        await self._forget([min(over, key=lambda key: self._known[key].view.heard_ms)])
+
+    async def expire(self, now_ms: int) -> None:
+        """A chore: forget what was not heard of for long."""
+        gone = [key for key, one in self._known.items() if one.view.heard_ms + _KEPT_MS < now_ms]
+        if gone:
+            await self._forget(gone)
+
+    async def _forget(self, keys: Sequence[tuple[str, str]]) -> None:
+        query = "DELETE FROM front_pipeline_jobs WHERE owner = ? AND id = ?"
+        await self._db.run(lambda connection: connection.executemany(query, keys))
+        for key in keys:
+            self._known.pop(key, None)
+
+
+def _is_silent(view: JobView, now_ms: int) -> bool:
+    return view.state == RUNNING and view.heard_ms + _SILENT_MS < now_ms
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
