@@ -11,6 +11,7 @@ _DATA, _HEADERS, _SETTINGS, _PING, _WINDOW = 0, 1, 4, 6, 8
 _ACK, _END_HEADERS = 1, 4
 _INITIAL_WINDOW = 4
 _FRAME_BYTES = 16 * 1024
+_ZEROS = bytes(1024 * 1024)
 
 
 class HalfMessage:
@@ -54,9 +55,11 @@ class HalfMessage:
 
     async def send(self, announced: int, size: int) -> None:
         """Begin a message of ``announced`` bytes and send ``size`` of it, as the server lets it."""
-        await self.more(announced.to_bytes(5, "big") + bytes(size))
+        await self.more(announced.to_bytes(5, "big"))
+        for sent in range(0, size, len(_ZEROS)):
+            await self.more(memoryview(_ZEROS)[: size - sent])
 
-    async def more(self, data: bytes) -> None:
+    async def more(self, data: bytes | memoryview) -> None:
         """Send bytes of a message. Raises ConnectionError."""
         view = memoryview(data)
         while view:

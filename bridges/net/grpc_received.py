@@ -2,8 +2,8 @@
 
 Whoever waits for the next message of a stream has gRPC receive it, up to its largest size, and hears of it when it is
 whole. So what the kernel has received on a connection, less what came out of it as messages, is counted in the memory
-budget: every second, from the sockets themselves, in a thread. What HTTP/2 adds is taken for somewhat more than it is,
-so that long-lived connections do not seem to hold what they do not.
+budget: every second or more often, from the sockets themselves, in a thread. What HTTP/2 adds is taken for somewhat
+more than it is, so that long-lived connections do not seem to hold what they do not.
 
 Nobody can be kept from sending the rest of a message. So while memory is short, a connection that holds much of one and
 has completed none for a while is closed, and while more is held than there may be, that which holds most.
@@ -35,6 +35,9 @@ Peer = tuple[str, int]
 """A client's address and port."""
 
 LOOK_SECONDS = 1.0
+HURRY_SECONDS = 0.1
+"""The same while much is held: what comes in this time may come too much."""
+_MUCH = 8
 PATIENCE_SECONDS = 10.0
 """While memory is short, a message of which much is there has to be whole after this time."""
 LARGE_BYTES = 256 * 1024
@@ -142,7 +145,8 @@ class ReceivedMemory:
     async def watch(self, ports: Collection[int]) -> None:
         """Look at the sockets again and again; never returns."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            much = self.held > self._budget.total // _MUCH
+            await asyncio.sleep(HURRY_SECONDS if much else LOOK_SECONDS)
             try:
                 await self.look(ports)
             except OSError as error:

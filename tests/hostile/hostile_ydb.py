@@ -13,6 +13,7 @@ import grpc
 import hostile_frames as frames
 import zstandard
 
+from tests.half_messages import HalfMessage
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
 
@@ -240,5 +241,25 @@ async def ydb_nonsense(attack: Attack) -> None:
     await _each(attack, one, 50)
 
 
-ATTACKS = {attack.__name__: attack for attack in (ydb_idle, ydb_slow_readers, ydb_bombs, ydb_nonsense)}
+async def ydb_half_messages(attack: Attack) -> None:
+    """Nearly all of the largest message there may be, of streams and of calls, and then nothing more."""
+    host, port = attack.targets[LISTENER]
+
+    async def one(number: int) -> None:
+        path = METHODS["StreamWrite" if number % 2 else "CreateTopic"].path
+        with suppress(OSError, TimeoutError):
+            async with HalfMessage(host, port, path, **{"x-ydb-database": "/local"}) as half:
+                attack.done.connections += 1
+                with suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout(max(attack.left, 0.01)):
+                        await half.send(60_000_000, 59_000_000)
+                        attack.done.bytes_sent += 59_000_000
+                        await half.ended.wait()
+                attack.done.closed_by_node += half.ended.is_set()
+
+    await attack.each(one, 20)
+
+
+_EVERY = (ydb_idle, ydb_slow_readers, ydb_bombs, ydb_nonsense, ydb_half_messages)
+ATTACKS = {attack.__name__: attack for attack in _EVERY}
 PREPARE = {"ydb_bombs": bombs, "ydb_nonsense": lambda: (nonsense(), calls())}

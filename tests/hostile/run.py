@@ -95,6 +95,7 @@ PHASES = (
     Phase("ydb-slow-readers", (("ydb_slow_readers", 100),)),
     Phase("ydb-bombs", (("ydb_bombs", 200),)),
     Phase("ydb-nonsense", (("ydb_nonsense", 500),)),
+    Phase("ydb-half-messages", (("ydb_half_messages", 40),)),
     Phase("pravega-idle", (("pravega_idle", 10_000),)),
     Phase("pravega-half-blocks", (("pravega_half_blocks", 300),)),
     Phase("pravega-slow-readers", (("pravega_slow_readers", 500),)),
@@ -118,7 +119,14 @@ PHASES = (
     ),
     Phase(
         "ydb-all-at-once",
-        (("ydb_idle", 4_000), ("ydb_slow_readers", 20), ("ydb_bombs", 50), ("ydb_nonsense", 200), ("garbage", 200)),
+        (
+            ("ydb_idle", 4_000),
+            ("ydb_slow_readers", 20),
+            ("ydb_bombs", 50),
+            ("ydb_nonsense", 200),
+            ("ydb_half_messages", 10),
+            ("garbage", 200),
+        ),
     ),
     Phase(
         "pravega-all-at-once",
