@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,11 @@ from tests.pravega_front.controller_client import ControllerClient
 
 HERE = Path(__file__).resolve().parent
 SCOPE = "java"
-JAVA = drivers.java("pravega-java", HERE / "java" / "pom.xml", "anabranch.tests.PravegaDriver")
+DRIVER = drivers.java("pravega-java", HERE / "java" / "pom.xml", "anabranch.tests.PravegaDriver")
+JAVA = replace(
+    DRIVER, run=lambda directory: ["-Xmx768m" if one.startswith("-Xmx") else one for one in DRIVER.run(directory)]
+)
+"""With a heap for events of 64 MiB, of which the client holds several copies."""
 
 pytestmark = pytest.mark.java
 
@@ -118,6 +124,25 @@ def test_large_events(java: Java) -> None:
     java("reader", name="large", reader="large")
     assert plain(java("read", reader="large", count=3)) == [b"before", large, b"after"]
     java("close_reader", reader="large")
+
+
+def digest(size: int) -> str:
+    """Of an event whose data is told by its size."""
+    return sha256((bytes(range(251)) * (size // 251 + 1))[:size]).hexdigest()
+
+
+def test_an_event_of_64_mib_and_a_transaction_of_100_mib(java: Java) -> None:
+    size = 64 * 1024**2
+    java("create", stream="huge", segments=1)
+    java("writer", name="huge", stream="huge", large=True)
+    java("write", name="huge", events=[["k", 1], ["k", size], ["k", 2]])
+    java("close_writer", name="huge")
+    parts = [1024**2 + number for number in range(100)]
+    assert java("transact", stream="huge", rounds=[[True, [["k", one] for one in parts]]]) == ["COMMITTED"]
+    java("group", name="huge", stream="huge")
+    java("reader", name="huge", reader="huge")
+    assert java("read", reader="huge", count=103, digests=True) == [*map(digest, (1, size, 2, *parts))]
+    java("close_reader", reader="huge")
 
 
 def test_byte_streams(java: Java) -> None:

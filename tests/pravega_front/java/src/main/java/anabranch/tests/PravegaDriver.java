@@ -33,6 +33,7 @@ import io.pravega.client.stream.Serializer;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.StreamCut;
+import io.pravega.client.stream.TimeWindow;
 import io.pravega.client.stream.Transaction;
 import io.pravega.client.stream.TransactionalEventStreamWriter;
 import io.pravega.client.stream.impl.ByteArraySerializer;
@@ -49,13 +50,17 @@ import io.pravega.client.tables.TableKey;
 import io.pravega.client.tables.TableModification;
 import io.pravega.client.tables.Version;
 import io.pravega.common.util.AsyncIterator;
+import io.pravega.shared.watermarks.SegmentWithRange;
+import io.pravega.shared.watermarks.Watermark;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.net.URI;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -143,6 +148,13 @@ public final class PravegaDriver {
                 return null;
             case "write":
                 return write(WRITERS.get(name), command);
+            case "note_time":
+                WRITERS.get(name).noteTime(command.get("time").asLong());
+                return null;
+            case "window":
+                return window(READERS.get(command.get("reader").asText()), scope, stream, command.get("lower").asLong());
+            case "watermark":
+                return watermark(command);
             case "close_writer":
                 WRITERS.remove(name).close();
                 return null;
@@ -153,7 +165,7 @@ public final class PravegaDriver {
                         command.get("reader").asText(), name, BYTES, ReaderConfig.builder().build()));
                 return null;
             case "read":
-                return read(READERS.get(command.get("reader").asText()), command.get("count").asInt());
+                return read(READERS.get(command.get("reader").asText()), command);
             case "close_reader":
                 READERS.remove(command.get("reader").asText()).close();
                 return null;
@@ -199,6 +211,26 @@ public final class PravegaDriver {
         return Base64.getDecoder().decode(text.asText());
     }
 
+    /** An event's data, which may be told by its size: bytes that count from 0 to 250, again and again. */
+    private static byte[] data(JsonNode told) {
+        if (!told.isInt()) {
+            return decoded(told);
+        }
+        byte[] data = new byte[told.asInt()];
+        for (int at = 0; at < data.length; at++) {
+            data[at] = (byte) (at % 251);
+        }
+        return data;
+    }
+
+    private static String digest(byte[] data) throws Exception {
+        StringBuilder text = new StringBuilder();
+        for (byte one : MessageDigest.getInstance("SHA-256").digest(data)) {
+            text.append(String.format("%02x", one));
+        }
+        return text.toString();
+    }
+
     private static String encoded(byte[] data) {
         return Base64.getEncoder().encodeToString(data);
     }
@@ -206,7 +238,7 @@ public final class PravegaDriver {
     private static Object write(EventStreamWriter<byte[]> writer, JsonNode command) throws Exception {
         List<CompletableFuture<Void>> written = new ArrayList<>();
         for (JsonNode event : command.get("events")) {
-            written.add(writer.writeEvent(event.get(0).asText(), decoded(event.get(1))));
+            written.add(writer.writeEvent(event.get(0).asText(), data(event.get(1))));
         }
         writer.flush();
         for (CompletableFuture<Void> one : written) {
@@ -223,16 +255,50 @@ public final class PravegaDriver {
         return made;
     }
 
-    private static Object read(EventStreamReader<byte[]> reader, int count) {
+    /** The events' data, or digests of it, and with "window" the last time window that the reader told of. */
+    private static Object read(EventStreamReader<byte[]> reader, JsonNode command) throws Exception {
+        int count = command.get("count").asInt();
+        boolean digests = command.path("digests").asBoolean(false);
         List<String> found = new ArrayList<>();
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
         while (found.size() < count && System.nanoTime() < end) {
             EventRead<byte[]> event = reader.readNextEvent(1000);
             if (event.getEvent() != null) {
-                found.add(encoded(event.getEvent()));
+                found.add(digests ? digest(event.getEvent()) : encoded(event.getEvent()));
             }
         }
         return found;
+    }
+
+    /** The bounds of time that a reader is within, which it learns as it reads on. */
+    private static Object window(EventStreamReader<byte[]> reader, String scope, String stream, long wanted) {
+        TimeWindow window = null;
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (System.nanoTime() < end) {
+            reader.readNextEvent(100);
+            window = reader.getCurrentTimeWindow(Stream.of(scope, stream));
+            if (window.getLowerTimeBound() != null && window.getLowerTimeBound() >= wanted) {
+                break;
+            }
+        }
+        List<Long> bounds = new ArrayList<>();
+        bounds.add(window.getLowerTimeBound());
+        bounds.add(window.getUpperTimeBound());
+        return bounds;
+    }
+
+    /** What the controller of Pravega would write into a stream of watermarks. */
+    private static Object watermark(JsonNode command) throws Exception {
+        Map<SegmentWithRange, Long> cut = new HashMap<>();
+        for (JsonNode one : command.get("cut")) {
+            cut.put(SegmentWithRange.builder().segmentId(one.get(0).asLong()).rangeLow(one.get(1).asDouble())
+                    .rangeHigh(one.get(2).asDouble()).build(), one.get(3).asLong());
+        }
+        ByteBuffer made = Watermark.builder().lowerTimeBound(command.get("lower").asLong())
+                .upperTimeBound(command.get("upper").asLong()).streamCut(cut).build().toByteBuf();
+        byte[] data = new byte[made.remaining()];
+        made.get(data);
+        return encoded(data);
     }
 
     private static Object checkpoint(ReaderGroup group, EventStreamReader<byte[]> reader, String name) throws Exception {
@@ -265,7 +331,7 @@ public final class PravegaDriver {
             for (JsonNode round : command.get("rounds")) {
                 Transaction<byte[]> transaction = writer.beginTxn();
                 for (JsonNode event : round.get(1)) {
-                    transaction.writeEvent(event.get(0).asText(), decoded(event.get(1)));
+                    transaction.writeEvent(event.get(0).asText(), data(event.get(1)));
                 }
                 transaction.flush();
                 if (round.get(0).asBoolean()) {
