@@ -22,7 +22,7 @@ from bridges.net.budget import Kind
 from bridges.net.outbox import joined
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest
-from pravega_front.service.reads import BeyondEnd, Found, Parked, missing, read, stopping
+from pravega_front.service.reads import BeyondEnd, Found, Parked, ParkedMark, missing, read, stopping
 from pravega_front.wire import commands as wire
 from pravega_front.wire.blocks import appended, parse_block, parse_block_end
 from pravega_front.wire.fields import Buffer, WireError
@@ -109,7 +109,7 @@ class Connection(net.Connection):
         self._gathering: dict[Appender, None] = {}
         # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
         self._block: tuple[bytes, Buffer, int, float] | None = None
-        self._parked: set[Parked] = set()
+        self._parked: set[Parked | ParkedMark] = set()
         self.transient: set[str] = set()
         """Segments for large events that were made on this connection and not merged yet."""
         self._running = 0
@@ -521,13 +521,16 @@ class Connection(net.Connection):
         if taken is not None and not taken.done():
             taken.set_result(None)
 
-    def _read_mark(self, request: wire.ReadSegment) -> wire.Command | None:
-        """Streams have no watermarks: a read of them waits for ever."""
+    def _read_mark(self, request: wire.ReadSegment) -> wire.Command | Found | None:
+        """The stream has no watermarks yet."""
         if request.offset < 0:
             return wire.SegmentIsTruncated(request.request_id, request.segment, 0, "", request.offset)
+        if self._draining:
+            return stopping(request)
+        self._park(ParkedMark(self.server.segments, replace(request, token=""), self._read_again))
         return None
 
-    def _park(self, parked: Parked) -> None:
+    def _park(self, parked: Parked | ParkedMark) -> None:
         if self._closing:
             parked.leave()
             return
@@ -537,7 +540,7 @@ class Connection(net.Connection):
         self._parked.add(parked)
         self.account.take(Kind.REQUESTS, _PARKED_BYTES)
 
-    def _unpark(self) -> list[Parked]:
+    def _unpark(self) -> list[Parked | ParkedMark]:
         """Those that wait do no more."""
         parked, self._parked = list(self._parked), set()
         for one in parked:
@@ -545,7 +548,7 @@ class Connection(net.Connection):
         self.account.give(Kind.REQUESTS, _PARKED_BYTES * len(parked))
         return parked
 
-    def _read_again(self, parked: Parked) -> None:
+    def _read_again(self, parked: Parked | ParkedMark) -> None:
         self._parked.discard(parked)
         self.account.give(Kind.REQUESTS, _PARKED_BYTES)
         if self._closing:

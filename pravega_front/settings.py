@@ -84,6 +84,11 @@ class PravegaSettings(Section):
         ge=1,
         description="Intervals in a row after which two neighbours below half of their target rate are merged.",
     )
+    watermark_interval_ms: Duration = Field(
+        default=10_000,
+        ge=10,
+        description="How often watermarks are written of streams whose writers note times.",
+    )
     token_ms: Duration = Field(
         default=3_600_000,
         ge=1000,

@@ -75,6 +75,14 @@ def _bounded_tables(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO front_pravega_table_count SELECT count(*) FROM front_pravega_tables")
 
 
+def _noted(connection: sqlite3.Connection) -> None:
+    # What writers noted of time: positions by the ids of segments, as JSON, and the wall clock (ms) then.
+    connection.execute(
+        "CREATE TABLE front_pravega_noted (topic TEXT, writer TEXT, time INTEGER NOT NULL, position TEXT NOT NULL, "
+        "alive INTEGER NOT NULL, noted_ms INTEGER NOT NULL, PRIMARY KEY (topic, writer)) STRICT"
+    )
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
     _transactions,
@@ -82,12 +90,13 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _decisions,
     _merges,
     _bounded_tables,
+    _noted,
 )
 """What brings each version to the next; never change one that was released."""
 
 
 def _erase(connection: sqlite3.Connection, topic: str) -> None:
-    for table in ("streams", "segments", "attributes", "transactions", "merges"):
+    for table in ("streams", "segments", "attributes", "transactions", "merges", "noted"):
         connection.execute(f"DELETE FROM front_pravega_{table} WHERE topic = ?", (topic,))
 
 

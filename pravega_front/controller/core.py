@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pravega_front.controller.auto_scale import AutoScaler
 from pravega_front.controller.streams import Streams
+from pravega_front.controller.watermarks import Watermarks
 from pravega_front.service.key_value_tables import KeyValueTables
 from pravega_front.service.transactions import Transactions
 
@@ -44,6 +45,7 @@ class Controller:
         self.streams = Streams(node)
         self.transactions = Transactions(node, settings, segments)
         self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
+        self.watermarks = Watermarks(self)
         self.controller_address = ("", 0)
         self.segment_store_address = ("", 0)
 
@@ -51,6 +53,8 @@ class Controller:
         """Know what is durable."""
         await self.streams.load()
         await self.transactions.load()
+        await self.watermarks.load()
+        self.node.every(self.settings.watermark_interval_ms, self.watermarks.look, "watermarks")
         self.node.every(self.settings.scale_interval_ms, AutoScaler(self).look, "scaling by rate")
         self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
 
@@ -64,6 +68,7 @@ class Controller:
     async def close(self) -> None:
         """Leave what is under way to the next start."""
         self.streams.scopes.close()
+        await self.watermarks.close()
         await self.transactions.close()
 
     def reachable(self, listener: str, bound: Address) -> tuple[str, int]:

@@ -102,7 +102,7 @@ class Streams:
         return found
 
     def marked(self, info: Any) -> bool:
-        """Whether these are the watermarks of a stream: one segment, in which nothing ever is."""
+        """Whether these are the watermarks of a stream: one segment."""
         return info.stream.startswith(MARK) and self.find(info.scope, info.stream.removeprefix(MARK)) is not None
 
     def partition(self, topic: Topic, number: int) -> PartitionInfo:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
+from bridges.auth import Operation
+from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.wire.controller import message
 
 if TYPE_CHECKING:
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
 _Status = message("Status")
 _DelegationToken = message("DelegationToken")
+_LONGEST_NAME = 1000
 
 
 def register(registry: Registry, controller: Controller) -> None:
@@ -22,9 +26,23 @@ def register(registry: Registry, controller: Controller) -> None:
         return _DelegationToken(delegationToken=controller.access.token(caller, request))
 
     async def noted(request: Any, caller: Principal) -> Any:
-        # Watermarks are not kept, so what writers say of time has no effect.
+        info, writer = request.position.streamInfo, request.writer
+        controller.access.allow(caller, Operation.WRITE, controller.access.topic(info.scope, info.stream))
+        if len(writer) > _LONGEST_NAME:
+            raise GrpcRefusal(Code.INVALID_ARGUMENT, f"a writer's name of {len(writer)} characters")
+        topic = controller.streams.get(info)
+        now_ms = time.time_ns() // 1_000_000
+        position = dict(request.position.cut)
+        return _Status(status=await controller.watermarks.note(topic, writer, request.timestamp, position, now_ms))
+
+    async def removed(request: Any, caller: Principal) -> Any:
+        info = request.stream
+        controller.access.allow(caller, Operation.WRITE, controller.access.topic(info.scope, info.stream))
+        topic = controller.streams.find(info.scope, info.stream)
+        if topic is not None:  # also of a writer that has noted nothing, since there is nothing left of either
+            await controller.watermarks.remove(topic, request.writer)
         return _Status(status=0)
 
     registry.call("getDelegationToken", token)
     registry.call("noteTimestampFromWriter", noted)
-    registry.call("removeWriter", noted)
+    registry.call("removeWriter", removed)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bridges.log.partition_log import PartitionLog
+    from pravega_front.service.segments import Segments
 
 LEAST = 8
 """Bytes that a read is answered with at least, if there are so many, however few were asked for."""
@@ -116,3 +117,18 @@ class Parked:
     def leave(self) -> None:
         """Wait no more."""
         self.segment.log.remove_waiter(self)
+
+
+class ParkedMark:
+    """A read of a stream's watermarks that waits for the first of them: ``again`` is called then, once."""
+
+    __slots__ = ("_again", "leave", "request")
+
+    def __init__(self, segments: Segments, request: ReadSegment, again: Callable[[ParkedMark], None]) -> None:
+        self.request = request
+        self._again = again
+        self.leave = segments.wait_for_mark(request.segment, self._made)
+        """Wait no more."""
+
+    def _made(self) -> None:
+        self._again(self)

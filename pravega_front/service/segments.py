@@ -19,10 +19,13 @@ from pravega_front.service.state import SegmentState, add_loose
 from pravega_front.service.table_life import table_count
 
 if TYPE_CHECKING:
+    from bridges.catalog.topics import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
 
 _HIDDEN = "_pravega.segment-"
+_OF = "#of."
+"""Behind the name of a segment of watermarks: the stream of the backend whose they are."""
 #: What a hidden topic is configured with: nothing of it goes by itself.
 KEEP = {"retention.ms": "-1", "retention.bytes": "-1"}
 
@@ -54,6 +57,7 @@ class Segments:
         """Whether a stream has open transactions; set likewise."""
         self.merging: set[str] = set()
         """Segments that are being merged, and deleted by that alone; whoever merges sets it."""
+        self._mark_waiters: dict[str, dict[Callable[[], None], None]] = {}
         self._making: set[str] = set()
         self._open: dict[PartitionLog, Segment] = {}
 
@@ -94,20 +98,60 @@ class Segments:
         if parsed is None or parsed.suffix:
             return None
         found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{parsed.stream}")
-        if found is None or not parsed.number < len(found.partitions):
+        if found is None:
+            marked = self._marked(name)
+            return None if marked is None or (own := self.mark_of(marked)) not in self._loose else self.find(own)
+        if not parsed.number < len(found.partitions):
             return None
         if found.partitions[parsed.number].made_epoch != parsed.epoch:
             return None
         log = self._node.logs.get(found.name, parsed.number)
         return None if log is None else self._segment(str(parsed), log)
 
+    # --- watermarks ------------------------------------------------------------------------------------------------
+
     def is_mark(self, name: str) -> bool:
-        """Whether it is the segment of a stream's watermarks, in which there never are any."""
+        """Whether it is the segment of a stream's watermarks. There is none before the first of them."""
+        return self._marked(name) is not None
+
+    def _marked(self, name: str) -> Topic | None:
+        """The stream whose watermarks lie in a segment of that name."""
         parsed = parse_segment(name)
         if parsed is None or parsed.number or parsed.suffix or not parsed.stream.startswith(MARK):
-            return False
+            return None
         stream = parsed.stream.removeprefix(MARK)
-        return self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}") is not None
+        return self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}")
+
+    def mark_of(self, topic: Topic) -> str:
+        """By which name the segment of a stream's watermarks is kept: another stream of its name has others."""
+        scope, _, stream = topic.names["pravega"].partition("/")
+        return f"{SegmentName(scope, MARK + stream, 0, 0)}{_OF}{topic.partitions[0].stream_id}"
+
+    def orphaned_marks(self) -> list[str]:
+        """Segments of watermarks whose streams are deleted."""
+        found = [name for name in self._loose if _OF in name]
+        known = {self.mark_of(topic) for topic in self._node.catalog.topics.values()} if found else set()
+        return [name for name in found if name not in known]
+
+    def wait_for_mark(self, name: str, made: Callable[[], None]) -> Callable[[], None]:
+        """Have ``made`` called when a stream has its first watermark, in the segment called ``name``. Gives what undoes
+        that."""
+        topic = self._marked(name)
+        own = name if topic is None else self.mark_of(topic)
+        self._mark_waiters.setdefault(own, {})[made] = None
+
+        def forget() -> None:
+            waiters = self._mark_waiters.get(own, {})
+            waiters.pop(made, None)
+            if not waiters:
+                self._mark_waiters.pop(own, None)
+
+        return forget
+
+    def wake(self, mark: str) -> None:
+        """A stream has its first watermark, in the segment kept as ``mark``."""
+        for made in list(self._mark_waiters.pop(mark, ())):
+            self._node.barrier.call("first watermark", made)
 
     def _segment(self, name: str, log: PartitionLog, *, loose: bool = False) -> Segment:
         segment = self._open.get(log)

@@ -25,7 +25,9 @@ needs_node = pytest.mark.skipif(bool(GIVEN), reason="needs a node: tells of kill
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    process = NodeProcess(tmp_path_factory.mktemp("node") / "data", listen=dict.fromkeys(LISTENERS, ANY))
+    directory = tmp_path_factory.mktemp("node") / "data"
+    settings = {"pravega.watermark_interval_ms": "500"}
+    process = NodeProcess(directory, settings=settings, listen=dict.fromkeys(LISTENERS, ANY))
     try:
         yield process.start()
     finally:

@@ -145,6 +145,20 @@ def test_an_event_of_64_mib_and_a_transaction_of_100_mib(java: Java) -> None:
     java("close_reader", reader="huge")
 
 
+def test_time_windows(java: Java) -> None:
+    java("create", stream="times", segments=2)
+    java("writer", name="times", stream="times")
+    for time in (1000, 2000):
+        java("write", name="times", events=events(time, time + 10, 7))
+        java("note_time", name="times", time=time)
+    java("group", name="times", stream="times")
+    java("reader", name="times", reader="times")
+    java("read", reader="times", count=20)
+    assert java("window", reader="times", stream="times", lower=2000)[0] == 2000
+    java("close_reader", reader="times")
+    java("close_writer", name="times")
+
+
 def test_byte_streams(java: Java) -> None:
     java("create", stream="bytes", segments=1)
     data = bytes(range(256)) * 1000

@@ -1,0 +1,267 @@
+"""Watermarks: how far writers are in time, for readers that ask for their time window.
+
+A writer notes a time and the position it has written to: what it writes from then on is of that time or later. Once in
+an interval, when all writers of a stream have come further in time than the last watermark, another one is written
+behind it: the earliest and the latest of their times, and the positions that all of them have reached or are below. A
+writer that notes nothing for longer than the stream's configuration allows is waited for no more.
+
+Watermarks of ``scope/stream`` are events of the segment of ``scope/_MARKstream``, which is made with the first of them
+and goes with the stream. What writers noted is in the node's database, so that one that is slow counts also after a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bridges.catalog.topics import ChangeKind
+from bridges.errors import LogError
+from bridges.formats.producer import EventStamp, LedgerKind
+from pravega_front.controller.streams import ranged, segment_id
+from pravega_front.names import split_id
+from pravega_front.service.pieces import appended
+from pravega_front.service.segments import SegmentExists, SegmentMissing
+from pravega_front.wire.watermark import Ranged, Watermark, decode, encode, places
+
+if TYPE_CHECKING:
+    from bridges.catalog.topics import Change, Topic
+    from pravega_front.controller.core import Controller
+    from pravega_front.service.segment import Segment
+
+log = structlog.get_logger(__name__)
+
+_WRITERS = 1000
+"""Writers of one stream that are waited for at most: how many there are is for clients to choose."""
+_KEPT_BYTES = 1024 * 1024
+"""Bytes of watermarks beyond which the older half is truncated."""
+_LARGE = 1000
+"""Segments of a watermark that is made in a thread."""
+_WRITER_ID = blake2b(b"watermarks", digest_size=16).digest()
+
+
+class Noted(IntEnum):
+    """Answers to a writer that notes a time; the controller's numbers."""
+
+    SUCCESS = 0
+    INVALID_TIME = 1
+    INVALID_POSITION = 2
+    INTERNAL_ERROR = 3
+
+
+@dataclass(slots=True)
+class _Marks:
+    """The watermarks of one stream: the last one, and where those that are kept begin."""
+
+    segment: Segment
+    last: Watermark | None = None
+    begins: deque[int] = field(default_factory=deque)
+    number: int = 0
+    """That of the last event, as their writer's."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What a writer noted last: a time of its own, positions by the ids of segments; ``noted_ms`` is when."""
+
+    name: str
+    time: int
+    position: dict[int, int]
+    alive: bool
+    noted_ms: int
+
+
+class Watermarks:
+    """The watermarks of a node's streams. Call :meth:`load` first; :meth:`look` is a chore."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._db = controller.node.db
+        self._catalog = controller.catalog
+        self._segments = controller.segments
+        #: Streams of which something was noted since they were looked at.
+        self._noted: dict[str, None] = {}
+        self._marks: dict[str, _Marks] = {}
+        self._gone: set[asyncio.Task[None]] = set()
+
+    async def load(self) -> None:
+        """Know where something was noted, and delete the watermarks of streams that are deleted."""
+        query = "SELECT DISTINCT topic FROM front_pravega_noted"
+        rows = await self._db.run(lambda connection: connection.execute(query).fetchall())
+        self._noted = {topic: None for (topic,) in rows}
+        self._catalog.on_change.append(self._changed)
+        for name in self._segments.orphaned_marks():
+            self._delete(name)
+
+    async def close(self) -> None:
+        """Leave the rest to the next start."""
+        for task in self._gone:
+            task.cancel()
+        await asyncio.gather(*self._gone, return_exceptions=True)
+
+    def _changed(self, change: Change) -> None:
+        if change.kind is ChangeKind.DELETED and change.topic is not None:
+            self._noted.pop(change.topic.name, None)
+            self._marks.pop(change.topic.name, None)
+            name = self._segments.mark_of(change.topic)
+            if self._segments.find(name) is not None:
+                self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        task = asyncio.create_task(self._deleted(name))
+        self._gone.add(task)
+        task.add_done_callback(self._gone.discard)
+
+    async def _deleted(self, name: str) -> None:
+        try:
+            await self._segments.delete(name)
+        except SegmentMissing:
+            return
+        except LogError as error:
+            log.warning("a stream's watermarks are deleted by the next start", segment=name, reason=str(error))
+
+    # --- what writers say ------------------------------------------------------------------------------------------
+
+    async def note(self, topic: Topic, writer: str, time: int, position: dict[int, int], now_ms: int) -> Noted:
+        """A writer has come to ``time`` and written up to ``position``, by the ids of segments."""
+        known = {segment_id(one) for one in topic.partitions}
+        if not known.issuperset(position):
+            return Noted.INVALID_POSITION
+        position = {number: max(0, offset) for number, offset in position.items()}  # of one that wrote nothing it is -1
+
+        def change(connection: sqlite3.Connection) -> Noted:
+            query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"
+            row = connection.execute(query, (topic.name, writer)).fetchone()
+            if row is None:
+                query = "SELECT count(*) FROM front_pravega_noted WHERE topic = ?"
+                if connection.execute(query, (topic.name,)).fetchone()[0] >= _WRITERS:
+                    return Noted.INTERNAL_ERROR
+            elif row[0] > time:
+                return Noted.INVALID_TIME
+            elif any(position.get(number, offset) < offset for number, offset in _position(row[1]).items()):
+                return Noted.INVALID_POSITION
+            values = (topic.name, writer, time, json.dumps(position), now_ms)
+            connection.execute("REPLACE INTO front_pravega_noted VALUES (?, ?, ?, ?, 1, ?)", values)
+            return Noted.SUCCESS
+
+        found = await self._db.run(change)
+        if found is Noted.SUCCESS and topic.name in self._catalog.topics:
+            self._noted[topic.name] = None
+        return found
+
+    async def remove(self, topic: Topic, writer: str) -> None:
+        """A writer has ended: what it noted counts once more, and it is waited for no more."""
+        change = "UPDATE front_pravega_noted SET alive = 0 WHERE topic = ? AND writer = ?"
+        await self._db.run(lambda connection: connection.execute(change, (topic.name, writer)))
+        self._noted[topic.name] = None
+
+    # --- what readers get ------------------------------------------------------------------------------------------
+
+    async def look(self, now_ms: int) -> None:
+        """Write the watermarks that are due, one stream after the other."""
+        for name in list(self._noted):
+            topic = self._catalog.topics.get(name)
+            self._noted.pop(name, None)
+            if topic is None:
+                continue
+            try:
+                await self._look_at(topic, now_ms)
+            except LogError as error:
+                self._noted[name] = None
+                log.warning("a watermark is written later", topic=name, reason=str(error))
+
+    async def _look_at(self, topic: Topic, now_ms: int) -> None:
+        marks = await self._of(topic)
+        last = None if marks is None else marks.last
+        query = "SELECT writer, time, position, alive, noted_ms FROM front_pravega_noted WHERE topic = ?"
+        rows = await self._db.run(lambda connection: connection.execute(query, (topic.name,)).fetchall())
+        writers = [_Writer(name, time, _position(raw), bool(alive), ms) for name, time, raw, alive, ms in rows]
+        settings = self._controller.settings
+        patience = self._controller.streams.config(topic).timestampAggregationTimeout
+        oldest = now_ms - max(patience, settings.watermark_interval_ms)
+        behind = [one for one in writers if last is not None and one.time <= last.lower]
+        ended = [one for one in behind if not one.alive or one.noted_ms < oldest]
+        further = [one for one in writers if one not in behind]
+        if len(behind) > len(ended):
+            self._noted[topic.name] = None  # until they come further, or are waited for no more
+        elif further:
+            lower, upper = min(one.time for one in further), max(one.time for one in further)
+            upper = upper if last is None else max(upper, last.upper)
+            watermark = Watermark(lower, upper, _cut(topic, further, last))
+            await self._write(topic, marks, watermark)
+            ended += [one for one in further if not one.alive]
+        await self._forget(topic, ended)
+
+    async def _forget(self, topic: Topic, ended: list[_Writer]) -> None:
+        if not ended:
+            return
+        # Not those that have noted something since.
+        query = "DELETE FROM front_pravega_noted WHERE topic = ? AND writer = ? AND time = ? AND noted_ms = ?"
+        keys = [(topic.name, one.name, one.time, one.noted_ms) for one in ended]
+        await self._db.run(lambda connection: connection.executemany(query, keys))
+
+    async def _write(self, topic: Topic, marks: _Marks | None, watermark: Watermark) -> None:
+        event = await asyncio.to_thread(encode, watermark) if len(watermark.cut) > _LARGE else encode(watermark)
+        if marks is None:
+            name = self._segments.mark_of(topic)
+            try:
+                segment = await self._segments.create(name)
+            except SegmentExists:
+                return  # its stream was deleted, and made anew
+            marks = self._marks[topic.name] = _Marks(segment)
+            self._segments.wake(name)
+        begin = await marks.segment.length()
+        marks.number += 1
+        stamp = EventStamp(_WRITER_ID, marks.number, 1)
+        end = await appended(marks.segment, [event], len(event), stamp)
+        marks.last = watermark
+        marks.begins.append(begin)
+        if end - marks.begins[0] > _KEPT_BYTES:
+            while len(marks.begins) > 1 and end - marks.begins[0] > _KEPT_BYTES // 2:
+                marks.begins.popleft()
+            await marks.segment.truncate(marks.begins[0])
+
+    async def _of(self, topic: Topic) -> _Marks | None:
+        """The watermarks there are of a stream; None if there are none yet."""
+        marks = self._marks.get(topic.name)
+        if marks is not None:
+            return marks
+        segment = self._segments.find(self._segments.mark_of(topic))
+        if segment is None:
+            return None
+        marks = _Marks(segment)
+        start, end = await segment.start(), await segment.length()
+        data = b""
+        while start + len(data) < end:
+            data += b"".join(await segment.read(start + len(data), end - start - len(data)))
+        begins = places(data)
+        if begins:
+            marks.last = await asyncio.to_thread(decode, data[begins[-1] :])
+        marks.begins.extend(start + one for one in begins)
+        last = segment.log.last(LedgerKind.EVENT_NUMBER, _WRITER_ID)
+        marks.number = 0 if last is None else last.number
+        return self._marks.setdefault(topic.name, marks)
+
+
+def _position(raw: str) -> dict[int, int]:
+    return {int(number): offset for number, offset in json.loads(raw).items()}
+
+
+def _cut(topic: Topic, writers: list[_Writer], last: Watermark | None) -> dict[Ranged, int]:
+    """The positions that all writers have reached or are below, over all keys: of the segments that there were in the
+    latest epoch that any of them writes to. Of those before, all is below."""
+    reached: dict[int, int] = {one.segment_id: at for one, at in last.cut.items()} if last is not None else {}
+    for writer in writers:
+        for number, offset in writer.position.items():
+            reached[number] = max(reached.get(number, 0), offset)
+    epoch = max((split_id(number)[1] for number in reached), default=topic.epoch)
+    there = [one for one in topic.partitions if one.lived_in(epoch)]
+    return {Ranged(segment_id(part), low, high): reached.get(segment_id(part), 0) for part, low, high in ranged(there)}
