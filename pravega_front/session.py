@@ -156,16 +156,9 @@ class Connection(net.Connection):
                 self._begin_block(frame, arrived)
             else:
                 self._end_block(frame, arrived)
-            return
         except (Protest, WireError) as error:
-            reason, refused = str(error), None
-        except Refused as error:
-            reason, refused = "", error
-        self._release(len(frame))
-        if refused is None:
-            self.close(reason, command=code, bytes=len(frame))
-        else:
-            self._refuse(wire.NO_ID, refused, "AppendBlockEnd")
+            self._release(len(frame))
+            self.close(str(error), command=code, bytes=len(frame))
 
     def _work(self) -> None:
         try:
@@ -415,12 +408,14 @@ class Connection(net.Connection):
                 if writer_id != end.writer_id:
                     raise Protest("a block is ended by another writer")
             writer = self._writer(end.writer_id)
-            if writer.until is not None and self.server.access.expired(writer.until):
-                raise Refused("the token of a writer has expired", True)
             parts = appended(data, end)
+            if writer.until is not None and self.server.access.expired(writer.until):
+                self._release(held)
+                self._refuse(end.request_id, Refused("the token of a writer has expired", True), "AppendBlockEnd")
+                return
             self._gathering[writer] = None
             writer.append(parts, end.last_event_number, end.num_events, end.request_id, held, arrived)
-        except (Protest, WireError, Refused):
+        except (Protest, WireError):
             self._release(held - len(frame))  # the block's; whoever called this one has the frame's
             raise
 

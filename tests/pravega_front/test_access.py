@@ -82,7 +82,7 @@ def test_commands_need_a_token_of_their_stream(strict: NodeProcess) -> None:
             if not isinstance(answer, wire.DataAppended):
                 break
         assert isinstance(answer, wire.AuthTokenCheckFailed)
-        assert answer.error_code == 1
+        assert (answer.request_id, answer.error_code) == (1, 1)
         assert raw.ends()
     client.close()
 
