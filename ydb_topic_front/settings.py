@@ -62,3 +62,8 @@ class YdbSettings(Section):
         ge=100,
         description="While memory is short, a reader that takes nothing of what it was sent for this time is cut.",
     )
+    writer_patience_ms: Duration = Field(
+        default=10_000,
+        ge=100,
+        description="While memory is short, a writer that a partition's speed holds up for this time is ended.",
+    )

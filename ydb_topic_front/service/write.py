@@ -280,7 +280,7 @@ class WriteStream:
             assert self._log is not None
             speeds, quota = self._writing.speeds, 0.0
             if speeds.limits(self._topic):
-                quota = await speeds.admit(self._topic, self._log.partition, size)
+                quota = await speeds.admit(self._topic, self._log.partition, size, self)
             request = Request(found.parts, size, arrived)
             request.quota = quota
             self._account.take(Kind.REQUESTS, REQUEST_BYTES)

@@ -4,6 +4,9 @@ A YDB topic may have ``partition_write_speed_bytes_per_second``, for each of its
 ``partition_write_burst_bytes``. Writers of a partition share both, and wait in the order in which they came; while one
 waits, nothing is read of its stream. A topic that says nothing of a speed has none, and writers of other protocols are
 not slowed down.
+
+Who waits holds its request. While the node is short of memory nobody may do that for long: its stream ends with
+OVERLOADED, and its client comes again.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import ChangeKind
 from ydb_topic_front.session.write_quota import UNLIMITED, Bucket, Speed
+from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Change, Topic
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.topic_settings import TopicSettings
+    from ydb_topic_front.service.writers import Writer
 
 _LONGEST_WAIT_S = 3600.0
 """A timer of asyncio is set for no longer; it is looked again then."""
@@ -50,6 +55,10 @@ class WriteSpeeds:
         self._topics = service.topics
         self._clock = clock
         self._partitions: dict[str, dict[int, _Partition]] = {}
+        self._waiting: dict[Writer, float] = {}  # by when they began to
+        self._budget = service.node.budget
+        self._patience = service.settings.writer_patience_ms / 1000
+        service.node.every(max(100, service.settings.writer_patience_ms // 5), self.cut_waiting, "writers that wait")
         service.topics.on_change.append(self._changed)
         service.catalog.on_change.append(self._catalog_changed)
 
@@ -57,24 +66,38 @@ class WriteSpeeds:
         """Whether anybody may have to wait."""
         return bool(self._topics.of(topic.name).wanted.partition_write_speed_bytes_per_second)
 
-    async def admit(self, topic: Topic, partition: int, size: int) -> float:
-        """Return when ``size`` bytes may be written, and have them counted; gives the seconds that it took."""
+    async def admit(self, topic: Topic, partition: int, size: int, writer: Writer) -> float:
+        """Return when ``writer`` may write ``size`` bytes, and have them counted; gives the seconds that it took.
+
+        Where it may have to wait too long it is ended: whoever waits is then to be cancelled, like for any other end.
+        """
         speed = speed_of(self._topics.of(topic.name))
         partitions = self._partitions.setdefault(topic.name, {})
         found = partitions.get(partition)
         if found is None:
             found = partitions[partition] = _Partition(Bucket(speed, self._clock))
-        began = self._clock()
-        async with found.turn:
-            while (wait := found.bucket.wait()) > 0:
-                found.changed.clear()
-                try:
-                    async with asyncio.timeout(min(wait, _LONGEST_WAIT_S)):
-                        await found.changed.wait()
-                except TimeoutError:
-                    continue
-            found.bucket.take(size)
+        began = self._waiting[writer] = self._clock()
+        try:
+            async with found.turn:
+                while (wait := found.bucket.wait()) > 0:
+                    found.changed.clear()
+                    try:
+                        async with asyncio.timeout(min(wait, _LONGEST_WAIT_S)):
+                            await found.changed.wait()
+                    except TimeoutError:
+                        continue
+                found.bucket.take(size)
+        finally:
+            del self._waiting[writer]
         return self._clock() - began
+
+    async def cut_waiting(self, now_ms: int) -> None:
+        """While memory is short, end the sessions that have waited for long, in which they held some."""
+        if self._budget.scarce or self._budget.waiting:
+            since = self._clock() - self._patience
+            for writer in [writer for writer, began in self._waiting.items() if began < since]:
+                message = "the node is short of memory, and the partition's speed would hold the request up for long"
+                writer.end(YdbError(Status.OVERLOADED, message))
 
     def _changed(self, topic: Topic) -> None:
         speed = speed_of(self._topics.of(topic.name))

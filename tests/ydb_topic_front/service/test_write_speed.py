@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import ydb
@@ -11,7 +13,8 @@ from confluent_kafka import Producer
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_write import Session, told
-from ydb_topic_front.wire.statuses import Status
+from ydb_topic_front.service.write_speed import WriteSpeeds
+from ydb_topic_front.wire.statuses import Status, YdbError
 
 NEVER = 3600.0
 """Seconds: a test that waits for so long fails."""
@@ -96,3 +99,48 @@ def test_who_waits_ends_when_another_takes_its_place_or_the_topic_goes(raw: RawC
     again.send(1)
     assert quota_of(again.stream.receive()) == 0
     again.end()
+
+
+class Waiting:
+    """A writer that takes note of its end."""
+
+    def __init__(self) -> None:
+        self.errors: list[YdbError] = []
+
+    def end(self, error: YdbError) -> None:
+        self.errors.append(error)
+
+    async def settled(self) -> None: ...
+
+
+async def test_nobody_holds_memory_for_long_while_it_is_short() -> None:
+    now = 100.0
+    budget = SimpleNamespace(scarce=False, waiting=False)
+    wanted = SimpleNamespace(partition_write_speed_bytes_per_second=1, partition_write_burst_bytes=1)
+    service: Any = SimpleNamespace(
+        node=SimpleNamespace(budget=budget, every=lambda *chore: None),
+        settings=SimpleNamespace(writer_patience_ms=5_000),
+        catalog=SimpleNamespace(on_change=[]),
+        topics=SimpleNamespace(on_change=[], of=lambda topic: SimpleNamespace(wanted=wanted)),
+    )
+    topic: Any = SimpleNamespace(name="t")
+    speeds = WriteSpeeds(service, lambda: now)
+    first, second, third = Waiting(), Waiting(), Waiting()
+    assert await speeds.admit(topic, 0, 1_000_000, first) == 0
+    # One waits for the partition's speed, the other for its turn.
+    waiting = [asyncio.create_task(speeds.admit(topic, 0, 1, writer)) for writer in (first, second)]
+    await asyncio.sleep(0)
+    now += 4
+    waiting.append(asyncio.create_task(speeds.admit(topic, 0, 1, third)))
+    await asyncio.sleep(0)
+    now += 2
+    await speeds.cut_waiting(0)
+    assert not first.errors, "there is room"
+    budget.scarce = True
+    await speeds.cut_waiting(0)
+    ends = [[error.status for error in writer.errors] for writer in (first, second, third)]
+    assert ends == [[Status.OVERLOADED], [Status.OVERLOADED], []]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert not speeds._waiting
