@@ -17,7 +17,7 @@ import socket
 import stat
 import struct
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -53,6 +53,8 @@ _PER_BYTE = 200
 _RECEIVED_AT = 128
 _RECEIVED = struct.Struct("=Q")
 """``tcpi_bytes_received`` of the kernel's ``tcp_info``."""
+_LEAST_INFO = _RECEIVED_AT + _RECEIVED.size
+_IN_A_ROW = 200
 
 log = structlog.get_logger(__name__)
 
@@ -117,6 +119,7 @@ class ReceivedMemory:
         self._barrier = barrier
         self._account = budget.account(lambda: None)
         self._connections: dict[Peer, Connection] = {}
+        self._sockets = Sockets()
         self.cut = 0
         """Connections that were closed for what they held."""
 
@@ -149,7 +152,7 @@ class ReceivedMemory:
             await asyncio.sleep(HURRY_SECONDS if much else LOOK_SECONDS)
             try:
                 await self.look(ports)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - logged and counted; it is looked again
                 self._barrier.caught("looking at sockets", error)
 
     async def look(self, ports: Collection[int]) -> None:
@@ -157,7 +160,7 @@ class ReceivedMemory:
         connections = self._connections
         for connection in connections.values():
             connection.mark()
-        found = await asyncio.to_thread(sockets, frozenset(ports))
+        found = await asyncio.to_thread(self._sockets.to, frozenset(ports))
         for peer, (total, _) in found.items():
             connection = self._at(peer)
             connection.unseen = 0
@@ -199,27 +202,47 @@ def _plain(host: str) -> str:
     return host.removeprefix("::ffff:")
 
 
-def sockets(ports: frozenset[int]) -> Mapping[Peer, tuple[int, int]]:
-    """Of each connection to one of the process's ``ports``: bytes received, and its descriptor. Raises OSError."""
-    found: dict[Peer, tuple[int, int]] = {}
-    for name in os.listdir("/proc/self/fd"):
-        number = int(name)
-        try:
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            # A descriptor of its own: whose the number is may change at any moment.
-            with socket.socket(fileno=os.dup(number)) as one:
-                if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
+class Sockets:
+    """The sockets of this process. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        # By descriptor: what it was for when it was last looked at, and whether that was a connection to be told of.
+        self._known: dict[int, tuple[int, bool]] = {}
+
+    def to(self, ports: frozenset[int]) -> Mapping[Peer, tuple[int, int]]:
+        """Of each connection to one of the process's ``ports``: bytes received, and its descriptor. Raises OSError."""
+        known, self._known = self._known, {}
+        found: dict[Peer, tuple[int, int]] = {}
+        for place, name in enumerate(os.listdir("/proc/self/fd"), 1):
+            if not place % _IN_A_ROW:
+                sleep(0)  # others have waited for the interpreter
+            number = int(name)
+            try:
+                status = os.fstat(number)
+                before = known.get(number)
+                if before is not None and before == (status.st_ino, False):
+                    self._known[number] = before
                     continue
-                if one.getsockname()[1] not in ports:
-                    continue
-                host, port = one.getpeername()[:2]
-                info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-        except OSError:
-            continue  # closed meanwhile, or it listens
-        if len(info) >= _RECEIVED_AT + _RECEIVED.size:
-            found[_plain(host), port] = _RECEIVED.unpack_from(info, _RECEIVED_AT)[0], number
-    return found
+                told = _told(number, ports) if stat.S_ISSOCK(status.st_mode) else None
+            except OSError:
+                continue  # closed meanwhile, or it listens
+            self._known[number] = status.st_ino, told is not None
+            if told is not None:
+                found[told[0]] = told[1], number
+        return found
+
+
+def _told(number: int, ports: frozenset[int]) -> tuple[Peer, int] | None:
+    """Whose connection a descriptor is, and the bytes received on it; None for others. Raises OSError."""
+    # A descriptor of its own: whose the number is may change at any moment.
+    with socket.socket(fileno=os.dup(number)) as one:
+        if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        if one.getsockname()[1] not in ports:
+            return None
+        host, port = one.getpeername()[:2]
+        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    return ((_plain(host), port), _RECEIVED.unpack_from(info, _RECEIVED_AT)[0]) if len(info) >= _LEAST_INFO else None
 
 
 def close(number: int, peer: Peer) -> bool:

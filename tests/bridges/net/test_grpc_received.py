@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import grpc
@@ -11,7 +12,7 @@ import pytest
 from bridges.barrier import Barrier
 from bridges.net import grpc_received
 from bridges.net.budget import MemoryBudget
-from bridges.net.grpc_received import ReceivedMemory, peer_of
+from bridges.net.grpc_received import ReceivedMemory, Sockets, peer_of
 from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream
 from tests.bridges.net.test_grpc_server import Silent
 from tests.half_messages import HalfMessage
@@ -111,6 +112,37 @@ async def test_while_memory_is_short_parts_of_messages_cost_their_connection(
         assert lab.server.received.cut == 2
         await lab.until(90_000, 200_000)
         assert not small.ended.is_set()
+
+
+async def test_sockets_of_others_are_looked_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a descriptor that is used for something else is looked at again."""
+    looked: list[int] = []
+
+    def told(number: int, ports: frozenset[int]) -> tuple[tuple[str, int], int] | None:
+        looked.append(number)
+        return real(number, ports)
+
+    real = grpc_received._told
+    monkeypatch.setattr(grpc_received, "_told", told)
+    ours = frozenset({lab.port})
+    sockets = Sockets()
+    other, end = socket.socketpair()
+    first = other.fileno()
+    assert sockets.to(ours) == {}
+    assert first in looked
+    looked.clear()
+    sockets.to(ours)
+    assert first not in looked
+    other.close()
+    with socket.create_connection(("127.0.0.1", lab.port)) as client, end:
+        async with asyncio.timeout(60):
+            while client.getsockname() not in sockets.to(ours):
+                await asyncio.sleep(0.01)
+        before = sockets.to(ours)[client.getsockname()][0]
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        async with asyncio.timeout(60):
+            while sockets.to(ours)[client.getsockname()][0] != before + 24:
+                await asyncio.sleep(0.01)
 
 
 def test_clients_are_known_by_their_addresses() -> None:
