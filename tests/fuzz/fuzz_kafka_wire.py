@@ -51,7 +51,7 @@ def _fill(message: object, root: type) -> None:
 
 
 def _element(owner: type, name: str, root: type) -> type | None:
-    annotation = owner.__init__.__annotations__[name]
+    annotation = vars(owner)["__init__"].__annotations__[name]
     if not annotation.startswith(f"list[{root.__name__}."):
         return None
     return getattr(root, annotation.removeprefix(f"list[{root.__name__}.").split("]")[0])  # type: ignore[no-any-return]

@@ -22,7 +22,13 @@ from bridges.sliced import Sliced
 from tests.fuzz.harness import run
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.write_batches import Batches
-from ydb_topic_front.session.write_request import WriteParts, _in_slices, parse_other, parts_of, write_body
+from ydb_topic_front.session.write_request import (
+    WriteParts,
+    parse_other,
+    parts_at_once,
+    parts_in_slices,
+    write_body,
+)
 from ydb_topic_front.wire.messages import StreamWriteFromClient, WriteRequest, messages
 from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import YdbError
@@ -47,7 +53,7 @@ def _write(raw: bytes) -> None:
         if body is None:
             parse_other(raw)
             return
-        whole = _whole(parts_of(raw, body, _MOST_MESSAGES))
+        whole = parts_at_once(raw, body, _MOST_MESSAGES) or _whole(parts_in_slices(body, _MOST_MESSAGES))
     except YdbError:
         return
     written = WriteRequest.FromString(bytes(body)).messages
@@ -58,7 +64,7 @@ def _write(raw: bytes) -> None:
     assert [(one.seq_no, one.data) for one in read] == [(one.seq_no, one.data) for one in written]
     assert [one.seq_no for one in read] == [number for part in whole.parts for number in part.seq_nos]
     try:
-        sliced = _whole(_in_slices(body, 3))
+        sliced = _whole(parts_in_slices(body, 3))
     except YdbError:
         return
     assert [number for part in sliced.parts for number in part.seq_nos] == [one.seq_no for one in written]

@@ -45,7 +45,7 @@ def test_calls_need_a_name_and_a_password(strict: NodeProcess) -> None:
         client = ControllerClient(strict.addresses["pravega"], metadata)
         with pytest.raises(grpc.RpcError) as refused:
             client.listScopes()
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         client.close()
     client = ControllerClient(strict.addresses["pravega"], LOGIN)
     assert "_system" in client.listScopes().scopes
@@ -78,11 +78,11 @@ def test_commands_need_a_token_of_their_stream(strict: NodeProcess) -> None:
         number = 1
         while True:
             number += 1
-            answer = raw.ask(wire.AppendBlockEnd(writer, 4, b"data", 1, number, 1), wire.Command)
-            if not isinstance(answer, wire.DataAppended):
+            last = raw.ask(wire.AppendBlockEnd(writer, 4, b"data", 1, number, 1), wire.Command)
+            if not isinstance(last, wire.DataAppended):
                 break
-        assert isinstance(answer, wire.AuthTokenCheckFailed)
-        assert (answer.request_id, answer.error_code) == (1, 1)
+        assert isinstance(last, wire.AuthTokenCheckFailed)
+        assert (last.request_id, last.error_code) == (1, 1)
         assert raw.ends()
     client.close()
 

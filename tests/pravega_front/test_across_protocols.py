@@ -46,7 +46,11 @@ def consumed(node: NodeProcess, topic: str, count: int) -> list[tuple[int, bytes
         while len(found) < count:
             for message in consumer.consume(count, 10.0):
                 assert message.error() is None, message.error()
-                found.append((message.offset(), message.key(), message.value()))
+                offset, key, value = message.offset(), message.key(), message.value()
+                assert offset is not None
+                assert key is None or isinstance(key, bytes)
+                assert isinstance(value, bytes)
+                found.append((offset, key, value))
         return found
     finally:
         consumer.close()

@@ -111,7 +111,7 @@ def test_blocks_of_a_writer(client: RawClient, segment: str) -> None:
         wire.AppendBlock(writer, b""),
         wire.AppendBlockEnd(writer, 0, b"", 1, 4, 1),
     )
-    ends = []
+    ends: list[wire.DataAppended] = []
     while not ends or ends[-1].event_number < 4:
         ends.append(client.receive(wire.DataAppended))
     assert ends[-1].current_segment_write_offset == len(whole + rest)
@@ -250,18 +250,17 @@ def test_what_a_writer_must_not_do(segment_store: str, segment: str) -> None:
     def setups() -> list[list[wire.Command]]:
         writer, other = uuid4().bytes, uuid4().bytes
         block = wire.AppendBlock(writer, event(b"x"))
-        return [
-            [wire.SetupAppend(1, one, segment, "") for one in (writer, other)] + rest
-            for rest in (
-                [block, block],
-                [block, append(other, 1, b"")],
-                [block, wire.ConditionalBlockEnd(writer, 1, 0, b"x", 1)],
-                [append(writer, 5, event(b"x")), append(writer, 4, event(b"x"))],
-                [append(writer, -5, event(b"x"))],
-                [append(writer, 1, event(b"x"), 0)],
-                [block, wire.AppendBlockEnd(writer, 100, b"", 1, 1, 1)],
-            )
+        begun = [wire.SetupAppend(1, one, segment, "") for one in (writer, other)]
+        wrong: list[list[wire.Command]] = [
+            [block, block],
+            [block, append(other, 1, b"")],
+            [block, wire.ConditionalBlockEnd(writer, 1, 0, b"x", 1)],
+            [append(writer, 5, event(b"x")), append(writer, 4, event(b"x"))],
+            [append(writer, -5, event(b"x"))],
+            [append(writer, 1, event(b"x"), 0)],
+            [block, wire.AppendBlockEnd(writer, 100, b"", 1, 1, 1)],
         ]
+        return [[*begun, *rest] for rest in wrong]
 
     for commands in setups():
         with RawClient(segment_store) as client:

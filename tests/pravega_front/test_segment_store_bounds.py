@@ -177,7 +177,8 @@ def test_those_who_take_nothing_of_a_table_neither_fill_the_memory_nor_keep_othe
         before = resident_bytes(node)
         for one in greedy:
             one.send(*[wire.ReadTableEntries(1, name, "", 1000)] * 20)
-        continuation, found = b"", []
+        continuation = b""
+        found: list[TableEntry] = []
         while len(found) < 8:  # in pages as large as there is room for, when somebody has been cut
             page = client.ask(wire.ReadTableEntries(1, name, "", 1000, continuation), wire.TableEntriesRead)
             found += page.entries

@@ -121,7 +121,7 @@ def test_leases(node: NodeProcess) -> None:
     for lease in (10, 10**9):
         with pytest.raises(grpc.RpcError) as refused:
             found.begin(lease)
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_scale_waits_for_transactions(node: NodeProcess) -> None:

@@ -80,7 +80,7 @@ def test_a_watermark_waits_for_all_writers_also_over_a_restart(mortal: NodeProce
         client.send(wire.ReadSegment(times.mark, 0, 4096, "", 7))  # it waits for the first one
         assert times.note("fast", 10, s0=100, s1=-1) is Noted.SUCCESS
         first = client.receive(wire.SegmentRead)
-        assert (first.request_id, decode(first.data)) == (7, Watermark(10, 10, cut(100, 0)))
+        assert (first.request_id, decode(bytes(first.data))) == (7, Watermark(10, 10, cut(100, 0)))
         assert times.note("slow", 11, s0=50, s1=70) is Noted.SUCCESS
         assert times.note("fast", 30, s0=200, s1=10) is Noted.SUCCESS
         assert times.watermarks(client, 11)[-1] == Watermark(11, 30, cut(200, 70))
@@ -144,4 +144,4 @@ def test_watermarks_are_truncated(mortal: NodeProcess) -> None:
         while not (found := client.ask(info, wire.StreamSegmentInfo)).start_offset:
             pass  # it is truncated behind the second watermark's being written
         last = client.ask(wire.ReadSegment(times.mark, found.start_offset, 4096, "", 1), wire.SegmentRead)
-        assert decode(last.data) == Watermark(2, 2, cut(2, 0))
+        assert decode(bytes(last.data)) == Watermark(2, 2, cut(2, 0))
