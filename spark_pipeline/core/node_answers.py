@@ -200,6 +200,18 @@ class NodeTopics:
             start = page["reached"]
         return list(found)
 
+    def groups(self) -> dict[str, dict[Place, int]]:
+        """Groups of consumers and the offsets that they go on from."""
+        found: dict[str, dict[Place, int]] = {}
+        at: list[Any] | None = ["", 0]
+        while at is not None:
+            page = self.client.get("/v1/groups", after=at[0], told=str(at[1]))
+            for group, positions in page["groups"].items():
+                told = found.setdefault(group, {})
+                told.update({(topic, partition): offset for topic, partition, offset in positions})
+            at = page["next"]
+        return found
+
 
 def _raise_told(one: Mapping[str, Any]) -> None:
     if "error" in one:

@@ -204,10 +204,11 @@ class AnabranchEndpoint:
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
         """As the node's fronts share them."""
         with _as_pipeline_errors():
-            return {
-                group: {TopicPartition(topic, partition): offset for topic, partition, offset in told}
-                for group, told in self._node.client.get("/v1/groups")["groups"].items()
-            }
+            told = self._node.groups()
+        return {
+            group: {TopicPartition(topic, partition): offset for (topic, partition), offset in positions.items()}
+            for group, positions in told.items()
+        }
 
     def close(self) -> None:
         """Close all connections."""

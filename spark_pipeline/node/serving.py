@@ -13,7 +13,7 @@ from aiohttp import web
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
 from bridges.net.http_site import HttpSite
-from spark_pipeline.node import describe, importing, job_routes, tokens, write_routes
+from spark_pipeline.node import describe, groups, importing, job_routes, tokens, write_routes
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     describe.register,
+    groups.register,
     tokens.register,
     importing.register,
     write_routes.register,

@@ -54,7 +54,13 @@ _OWN = frozenset(
         "includemetadata",
         "arrow.batch.bytes",
         "worker.freeze",
-        "pushdown",
+        "kafka.bootstrap.servers",
+        # Of Spark's connector, which has groups, polls and retries of its own: without meaning here.
+        "kafka.group.id",
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
     }
 )
 """Those that are the source's, in lower case; all others are for the endpoint."""
@@ -108,7 +114,6 @@ class SourceOptions:
     metadata: bool = False
     batch_bytes: int = 2 << 20
     freeze: bool = True
-    pushdown: bool = False
     endpoint: Mapping[str, str] = field(default_factory=dict)
     """What the endpoint is given, secrets among it."""
 
@@ -148,7 +153,6 @@ class SourceOptions:
             given.truth("includeMetadata", False),
             given.sized("arrow.batch.bytes", _SIZES) or 2 << 20,
             given.truth("worker.freeze", True),
-            given.truth("pushdown", False),
             {name: value for name, value in options.items() if name.lower() not in _OWN},
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
@@ -25,6 +26,7 @@ from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
 from spark_pipeline.endpoints.base import Positions, endpoint
+from spark_pipeline.node import groups
 from tests.ports import free_port
 from tests.spark_pipeline.node.pipeline_lab import Lab, appended, open_lab
 
@@ -86,6 +88,24 @@ async def test_positions_and_times(lab: Lab, reader: AnabranchEndpoint) -> None:
     assert told.size > 100
     assert await lab.ask(reader.find_timestamp, {T: 1_001}) == {T: 2}
     assert await lab.ask(reader.find_timestamp, {T: 5_001}) == {T: None}
+
+
+async def test_what_groups_have_committed(lab: Lab, reader: AnabranchEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "GROUPS", 2)
+    monkeypatch.setattr(groups, "POSITIONS", 3)
+    await lab.node.catalog.create_topic("wide", 4)
+    assert await lab.ask(reader.groups) == {}
+    committed = lab.node.progress.front("kafka")
+    wanted = {
+        "a": {TopicPartition("wide", number): 10 + number for number in range(4)},
+        "b": {T: 7},
+        "c": {TopicPartition("wide", number): number for number in range(3)},
+        "d": {T: 0, TopicPartition("wide", 3): 1},
+    }
+    for group, positions in wanted.items():
+        rows = [(part.topic, part.partition, Committed(offset)) for part, offset in positions.items()]
+        await committed.commit(group, rows)
+    assert await lab.ask(reader.groups) == wanted
 
 
 async def test_ranges_are_read_to_the_offset(lab: Lab, reader: AnabranchEndpoint) -> None:
