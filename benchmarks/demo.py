@@ -37,8 +37,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.demo_fronts import CONSUMER, read_pravega, read_ydb, write_pravega, write_ydb
+from benchmarks.demo_spark import count_flights
 from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen, read_flights
 from benchmarks.kafka_broker import KafkaBroker
+from spark_pipeline.spark.session import JavaMissing, require_java
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 
 
@@ -500,6 +502,14 @@ def run(bootstrap: str, flights: Sequence[Flight], console: Console, fronts: Map
         with step("read: confluent-kafka, Pravega's stream", len(part_of_it)) as entry:
             events = read_values(bootstrap, stream, len(part_of_it))
             entry.checks = compare_events(part_of_it, events, ordered=True)
+    if "pipeline" in fronts:
+        try:
+            require_java()
+        except JavaMissing as error:
+            console.print(f"[yellow]Without Spark's step:[/] {error}")
+        else:
+            with step("count: Spark, from the range servers", total) as entry:
+                entry.checks = count_flights(fronts["pipeline"], topic, flights)
     return steps
 
 
