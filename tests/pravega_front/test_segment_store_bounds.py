@@ -126,6 +126,26 @@ def test_a_deleted_table_is_removed_behind_its_deletion_and_over_kills(node: Nod
         delete(client, name)
 
 
+def test_lists_of_many_things_are_read_and_written_whole_and_longer_ones_end_their_connection(
+    client: RawClient, segment_store: str
+) -> None:
+    name = new_table(client)
+    entries = small(10_000)
+    versions = client.ask(wire.UpdateTableEntries(1, name, "", entries), wire.TableEntriesUpdated).versions
+    assert len(versions) == len(set(versions)) == 10_000
+    keys = [TableKey(one.key, ANY_VERSION) for one in reversed(entries)]
+    found = client.ask(wire.ReadTable(2, name, "", keys), wire.TableRead)
+    assert [(one.key, bytes(one.value)) for one in found.entries] == [one[::2] for one in reversed(entries)]
+    assert [one.version for one in found.entries] == versions[::-1]
+    page = client.ask(wire.ReadTableKeys(3, name, "", 5000), wire.TableKeysRead)
+    assert [one.key for one in page.keys] == [one.key for one in entries[:1000]]
+    client.ask(wire.ReadTable(4, name, "", [*keys, keys[0]]), wire.ErrorMessage)
+    with RawClient(segment_store) as other:
+        other.send(wire.ReadTable(5, name, "", [TableKey(b"", ANY_VERSION)] * 100_001))
+        assert other.ends()
+    delete(client, name)
+
+
 def test_table_segments_are_bounded_with_the_other_segments_of_no_stream(
     client: RawClient, controller: ControllerClient
 ) -> None:
