@@ -58,7 +58,9 @@ class LocalEngine:
 def open_engine(name: str, parallel: int, master: str | None) -> Engine:
     """``local``, or ``spark`` with a master. Raises OptionError for a master without Spark, or no Java."""
     if name == "spark":
-        raise OptionError("--engine spark cannot be had yet")
+        from spark_pipeline.jobs.engine_spark import SparkEngine
+
+        return SparkEngine(master)
     if master is not None:
         raise OptionError("--master is for --engine spark")
     return LocalEngine(parallel)

@@ -1,0 +1,133 @@
+"""An archive as the sink of a streaming query: ``stream.writeStream.foreachBatch(ArchiveSink(place, description))``.
+
+For queries that do something to the records before they are kept; plain copies are faster with ``anabranch archive
+run``, which brings nothing through the JVM. A micro-batch is one commit. Spark repeats one that it does not know to be
+done, with the same offsets; the archive's progress tells whether it is in the table already. Which files a task wrote
+in vain, nobody learns, and ``archive expire --vacuum`` deletes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.core.rows import TYPES
+from spark_pipeline.lake.archive import Archive, Description
+from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, FileWriter, no_crash
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RECEIPT = pa.schema([pa.field("file", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSink:
+    """Called with each micro-batch, whose rows have the source's columns: topic, partition, offset, timestamp, value;
+    key, headers and timestampType if they are wanted. Rows of one partition must still be in the order of their
+    offsets within a task, so nothing that shuffles may come before.
+
+    A batch is passed over if the archive is already past all of it. Raises PipelineError if it is past a part of it:
+    then something else archives the same topic.
+    """
+
+    place: str
+    description: Description = field(default_factory=Description)
+    file_bytes: int = FILE_BYTES
+    crash: Crash = no_crash
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """One micro-batch."""
+        if self.description.decoding is not None:
+            raise PipelineError("a query decodes by itself: the archive is one of values as they are")
+        archive = Archive.make(self.place, self.description, self.crash)
+        columns = [name for name in RAW if name in frame.columns]
+        writing = _Writing(self.place, self.file_bytes)
+        rows = frame.select(*columns).mapInArrow(writing.run, "file string").collect()
+        files = [DataFile(**json.loads(row["file"])) for row in rows]
+        first: dict[TopicPartition, int] = {}
+        after: dict[TopicPartition, int] = {}
+        for one in files:
+            part = TopicPartition(one.topic, one.partition)
+            first[part] = min(first.get(part, one.first), one.first)
+            after[part] = max(after.get(part, 0), one.last + 1)
+        before = archive.records.progress(after)
+        done = [part for part in after if before.get(part, 0) >= after[part]]
+        if len(done) == len(after):
+            return  # of an empty batch too
+        for part in after:
+            if part in done or first[part] < before.get(part, 0):
+                raise PipelineError(
+                    f"batch {batch} begins at offset {first[part]} of {part}, and the archive has all below"
+                    f" {before[part]}: another query or job writes to it"
+                )
+        topics: dict[str, tuple[int, ...]] = {}
+        for part in sorted(after):
+            topics[part.topic] = (*topics.get(part.topic, ()), part.partition)
+        archive.learn(topics)
+        new = {part: offset for part, offset in first.items() if part not in before}
+        if new:
+            archive.begin(new)
+        archive.records.commit(files, before, after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """What a task is sent."""
+
+    place: str
+    file_bytes: int
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        archive = Archive.open(self.place)
+        schema = archive.records_schema
+        writers: dict[TopicPartition, FileWriter] = {}
+        for batch in batches:
+            for part, rows in _by_partition(batch):
+                writer = writers.get(part)
+                if writer is None:
+                    writer = writers[part] = FileWriter(
+                        archive.records.store,
+                        part.topic,
+                        part.partition,
+                        schema,
+                        archive.description.partitioning,
+                        self.file_bytes,
+                    )
+                writer.write(_completed(rows, schema))
+        told = [json.dumps(asdict(file)) for writer in writers.values() for file in writer.finish()]
+        yield pa.RecordBatch.from_pydict({"file": told}, schema=_RECEIPT)
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Runs of rows of the same partition."""
+    if not batch.num_rows:
+        return
+    topics = batch.column("topic").dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    keys = np.asarray(topics.indices).astype(np.int64) << 32 | np.asarray(batch.column("partition")).astype(np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
+        key = int(keys[start])
+        yield TopicPartition(names[key >> 32], key & 0xFFFFFFFF), batch.slice(start, end - start)
+
+
+def _completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With all of an archive's columns, in their types."""
+    arrays = []
+    for one in schema:
+        if one.name in rows.schema.names:
+            column = rows.column(one.name)
+            arrays.append(column if column.type == one.type else column.cast(one.type))
+        elif one.name == "timestampType":
+            arrays.append(pa.repeat(pa.scalar(0, TYPES["timestampType"]), rows.num_rows))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, one.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
