@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,12 +117,14 @@ class Audit:
         ranges: Mapping[TopicPartition, OffsetRange],
         positions: Mapping[TopicPartition, Positions],
         level: int,
+        *,
+        plain_headers: bool = False,
     ) -> dict[TopicPartition, PartitionSeen]:
-        """Read ``ranges`` of a system."""
+        """Read ``ranges`` of a system; see Piece for ``plain_headers``."""
         seen = {part: PartitionSeen(positions[part], one) for part, one in ranges.items()}
         fields = self.fields if level >= 2 else ()
         items = [
-            Piece(side.url, side.options, one, fields, self.since_us, level >= 3)
+            Piece(side.url, side.options, one, fields, self.since_us, level >= 3, plain_headers)
             for whole in ranges.values()
             for one in pieces(whole)
         ]
@@ -212,7 +214,7 @@ class Audit:
         seen_here = self.look(left, ranges, here, level)
         seen_there = self.look(right, ranges, there, level)
         for part in ranges:
-            found += self._differences(left, right, part, seen_here[part], seen_there[part])
+            found += differing(self, left, right, part, seen_here[part], seen_there[part])
         return {
             "left": left.url,
             "right": right.url,
@@ -234,21 +236,6 @@ class Audit:
             "differences": found,
             "seconds": round(time.monotonic() - began, 3),
         }
-
-    def _differences(
-        self, left: Side, right: Side, part: TopicPartition, here: PartitionSeen, there: PartitionSeen
-    ) -> Iterable[dict[str, Any]]:
-        for number, one in enumerate(differences(here.blocks, there.blocks)):
-            said = _said(part, "block", one.reason) | {
-                "block": one.block,
-                "offsets": [one.start, one.start + BLOCK],
-                "left": one.left.as_json(),
-                "right": one.right.as_json(),
-            }
-            if number < BISECTED:
-                bad = self.first_bad(left, right, here.range, one)
-                said["first"] = None if bad is None else asdict(bad)
-            yield said
 
     def first_bad(self, left: Side, right: Side, whole: OffsetRange, block: BlockDifference) -> BadOffset | None:
         """The first offset of a block at which two systems differ; None if they no longer do."""
@@ -276,6 +263,23 @@ class Audit:
         return [filtered(batch, self.since_us) for batch in read] or [
             pa.RecordBatch.from_pylist([], schema=columns.schema)
         ]
+
+
+def differing(
+    audit: Audit, left: Side, right: Side | None, part: TopicPartition, here: PartitionSeen, there: PartitionSeen
+) -> Iterator[dict[str, Any]]:
+    """What is to be said of the blocks of a partition that differ; with the first bad offset if both can be read."""
+    for number, one in enumerate(differences(here.blocks, there.blocks)):
+        said = _said(part, "block", one.reason) | {
+            "block": one.block,
+            "offsets": [one.start, one.start + BLOCK],
+            "left": one.left.as_json(),
+            "right": one.right.as_json(),
+        }
+        if number < BISECTED and right is not None:
+            bad = audit.first_bad(left, right, here.range, one)
+            said["first"] = None if bad is None else asdict(bad)
+        yield said
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

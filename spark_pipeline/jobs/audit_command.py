@@ -152,3 +152,31 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
                 raise OptionError("--topics has to be given")
             report = audit.diff(Side(left, options), Side(right, others), topics, level, same_ends=not common)
     _end(report, given["report"])
+
+
+@command.command("cross")
+@click.argument("url")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--kafka", default="", metavar="HOST:PORT", help="The node's Kafka listener.")
+@click.option("--ydb", default="", metavar="HOST:PORT", help="The node's YDB listener; needs the package ydb.")
+@click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller; needs the package pravega.")
+@source_options
+@engine_options
+@report_option
+def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
+    """Read a topic through every protocol of a node (level 4), and compare with what its range servers give.
+
+    Through Pravega's protocol, values are compared, since its events have nothing else. Committed positions are
+    compared as the node and as Kafka's protocol tell them.
+    """
+    with job(given["engine"], given["parallel"], given["master"]) as engine:
+        from spark_pipeline.core.errors import OptionError
+        from spark_pipeline.jobs.audit import Audit, Side
+        from spark_pipeline.jobs.audit_cross import Listeners
+        from spark_pipeline.jobs.audit_cross import cross as compare
+
+        if not (kafka or ydb or pravega):
+            raise OptionError("give at least one of --kafka, --ydb, --pravega")
+        side = Side(url, pairs(given["options"], "--option"))
+        report = compare(Audit(engine, told=Meter().told), side, topic, Listeners(kafka, ydb, pravega))
+    _end(report, given["report"])

@@ -35,7 +35,8 @@ _CRC_START = 21
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A range to look at. ``fields`` are compared, none for counting alone; ``since_us``: only records with timestamps
-    (microseconds) from then on; ``order``: look at keys and producers too."""
+    (microseconds) from then on; ``order``: look at keys and producers too;
+    ``plain_headers``: a header without a value counts as one with an empty value."""
 
     url: str
     options: Mapping[str, str]
@@ -43,6 +44,7 @@ class Piece:
     fields: tuple[str, ...] = ALL_FIELDS
     since_us: int | None = None
     order: bool = False
+    plain_headers: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +91,20 @@ def filtered(batch: pa.RecordBatch, since_us: int | None) -> pa.RecordBatch:
     return batch.filter(pc.greater_equal(batch.column("timestamp").cast(pa.int64()), since_us))
 
 
+def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With empty values in place of headers' missing ones."""
+    column = batch.column("headers")
+    flat = column.flatten()
+    bounds = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(np.asarray(pc.fill_null(column.value_lengths(), 0)), out=bounds[1:])
+    pairs = [flat.field("key"), flat.field("value").fill_null(b"")]
+    kind = column.type
+    made = pa.ListArray.from_arrays(
+        pa.array(bounds), pa.StructArray.from_arrays(pairs, fields=list(kind.value_type)), type=kind
+    )
+    return batch.set_column(batch.schema.get_field_index("headers"), batch.schema.field("headers"), made)
+
+
 def look(piece: Piece) -> Seen:
     """Read a piece and tell what was seen. Raises PipelineError."""
     digester = Digester(piece.fields)
@@ -99,6 +115,8 @@ def look(piece: Piece) -> Seen:
     try:
         for whole in source.read(piece.range, columns_of(piece)):
             batch = filtered(whole, piece.since_us)
+            if piece.plain_headers and "headers" in piece.fields:
+                batch = plainly(batch)
             if not batch.num_rows:
                 continue
             offsets = np.asarray(batch.column("offset"))

@@ -178,6 +178,17 @@ def test_audits_of_a_node(url: str, tmp_path: Path) -> None:
     assert run(audit, "check", "anabranch://127.0.0.1:1", "--topics", "flights").code == 1
 
 
+def test_every_protocol_reads_the_same(node: NodeProcess, url: str) -> None:
+    listeners = [word for name in ("kafka", "ydb", "pravega") for word in (f"--{name}", node.addresses[name])]
+    crossed = run(audit, "cross", url, "--topic", "flights", *listeners)
+    assert crossed.code == 0, crossed.output
+    told = crossed.report["protocols"]
+    assert {name: one["records"] for name, one in told.items() if name != "positions"} == dict.fromkeys(
+        ("kafka", "ydb", "pravega"), COUNT
+    )
+    assert run(audit, "cross", url, "--topic", "flights").code == 1
+
+
 def test_the_line_for_spark(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["check", url, "--topics", "flights", "--print-submit", "--master", "spark://host:7077"]
     monkeypatch.setattr("sys.argv", ["anabranch", "audit", *words])
