@@ -66,7 +66,8 @@ class EventCount:
 
 
 async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Buffer], int, int]]:
-    """A segment's appends in order, those that fit together in one piece: (bytes, their size, events)."""
+    """A segment's appends in order, those that fit together in one piece: (bytes, their size, events). A piece has at
+    most as many events as an append may have; more would not be taken for events."""
     parts: list[Buffer] = []
     size = events = 0
     offset, end = 0, segment.log.high_watermark
@@ -77,7 +78,8 @@ async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Bu
                 continue  # a note of a writer that has appended nothing
             header, data = parse_header(batch.payload), segment_bytes(batch.payload)
             whole = header.shape == Shape.EVENTS
-            if parts and (size + len(data) > most or not whole or not events):
+            many = events + header.records > segment.most_events
+            if parts and (size + len(data) > most or not whole or not events or many):
                 yield parts, size, events
                 parts, size, events = [], 0, 0
             parts.append(data)

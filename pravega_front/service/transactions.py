@@ -449,10 +449,11 @@ class Transactions:
         self._account.take(Kind.READS, held)
         try:
             if size <= _PIECE:
-                if last is None:
-                    parts, length, events = await _one(segment)
-                    await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
-                return
+                parts, length, events = await _one(segment)
+                if events <= segment.most_events:
+                    if last is None:
+                        await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
+                    return
             part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
             done = 0 if last is None else last.number
             number = 0

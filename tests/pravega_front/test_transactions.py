@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import grpc
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
@@ -237,6 +238,25 @@ def _again(found: Stream) -> Stream:
     again.node, again.name, again.info = found.node, found.name, found.info
     again.calls = ControllerClient(found.node.addresses["pravega"])
     return again
+
+
+def test_events_of_a_transaction_stay_events_however_many_they_are(node: NodeProcess) -> None:
+    found = Stream(node, "many")
+    txn = found.begin()
+    each = 150_000  # two appends of so many are more than one may have
+    for _ in range(2):
+        found.write(txn, event(b"") * each, each)
+    found.calls.commitTransaction(streamInfo=found.info, txnId=txn)
+    assert found.ended(txn) is TxnState.COMMITTED
+    assert found.read(0) == event(b"") * (2 * each)
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "many", "auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([TopicPartition(f"{SCOPE}.many", 0, 2 * each - 1)])
+        last = consumer.poll(30)
+        assert last is not None
+        assert (last.error(), last.offset(), last.value(), last.headers()) == (None, 2 * each - 1, b"", None)
+    finally:
+        consumer.close()
 
 
 def test_writers_are_told_when_their_transaction_is_gone(node: NodeProcess) -> None:
