@@ -191,11 +191,13 @@ class Connection(net.Connection):
         ctx._request = request
         try:
             result = handler(ctx, request)
+            if result is DEFERRED:
+                return
             if isinstance(result, Message):
                 self.answer(ctx, result)
             elif asyncio.iscoroutine(result):
                 self.server.spawn(self._await(ctx, result))
-            elif result is not DEFERRED:
+            else:
                 self._check(ctx, result)
                 self.answer(ctx, result)
         except KafkaError as error:

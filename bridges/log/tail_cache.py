@@ -59,13 +59,13 @@ class Tail:
 
     def append(self, batch: StoredBatch) -> None:
         """Add the next batch of the partition."""
-        payload = batch.payload
+        base, end, flags, payload, written_ms = batch
         size = len(payload)
-        kept = _kept(payload)
+        kept = len(payload.obj) if type(payload) is memoryview else size  # type: ignore[arg-type]
         if size * 4 < kept * 3:
-            batch = batch._replace(payload=bytes(payload))
+            batch = StoredBatch(base, end, flags, bytes(payload), written_ms)
             kept = size
-        self._bases.append(batch.base_offset)
+        self._bases.append(base)
         self._batches.append(batch)
         ends = self._ends
         ends.append(ends[-1] + size if ends else size)

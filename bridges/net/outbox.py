@@ -318,6 +318,8 @@ class Outbox:
 
 def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
     """The same bytes and sources in fewer pieces."""
+    if len(parts) == 1:
+        return list(parts)
     pieces: list[Any] = []
     run: list[Buffer] = []
     for part in parts:

@@ -29,6 +29,7 @@ from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks, advance
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode
 
+_KAFKA = int(FormatId.KAFKA)
 _ZSTD_SINCE = 7
 """First Produce version whose clients know zstd (KIP-110)."""
 
@@ -129,7 +130,7 @@ def accept(
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise Refusal(ErrorCode.INVALID_RECORD, "an idempotent batch carries no sequence number or producer epoch")
         producer = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
-    batch = Batch(records, header.record_count, int(FormatId.KAFKA), header.max_timestamp, producer)
+    batch = Batch(records, header.record_count, _KAFKA, header.max_timestamp, producer)
     if rules.log_append_time:
         if rules.compacted:
             return _looked_into(batch, partial(_check_records, batch, header, rules, now_ms, limits), glances)

@@ -36,25 +36,23 @@ _Queue = deque[tuple[Batch | Unchecked, Answer]]
 class DeferredAppends:
     """The queues of one front, by connection and partition; a queue exists while something in it is looked at."""
 
-    __slots__ = ("_barrier", "_queues", "_tasks", "_works")
+    __slots__ = ("_barrier", "_tasks", "_works", "queues")
 
     def __init__(self, works: SlicedWorks, barrier: Barrier) -> None:
         self._works = works
         self._barrier = barrier
-        self._queues: dict[tuple[Connection, PartitionLog], _Queue] = {}
+        #: Empty when whatever comes may be appended at once.
+        self.queues: dict[tuple[Connection, PartitionLog], _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
 
     def append(self, connection: Connection, log: PartitionLog, taken: Batch | Unchecked, answer: Answer) -> None:
         """Append ``taken`` once it is checked and everything before it is appended; at once if it can be."""
-        queue = self._queues.get((connection, log))
+        queue = self.queues.get((connection, log))
         if queue is None:
             if isinstance(taken, Batch):
                 log.append(taken, answer)
                 return
-            queue = self._queues[connection, log] = deque()
+            queue = self.queues[connection, log] = deque()
             task = asyncio.get_running_loop().create_task(self._drain(connection, log, queue))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -74,7 +72,7 @@ class DeferredAppends:
                 else:
                     answer.refused(refusal)
         finally:
-            del self._queues[connection, log]
+            del self.queues[connection, log]
             for _, answer in queue:  # the node ends without having drained
                 answer.refused(Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the node is stopping"))
 

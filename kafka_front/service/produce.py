@@ -109,23 +109,20 @@ class _Append:
         self.traffic = traffic
 
     def __call__(self, appended: Appended, error: LogError | None) -> None:
-        try:
-            self._answered(appended, error)
-        except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
-            self.operation.ctx.crashed()
-
-    def _answered(self, appended: Appended, error: LogError | None) -> None:
         operation = self.operation
-        if error is None:
-            self.traffic.appended(1, self.batch.count, len(self.batch.payload))
-        if not operation.expired:
-            response = self.response
+        try:
             if error is None:
-                response.base_offset = appended.base
-                response.log_append_time_ms = self.append_time
-            else:
-                operation.refuse(response, code_of(error), str(error))
-        operation.settle()
+                self.traffic.appended(1, self.batch.count, len(self.batch.payload))
+            if not operation.expired:
+                response = self.response
+                if error is None:
+                    response.base_offset = appended.base
+                    response.log_append_time_ms = self.append_time
+                else:
+                    operation.refuse(response, code_of(error), str(error))
+            operation.settle()
+        except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
+            operation.ctx.crashed()
 
     def refused(self, refusal: Refusal) -> None:
         """The batch turned out to be bad when its records were looked at."""
@@ -269,7 +266,7 @@ class Produce:
         append_time = now_ms if rules.log_append_time else -1
         batch = taken if isinstance(taken, Batch) else taken.batch
         done = _Append(operation, response, append_time, batch, self._metrics.topic(topic))
-        if taken is batch and not self._deferred:
+        if taken is batch and not self._deferred.queues:
             log.append(batch, done)
         else:
             self._deferred.append(operation.ctx.connection, log, taken, done)

@@ -115,6 +115,7 @@ class Channel:
     only what their writer knows to be durable (docs/sbp.md, "What readers see")."""
 
     __slots__ = (
+        "_direct",
         "_loop",
         "_queue",
         "_reminder",
@@ -140,7 +141,8 @@ class Channel:
         self.carrier = carrier
         self.barrier = barrier
         self.timeout = timeout
-        self.framed = not isinstance(carrier, InProcessCarrier)
+        self._direct = carrier if isinstance(carrier, InProcessCarrier) else None
+        self.framed = self._direct is None
         """Whether what is appended passes through frames, which bounds its length."""
         self._loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
@@ -196,8 +198,15 @@ class Channel:
 
     def tell(self, replicas: Iterable[Replica]) -> None:
         """Tells the server now, ahead of whatever is sent after this."""
-        if self._tell_options.tells:
-            self._tell([replica for replica in replicas if replica.confirm > replica.told and not replica._closed])
+        if not self._tell_options.tells:
+            return
+        behind = [replica for replica in replicas if replica.confirm > replica.told and not replica._closed]
+        if self._direct is None:
+            self._tell(behind)
+        elif behind:
+            for replica in behind:
+                replica.told = replica.confirm
+            self._direct.tell(_telling(behind))
 
     async def told(self) -> None:
         """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""

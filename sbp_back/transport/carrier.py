@@ -73,6 +73,10 @@ def time_out(calls: Iterable[TimedCall]) -> None:
         call.reply(ConnectionLost("no answer in time"))
 
 
+def _nobody(response: Response) -> None:
+    """Nobody waits for it."""
+
+
 class InProcessCarrier:
     """Carries requests to a handler in this process; messages and the bytes they refer to are not copied.
 
@@ -115,6 +119,15 @@ class InProcessCarrier:
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught(type(request).__name__, error)
             answered(SystemErrorResponse(DEFECT))
+
+    def tell(self, request: Request) -> None:
+        """Hands over a request whose answer nobody needs: what is in this process cannot be lost on its way."""
+        if self._closed:
+            return
+        try:
+            self._handler.handle(request, _nobody)
+        except Exception as error:  # noqa: BLE001 - logged and counted there
+            self._barrier.caught(type(request).__name__, error)
 
     async def call(self, request: Request, timeout: float | None = None) -> Response:
         return await awaited(lambda settle: self.submit(request, settle, timeout))

@@ -64,9 +64,9 @@ async def test_nothing_of_a_connection_overtakes_a_batch_that_is_looked_at() -> 
     log, elsewhere = Log(), Log()
     answers = [Answer() for _ in range(6)]
     partition = cast(PartitionLog, log)
-    assert not deferred
+    assert not deferred.queues
     deferred.append(ONE, partition, unchecked(b"1"), answers[0])
-    assert deferred
+    assert deferred.queues
     deferred.append(ONE, partition, plain(b"2"), answers[1])
     deferred.append(ONE, partition, unchecked(b"3"), answers[2])
     deferred.append(ONE, partition, plain(b"4"), answers[3])
@@ -78,7 +78,7 @@ async def test_nothing_of_a_connection_overtakes_a_batch_that_is_looked_at() -> 
         await asyncio.wait_for(answer.told.wait(), 10)
     assert log.appended == [b"other", b"1", b"2", b"3", b"4"]
     await asyncio.sleep(0)
-    assert not deferred
+    assert not deferred.queues
     works.close()
 
 
