@@ -6,6 +6,7 @@ See ``spark_pipeline.node.writes`` for what the node does with it. Raises NodeEr
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ GONE = "AttemptGone"
 """Kind of the refusal of an attempt that is not open."""
 _HEAD_ROOM = 64 * 1024
 """Bytes of a request that are left for its head."""
+_VISIBLE_S = 60.0
 _BATCHES = 500
 """Batches of one request."""
 
@@ -132,9 +134,17 @@ class SinkDriver:
         self._client = client
 
     def commit(self, batch: SinkBatch, written: Sequence[Written]) -> bool:
-        """Commit what the tasks have written, unless the batch was committed before; whether it had been."""
+        """Commit what the tasks have written, unless the batch was committed before; whether it had been.
+
+        Once it is decided, which cannot be undone, this waits a while until readers see it: whoever reads after a write
+        finds what was written.
+        """
         asked = {**_named(batch), "attempts": _attempts(written), "once": batch.once}
-        already: bool = self._client.post("/v1/sink/commit", asked)["already"]
+        answer = self._client.post("/v1/sink/commit", asked)
+        already: bool = answer["already"]
+        until = time.monotonic() + _VISIBLE_S
+        while not answer["visible"] and time.monotonic() < until:
+            answer = self._client.post("/v1/sink/commit", asked)
         return already
 
     def abort(self, batch: SinkBatch, written: Sequence[Written] | None = None) -> bool:
