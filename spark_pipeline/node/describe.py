@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NAMES = 2_000
 """Names of topics on a page."""
-TOPICS = 100
+TOPICS = 25
 """Topics described on a page."""
 PARTITIONS = 1_000
 """Partitions on a page, and positions told at once."""
@@ -170,10 +170,11 @@ class DescribeHandlers:
         wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
         found = [self._found(request, topic, partition) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
-        failures = dict(zip(logs, await asyncio.gather(*map(_opened, logs)), strict=True))
+        closed = [log for log in dict.fromkeys(logs) if not log.is_open]
+        failures = dict(zip(closed, await asyncio.gather(*map(_opened, closed)), strict=True))
         told = []
         for (topic, partition), log in zip(wanted, found, strict=True):
-            failure = log if isinstance(log, Exception) else failures[log]
+            failure = log if isinstance(log, Exception) else failures.get(log)
             if failure is None and not isinstance(log, Exception):
                 told.append(_positions(log))
             else:

@@ -30,7 +30,7 @@ _BATCHES = 2_000
 _IN_A_TURN = 50
 """Batches, or this many MiB of them, that are checked in one turn of the event loop."""
 _MIB = 1024 * 1024
-_ATTEMPTS = 50_000
+_ATTEMPTS = 10_000
 """Attempts that a commit names."""
 _QUERY = 200
 _CHORE_MS = 1_000

@@ -50,6 +50,10 @@ Place = tuple[str, int]
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
 
+_ENDED_AT_ONCE = 64
+"""Attempts whose ends are carried out at the same time."""
+_SWEEP_S = 60.0
+"""How often queries are looked at for expiry: there may be many."""
 _ENDED_TOGETHER = 64
 """Markers of one attempt that are under way at the same time."""
 _HANDED_OVER_AT_ONCE = 100
@@ -145,6 +149,8 @@ class Writes:
         self._deciding: dict[tuple[str, str], tuple[asyncio.Lock, list[None]]] = {}
         self._producers = Producers(node.catalog)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._few = asyncio.Semaphore(_ENDED_AT_ONCE)
+        self._swept = time.monotonic()
         self.committed = self.aborted = self.expired = 0
 
     @property
@@ -387,7 +393,9 @@ class Writes:
         try:
             for attempt in wanted:
                 await self._check_whole(attempt)
-            others = [one for one in self._open_of(sink.owner, sink.query, sink.batch) if one not in wanted]
+                await asyncio.sleep(0)  # there may be thousands, and nothing to be waited for
+            named = set(wanted)
+            others = [one for one in self._open_of(sink.owner, sink.query, sink.batch) if one not in named]
             await self._decided(sink, wanted, others)
         except BaseException:
             for attempt in wanted:
@@ -399,7 +407,9 @@ class Writes:
         promises no more. Raises AttemptGone, LogError."""
         async with attempt.lock:
             await attempt.quiet.wait()
-        for topic, partition in sorted(attempt.places):
+        for number, (topic, partition) in enumerate(sorted(attempt.places)):
+            if number % _LOOKED_AT == _LOOKED_AT - 1:
+                await asyncio.sleep(0)
             place = self._node.logs.get(topic, partition)
             if place is None:
                 continue  # deleted meanwhile, and all of it is
@@ -466,8 +476,9 @@ class Writes:
             try:
                 async with attempt.lock:  # else rows of what is being begun would come behind their removal
                     await attempt.quiet.wait()
-                await self._end_everywhere(attempt, commit)
-                await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key))
+                async with self._few:
+                    await self._end_everywhere(attempt, commit)
+                    await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key))
                 break
             except LogError as error:
                 log.warning("a sink's transaction is ended later", query=attempt.row.query, reason=str(error))
@@ -533,6 +544,13 @@ class Writes:
             log.info("a sink's batch is aborted: nothing was heard of it", query=session.query, batch=session.batch)
             self.expired += len(attempts)
             await self.abort(session.owner, session.query, session.batch, [one.key for one in attempts])
+        if now < self._swept + _SWEEP_S:
+            return
+        self._swept = now
+        await self.forget(now_ms)
+
+    async def forget(self, now_ms: int) -> None:
+        """Forget the queries that have not committed anything for long."""
         forgotten = []
         for number, (name, sink) in enumerate(list(self._sinks.items())):
             if not number % _LOOKED_AT:

@@ -211,10 +211,10 @@ async def test_queries_are_remembered_for_long(lab: Lab) -> None:
     await lab.ask(driver.commit, SinkBatch("stream", 0), [])
     await lab.ask(driver.commit, SinkBatch("job", 0, once=True), [])
     now_ms, day_ms = time.time_ns() // 1_000_000, 86_400_000
-    await lab.writes.expire(now_ms + 2 * day_ms)
+    await lab.writes.forget(now_ms + 2 * day_ms)
     assert await lab.ask(driver.commit, SinkBatch("stream", 0), []) is True
     assert await lab.ask(driver.commit, SinkBatch("job", 0, once=True), []) is False
-    await lab.writes.expire(now_ms + 366 * day_ms)
+    await lab.writes.forget(now_ms + 366 * day_ms)
     assert await lab.ask(driver.commit, SinkBatch("stream", 0), []) is False
 
 
