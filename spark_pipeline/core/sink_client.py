@@ -9,6 +9,8 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +48,10 @@ class Written:
 
 
 class SinkTask:
-    """One attempt of a task. Not for several threads at a time."""
+    """One attempt of a task. Not for several threads at a time; ``client`` is its own until it is finished or aborted.
+
+    One request is under way while the next is filled, in a thread that is there only if there are several.
+    """
 
     def __init__(self, client: NodeClient, batch: SinkBatch, task: int, *, timeout_ms: int, request_bytes: int) -> None:
         """``timeout_ms``: the silence after which the node aborts the batch; ``request_bytes``: most of a request."""
@@ -60,6 +65,8 @@ class SinkTask:
         self._records = self._size = 0
         self._waiting: list[tuple[str, int, EncodedBatch]] = []
         self._waiting_bytes = 0
+        self._sender: ThreadPoolExecutor | None = None
+        self._under_way: tuple[list[tuple[str, int, EncodedBatch]], Future[None]] | None = None
 
     def begin(self) -> bool:
         """Begin the attempt; False when the batch is committed already, so that there is nothing to be written."""
@@ -77,17 +84,43 @@ class SinkTask:
         return True
 
     def add(self, topic: str, partition: int, batch: EncodedBatch) -> None:
-        """Write a batch, now or with others that follow."""
+        """Write a batch, now or with others that follow. Raises NodeError of what was added before."""
         if self._waiting and (self._waiting_bytes + batch.size > self._most or len(self._waiting) >= _BATCHES):
-            self.flush()
+            self._settle()
+            if self._sender is None:
+                self._sender = ThreadPoolExecutor(1, thread_name_prefix="sink")
+            waiting = self._taken()
+            self._under_way = waiting, self._sender.submit(self._deliver, waiting)
         self._waiting.append((topic, partition, batch))
         self._waiting_bytes += batch.size
 
     def flush(self) -> None:
         """Return when all that was added is durable."""
+        self._settle()
+        waiting = self._taken()
+        if waiting:
+            self._deliver(waiting)
+            self._count(waiting)
+
+    def _taken(self) -> list[tuple[str, int, EncodedBatch]]:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not waiting:
-            return
+        return waiting
+
+    def _settle(self) -> None:
+        """Return when no request is under way. Raises what it raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way[1].result()
+            self._count(under_way[0])
+
+    def _count(self, durable: Sequence[tuple[str, int, EncodedBatch]]) -> None:
+        for topic, partition, batch in durable:
+            place = topic, partition
+            self._sequences[place] = self._sequences.get(place, 0) + batch.count
+            self._records += batch.count
+            self._size += batch.size
+
+    def _deliver(self, waiting: Sequence[tuple[str, int, EncodedBatch]]) -> None:
         assert self._attempt is not None, "begun first"
         try:
             self._send(waiting)
@@ -96,11 +129,6 @@ class SinkTask:
             if error.kind != GONE or self._records or not self.begin():
                 raise
             self._send(waiting)
-        for topic, partition, batch in waiting:
-            place = topic, partition
-            self._sequences[place] = self._sequences.get(place, 0) + batch.count
-            self._records += batch.count
-            self._size += batch.size
 
     def _send(self, waiting: Sequence[tuple[str, int, EncodedBatch]]) -> None:
         assert self._attempt is not None
@@ -117,6 +145,9 @@ class SinkTask:
 
     def abort(self, patience: float) -> None:
         """Nothing of the attempt will be named in a commit; asks for ``patience`` seconds at most."""
+        with suppress(NodeError):
+            self._settle()  # it would be in the way on the connection
+        self._close()
         if self._attempt is not None:
             asked = {**_named(self._batch), "attempts": [self._attempt]}
             self._client.post("/v1/sink/abort", asked, patience=patience)
@@ -124,7 +155,13 @@ class SinkTask:
     def finish(self) -> Written:
         """Everything is written; what the driver needs to commit it."""
         self.flush()
+        self._close()
         return Written(self._attempt, self._records, self._size)
+
+    def _close(self) -> None:
+        if self._sender is not None:
+            self._sender.shutdown()
+            self._sender = None
 
 
 class SinkDriver:

@@ -89,15 +89,15 @@ class Clients:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._kept: dict[NodeOptions, NodeClient] = {}
+        self._kept: dict[tuple[NodeOptions, str], NodeClient] = {}
 
-    def of(self, options: NodeOptions) -> NodeClient:
-        """A client of this process, which runs one task at a time."""
+    def of(self, options: NodeOptions, use: str = "") -> NodeClient:
+        """A client of this process, which runs one task at a time; those of another ``use`` are others."""
         if self._pid != os.getpid():
             self._pid, self._kept = os.getpid(), {}
-        client = self._kept.get(options)
+        client = self._kept.get((options, use))
         if client is None:
-            client = self._kept[options] = NodeClient(options)
+            client = self._kept[options, use] = NodeClient(options)
         return client
 
 
@@ -118,7 +118,7 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
         POOL.count_task()
     client = _CLIENTS.of(settings.node)
     attempt = SinkTask(client, batch, task, timeout_ms=settings.timeout_ms, request_bytes=settings.request_bytes)
-    rows = SinkRows(settings.sink, NodeTopics(client), task)
+    rows = SinkRows(settings.sink, NodeTopics(_CLIENTS.of(settings.node, "topics")), task)
     begun = committed = False
     try:
         for some in iterator:

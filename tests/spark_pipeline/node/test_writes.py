@@ -167,6 +167,28 @@ async def test_requests_that_are_repeated_change_nothing(lab: Lab) -> None:
     assert await committed(lab, "t") == [b"a", b"b", b"c"]
 
 
+async def test_requests_of_a_large_attempt_keep_their_order_and_their_errors(lab: Lab) -> None:
+    def large(spoil: bool) -> Written:
+        task = SinkTask(lab.client, FIRST, 0, timeout_ms=60_000, request_bytes=66 * 1024)
+        task.begin()
+        try:
+            for number in range(20):
+                topic = "nowhere" if spoil and number == 9 else "t"
+                task.add(topic, 0, batch_of(b"%d" % number, bytes(1_000)))
+            return task.finish()
+        except NodeError:
+            task.abort(10)
+            raise
+
+    with pytest.raises(NodeError, match="no partition 0 of a topic 'nowhere'"):
+        await lab.ask(large, True)
+    await settled(lab)
+    written = await lab.ask(large, False)
+    assert written.records == 40
+    await lab.ask(SinkDriver(lab.client).commit, FIRST, [written])
+    assert [one for one in await committed(lab, "t") if len(one) < 5] == [b"%d" % number for number in range(20)]
+
+
 async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab) -> None:
     attempt = task_of(lab.client, FIRST, timeout_ms=300)
     await lab.ask(attempt.begin)
