@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.node_process import NodeProcess
+from tests.spark_proof.copied import Copy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,3 +144,30 @@ def test_a_task_that_fails_is_tried_again_and_reads_the_same(
     frame = load(subscribe=topic).select("offset").mapInArrow(fails_once, "offset long")
     assert frame.selectExpr("count(1)", "count(distinct offset)").first() == (100, 100)
     assert os.path.exists(mark)
+
+
+def test_a_topic_is_copied_by_a_stream(
+    spark: SparkSession, pipeline_node: NodeProcess, tmp_path: Path, checkpoint: str
+) -> None:
+    """Source and sink together; tests/spark_proof/stream_copy.py kills drivers and nodes meanwhile."""
+    copy = Copy(pipeline_node, tmp_path, 300)
+    query = (
+        spark.readStream.format("anabranch")
+        .option("endpoint", copy.url)
+        .option("subscribe", copy.source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", "200")
+        .option("includeHeaders", "true")
+        .load()
+        .select("key", "value", "headers", "partition", "timestamp")
+        .writeStream.format("anabranch")
+        .option("endpoint", copy.url)
+        .option("topic", copy.target)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(200)
+    assert query.exception() is None
+    assert len([one for one in query.recentProgress if one["numInputRows"]]) == 2
+    assert copy.differences() == []
