@@ -23,6 +23,7 @@ from spark_pipeline.jobs.command_options import (
     pairs,
     printed_submit,
     report_option,
+    reported,
     source_options,
     tell,
 )
@@ -106,10 +107,11 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())  # the step that has begun is finished
-        if given["follow"]:
-            told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
-        else:
-            told = archiving.available_now()
+        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter):
+            if given["follow"]:
+                told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
+            else:
+                told = archiving.available_now()
         tell({"archive": place, "from": url, **told.as_json()}, given["report"])
 
 
@@ -236,7 +238,9 @@ def verify(
     with job(given["engine"], given["parallel"], given["master"]) as engine:
         from spark_pipeline.jobs.archive_verify import verify as compare
 
-        found = compare(place, url, pairs(options, "--option"), topics, level, engine, Meter().told)
+        meter, given_options = Meter(), pairs(options, "--option")
+        with reported(url, given_options, "audit", f"verify {place}", meter):
+            found = compare(place, url, given_options, topics, level, engine, meter.told)
         tell(found, report)
     if not found["equal"]:
         raise SystemExit(EXIT_DIFFERENT)

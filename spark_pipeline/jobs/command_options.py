@@ -21,6 +21,7 @@ import click
 from spark_pipeline.core.errors import OptionError, PipelineError
 
 if TYPE_CHECKING:
+    from spark_pipeline.core.job_client import JobProgress
     from spark_pipeline.jobs.engine import Engine
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,10 +173,13 @@ class Meter:
     every: float = 10.0
     _began: float = field(default_factory=time.monotonic)
     _said: float = 0.0
+    _done: int = 0
+    _total: int = 0
 
     def told(self, done: int, total: int) -> None:
         """``done`` of ``total``."""
         now = time.monotonic()
+        self._done, self._total = done, total
         terminal = sys.stderr.isatty()
         if now - self._said < (0.2 if terminal else self.every) and done < total:
             return
@@ -186,9 +190,28 @@ class Meter:
         ending = "\n" if done >= total or not terminal else ""
         click.echo(("\r\x1b[K" if terminal else "") + text + ending, nl=False, err=True)
 
+    def progress(self) -> JobProgress:
+        """For the node's list of jobs."""
+        from spark_pipeline.core.job_client import JobProgress
 
-def required(value: Any, name: str) -> Any:
-    """A value that has to be given. Raises OptionError."""
-    if value is None:
-        raise OptionError(f"{name} has to be given")
-    return value
+        done, total = self._done, self._total
+        rate = done / max(time.monotonic() - self._began, 1e-6)
+        left = (total - done) / rate if rate and total else None
+        return JobProgress(done, total or None, self.unit, rate, left)
+
+
+@contextmanager
+def reported(url: str, options: Mapping[str, str], kind: str, name: str, meter: Meter) -> Iterator[None]:
+    """Tell the node at ``url``, if it is one, how far the job is: its console lists it. Nothing depends on that."""
+    if not url.startswith("anabranch://"):
+        yield
+        return
+    from spark_pipeline.core.job_client import JobReporter
+    from spark_pipeline.core.node_client import NodeClient, NodeOptions
+
+    try:
+        client = NodeClient(NodeOptions.of(url, options))
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    with JobReporter(client, kind, name, meter.progress):
+        yield

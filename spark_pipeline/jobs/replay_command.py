@@ -15,6 +15,7 @@ from spark_pipeline.jobs.command_options import (
     pairs,
     printed_submit,
     report_option,
+    reported,
     source_options,
     tell,
 )
@@ -55,6 +56,7 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
         def micros(name: str) -> int | None:
             return None if given[name] is None else round(given[name].timestamp() * 1_000_000)
 
+        meter = Meter()
         replay = Replay(
             source,
             pairs(given["options"], "--option"),
@@ -72,6 +74,11 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
             not given["keep_closed"],
             given["throttle"],
             given["parallel"],
-            Meter().told,
+            meter.told,
         )
-        tell(replay.plan() if given["dry_run"] else replay.run(), given["report"])
+        if given["dry_run"]:
+            tell(replay.plan(), given["report"])
+            return
+        with reported(target, replay.target_options, "replay", f"{', '.join(topics)} from {source}", meter):
+            report = replay.run()
+        tell(report, given["report"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,15 @@ def test_archive_compact_verify(kind: str, url: str, tmp_path: Path) -> None:
     assert expired.report["records"] > 800
     assert run(archive, "status", place).report["records"] == COUNT - expired.report["records"]
     assert run(archive, "verify", place, "--from", url).code == 0
+
+
+def test_the_node_lists_what_is_done(node: NodeProcess, url: str, tmp_path: Path) -> None:
+    place = str(tmp_path / "archive")
+    run(archive, "run", "--from", url, "--to", place, "--topics", "flights")
+    with urllib.request.urlopen(f"http://{node.addresses['console']}/api/jobs", timeout=30) as answer:
+        jobs = json.load(answer)["jobs"]
+    (mine,) = [one for one in jobs if one["name"] == f"flights to {place}"]
+    assert (mine["kind"], mine["state"], mine["done"], mine["total"]) == ("archive", "done", COUNT, COUNT)
 
 
 def test_verify_finds_what_an_archive_lost(url: str, tmp_path: Path) -> None:
