@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.demo_fronts import CONSUMER, read_pravega, read_ydb, write_pravega, write_ydb
+from benchmarks.demo_lake import archive_flights, audit_flights, spark_engine
 from benchmarks.demo_spark import count_flights
 from benchmarks.flights import PARTITIONS, PATIENCE, DemoFailed, Flight, Seen, read_flights
 from benchmarks.kafka_broker import KafkaBroker
@@ -510,6 +511,12 @@ def run(bootstrap: str, flights: Sequence[Flight], console: Console, fronts: Map
         else:
             with step("count: Spark, from the range servers", total) as entry:
                 entry.checks = count_flights(fronts["pipeline"], topic, flights)
+            with tempfile.TemporaryDirectory() as directory, spark_engine() as engine:
+                place = f"{directory}/lake"
+                with step("archive: Spark, to a Delta table", total) as entry:
+                    entry.checks = archive_flights(engine, fronts["pipeline"], topic, total, place)
+                with step("audit: Spark, the table and the log", total) as entry:
+                    entry.checks = audit_flights(engine, fronts["pipeline"], total, place)
     return steps
 
 
