@@ -12,7 +12,7 @@ import grpc
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS, Method
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 DATABASE = "/local"
 
 
