@@ -122,13 +122,12 @@ def test_bodies_of_every_codec_are_decoded(
     raw: RawClient, path: str, consumer: Consumer, codec: int, encode: Any
 ) -> None:
     bodies = [b"x", b"some text " * 10_000, b""]
-    write(
-        raw, path, codec, *({"data": encode(body)} for body in bodies), {"data": encode(b"whole")[:-6]}, {"data": b"?"}
-    )
+    part = encode(b"whole")[:-6]  # once: gzip puts the time into it
+    write(raw, path, codec, *({"data": encode(body)} for body in bodies), {"data": part}, {"data": b"?"})
     *good, torn, garbage = fetched(consumer, path, 5)
     assert [(message.value(), message.headers()) for message in good] == [(body, None) for body in bodies]
     name = {2: b"gzip", 3: b"lzop", 4: b"zstd"}[codec]
-    for message, value in ((torn, encode(b"whole")[:-6]), (garbage, b"?")):
+    for message, value in ((torn, part), (garbage, b"?")):
         assert (message.value(), message.headers()) == (value, [("anabranch.codec", name)])
 
 
