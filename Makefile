@@ -62,6 +62,7 @@ spark-proof: $(VENV)/.dev  ## crashes of the data pipeline at every step, and cl
 	$(BIN)/python -m tests.spark_proof.sink_kills
 	$(BIN)/python -m tests.spark_proof.stream_copy
 	$(BIN)/python -m tests.spark_proof.clusters
+	$(BIN)/python -m tests.spark_proof.prove_migration
 
 bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
 	$(BIN)/python -m benchmarks.pravega $(ARGS)

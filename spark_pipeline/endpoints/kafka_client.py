@@ -21,6 +21,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.parser import KafkaProtocol
 
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
@@ -40,10 +41,80 @@ _FETCH_VERSION = 12
 """The last one that calls topics by their names."""
 
 
+class _Frame:
+    """An answer while it is received; read as a whole it is not copied."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, size: int) -> None:
+        self._data = bytearray(size)
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def write(self, data: memoryview) -> None:
+        """Put what was received behind what is there."""
+        self._data[self._at : self._at + len(data)] = data
+        self._at += len(data)
+
+    def read(self, size: int | None = None) -> bytes | memoryview:
+        """The next ``size`` bytes; all that is left without one."""
+        start, self._at = self._at, len(self._data) if size is None else min(len(self._data), self._at + size)
+        part = memoryview(self._data)[start : self._at]
+        return part if size is None else bytes(part)
+
+    def seek(self, at: int) -> None:
+        """Read on at ``at``."""
+        self._at = at
+
+    def tell(self) -> int:
+        """Where it is written, or read, on."""
+        return self._at
+
+
+class WideProtocol(KafkaProtocol):  # type: ignore[misc]
+    """kafka-python's answers, of large ones a copy less for each step on their way."""
+
+    _receiving: bool
+    _header: Any
+    _rbuffer: Any
+
+    def receive_bytes(self, data: bytes) -> list[Any]:
+        """Answers that are complete with ``data``."""
+        answers: list[Any] = []
+        rest = memoryview(data)
+        while rest:
+            if not self._receiving:
+                missing = 4 - self._header.tell()
+                self._header.write(bytes(rest[:missing]))
+                rest = rest[missing:]
+                if self._header.tell() < 4:
+                    break
+                self._header.seek(0)
+                size = int.from_bytes(self._header.read(4), "big", signed=True)
+                self._validate_frame_size(size)
+                self._rbuffer = _Frame(size)
+                self._receiving = True
+            frame: _Frame = self._rbuffer
+            missing = len(frame) - frame.tell()
+            frame.write(rest[:missing])
+            rest = rest[missing:]
+            if frame.tell() < len(frame):
+                break
+            frame.seek(0)
+            answers.append(self._process_response(frame))
+            self._reset_buffer()
+        return answers
+
+
 class WideTransport(KafkaTCPTransport):  # type: ignore[misc]
     """A connection without TLS that receives large pieces."""
 
     def _sock_recv(self) -> tuple[bytes, Exception | None]:
+        parser = self._protocol.parser
+        if type(parser) is KafkaProtocol:
+            parser.__class__ = WideProtocol  # connections make their own, which nothing was received with yet
         try:
             data = self._sock.recv(_RECEIVED_AT_ONCE)
         except (BlockingIOError, InterruptedError):

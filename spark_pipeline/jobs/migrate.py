@@ -329,10 +329,12 @@ def _sides(options: dict[str, Any]) -> Given:
 def _runner(
     state: MigrationState, options: dict[str, Any], stopped: Callable[[], bool]
 ) -> Iterator[tuple[Runner, Progress]]:
+    from bridges.node.memory import keep_buffers
     from spark_pipeline.core.throttle import Throttle, parse_rate
     from spark_pipeline.jobs.migrate_run import Runner
     from spark_pipeline.jobs.progress import Progress
 
+    keep_buffers()  # fetches are large: without this each would pay for zeroed pages again
     rate = None if options["throttle"] is None else parse_rate(options["throttle"])
     progress = Progress({}, {})
     engine: Engine

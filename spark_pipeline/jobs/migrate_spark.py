@@ -79,6 +79,9 @@ def copy_in_worker(
     """Runs in Spark's workers: the tasks whose numbers come in, their receipts out."""
     import pyarrow as pa
 
+    from bridges.node.memory import keep_buffers
+
+    keep_buffers()
     copier = Copier(route, Throttle(rate))
     try:
         for batch in batches:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import KafkaBroker
@@ -45,6 +45,7 @@ from tests.spark_proof.difficult_topics import (
     read_all,
     transactional,
 )
+from tests.spark_proof.killed_cutover import killed_at
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -309,6 +310,84 @@ def test_the_job_and_the_node_are_killed_halfway(source: Source, target: NodePro
     assert read_all(target.kafka, topic) == read_all(source.bootstrap, topic)
     assert migrate("abort", plan, "--delete")["deleted"] == [topic]
     assert migrate("status", plan)["topics"][topic] == {"state": "not begun"}
+
+
+def test_it_follows_the_source_until_it_is_told_to_stop(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    topic = source.create("followed", 1)
+    producer = source.producer()
+    producer.produce(topic, b"first", partition=0)
+    assert producer.flush(30) == 0
+    plan = planned(source, target, tmp_path, topic)
+    run = [sys.executable, "-m", "bridges", "migrate", "run", str(plan), "--quiet", "--follow"]
+    job = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    try:
+        importer = Importer(url(target), {}, Plan.load(plan).migration)
+        reached(importer, topic, [(0, 1)])
+        # More of it, a new partition, and a log that begins later.
+        admin = source.admin()
+        for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
+            future.result(30)
+        producer = source.producer()  # one that knows of the new partition
+        for number in range(20):
+            producer.produce(topic, b"more", partition=0 if number else 1)
+        assert producer.flush(30) == 0
+        for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+            future.result(30)
+        reached(importer, topic, [(5, 20), (0, 1)])
+        importer.close()
+        job.send_signal(signal.SIGINT)
+        report = json.loads(job.communicate(timeout=60)[0])
+    finally:
+        job.kill()
+    assert (job.returncode, report["interrupted"], report["lag"]) == (0, True, 0)
+    assert report["ends"] == {topic: {"0": 20, "1": 1}}
+
+
+def reached(importer: Importer, topic: str, bounds: list[tuple[int, int]]) -> None:
+    """Return once the target's partitions begin and end there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if [(at.start, at.high_watermark) for at in importer.state(topic).partitions] == bounds:
+                return
+        except UnknownTopic:
+            continue
+    raise AssertionError(f"{topic} did not come to {bounds}")
+
+
+def test_a_cut_over_is_killed_when_it_hands_over(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    topic = transactional(source, rounds=3)
+    plan = planned(source, target, tmp_path, topic)
+    migrate("run", plan, "--quiet")
+    assert killed_at(plan, "hand over")
+    target.restart(kill=True)
+    assert migrate("status", plan)["topics"][topic]["state"] in {"importing", "handed over"}
+    migrate("cutover", plan, "--silence", "0.3", "--quiet")
+    assert migrate("status", plan)["topics"][topic]["state"] == "handed over"
+    assert read_all(target.kafka, topic) == read_all(source.bootstrap, topic)
+
+
+def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
+    source: Source, target: NodeProcess, tmp_path: Path
+) -> None:
+    topic = source.create("open", 1)
+    producer = source.producer(**{"transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    producer.flush(30)
+    plan = planned(source, target, tmp_path, topic)
+    migrate("run", plan, "--quiet")
+    short = ("--silence", "0.2", "--drain", "0.5", "--quiet")
+    refusal = migrate("cutover", plan, *short, code=1)
+    assert refusal["kind"] == "NotYet"
+    assert f"{topic}-0" in refusal["error"]
+    refusal = migrate("cutover", plan, *short, "--fence", "echo no; exit 3", code=1)
+    assert "ended with 3: no" in refusal["error"]
+    done = migrate("cutover", plan, *short, "--abort-open-transactions")
+    assert done["steps"]["hand over"]["transactions_aborted"] == 1
+    assert read_all(target.kafka, topic) == []
+    producer.abort_transaction(60)
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------
