@@ -28,7 +28,9 @@ def spark_engine() -> Iterator[SparkEngine]:
 
 def archive_flights(engine: SparkEngine, pipeline: str, topic: str, count: int, place: str) -> list[str]:
     """Copy the topic to a Delta table; what was checked. Raises DemoFailed."""
-    told = ArchiveRun(f"anabranch://{pipeline}", {}, place, (topic,), Description("delta", "none"), engine).available_now()
+    told = ArchiveRun(
+        f"anabranch://{pipeline}", {}, place, (topic,), Description("delta", "none"), engine
+    ).available_now()
     if told.rows != count or told.left:
         raise DemoFailed(f"{told.rows} of {count} records were archived, {told.left} offsets are left")
     return [f"{told.files} Parquet files of a Delta table"]
