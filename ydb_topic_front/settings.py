@@ -25,7 +25,7 @@ class YdbSettings(Section):
         description="Largest message of a stream that is accepted; a larger one ends its stream.",
     )
     max_call_bytes: Size = Field(
-        default=4 * 1024**2, ge=4096, description="Largest request accepted that is not part of a stream."
+        default=512 * 1024, ge=4096, description="Largest request accepted that is not part of a stream."
     )
     max_connections: int = Field(
         default=4_000,

@@ -1,4 +1,4 @@
-"""YDB's messages as a stored format: what one WriteRequest brought, as it came, behind a small header.
+"""YDB's messages as a stored format: what one WriteRequest brought, or several small ones, behind a small header.
 
 Layout, numbers big-endian: CRC-32C of all that follows (4 bytes), version (1), flags (1), bytes of the producer id (2),
 codec (4), number of messages (4), first and last seq_no (8 each), highest created_at in ms or -1 (8), bytes of the
@@ -40,6 +40,8 @@ _CRC = struct.Struct(">I")
 _MESSAGE_TAG = 1 << 3 | 2
 _MESSAGE_MIN = 2
 """Bytes of the smallest message, its tag and its length."""
+_CREATED_AT_TAG = 2 << 3 | 2
+_FIELDS_LOOKED_AT = 4
 _LATEST = 1 << 53
 """Times beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
 _CHECKED_AT_ONCE = 1 << 20
@@ -191,6 +193,40 @@ def next_message(payload: Buffer, position: int, end: int) -> tuple[int, int] | 
     return None
 
 
+def first_created_ms(messages: Buffer) -> int:
+    """The created_at of the first of encoded messages, in ms, -1 if it has none, or not among its first fields."""
+    try:
+        found = next_message(messages, 0, len(messages))
+        if found is None:
+            return -1
+        position, end = found
+        for _ in range(_FIELDS_LOOKED_AT):
+            if position >= end:
+                break
+            tag, start = varint(messages, position)
+            position = skip(messages, tag, start, end)
+            if tag == _CREATED_AT_TAG:
+                seconds, nanos = _timestamp(messages, *length(messages, start, end))
+                return created_ms(signed(seconds), signed(nanos))
+    except (BatchInvalid, IndexError):
+        pass  # it is not ours to find mistakes
+    return -1
+
+
+def _timestamp(payload: Buffer, position: int, end: int, seconds: int = 0, nanos: int = 0) -> tuple[int, int]:
+    """Seconds and nanoseconds as varints say them, over those that were said before. Raises BatchInvalid, or IndexError
+    for a field that ends too early."""
+    while position < end:
+        tag, position = varint(payload, position)
+        if tag == 0x08:
+            seconds, position = varint(payload, position)
+        elif tag == 0x10:
+            nanos, position = varint(payload, position)
+        else:
+            position = skip(payload, tag, position, end)
+    return seconds, nanos
+
+
 def without_first(messages: Buffer, count: int) -> memoryview:
     """The encoded messages without the first ``count``. Raises BatchInvalid if there are not so many."""
     position = 0
@@ -223,17 +259,10 @@ def _message(payload: Buffer, position: int, end: int) -> _Message:
         tag, position = varint(payload, position)
         if tag == 0x08:
             seq_no, position = varint(payload, position)
-        elif tag == 0x12:
-            timed = True
+        elif tag == _CREATED_AT_TAG:
             start, position = length(payload, position, end)
-            while start < position:
-                tag, start = varint(payload, start)
-                if tag == 0x08:
-                    seconds, start = varint(payload, start)
-                elif tag == 0x10:
-                    nanos, start = varint(payload, start)
-                else:
-                    start = skip(payload, tag, start, position)
+            seconds, nanos = _timestamp(payload, start, position, seconds, nanos)
+            timed = True
         elif tag == 0x1A:
             data = length(payload, position, end)
             position = data[1]

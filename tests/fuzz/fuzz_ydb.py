@@ -21,7 +21,7 @@ from bridges.formats.ydb_codecs import Codec
 from bridges.sliced import Sliced
 from tests.fuzz.harness import run
 from ydb_topic_front.session.read_data import BatchReader, Place
-from ydb_topic_front.session.write_batches import Batches
+from ydb_topic_front.session.write_batches import Batches, joined
 from ydb_topic_front.session.write_request import (
     WriteParts,
     parse_other,
@@ -60,7 +60,10 @@ def _write(raw: bytes) -> None:
     read: list[Any] = []
     for part in whole.parts:
         batch = Batches(b"producer", b"").batch(part, whole.codec)
-        read += _read(bytes(batch.payload), _BASE + len(part.seq_nos), 1 << 20, 100)
+        alone = _read(bytes(batch.payload), _BASE + len(part.seq_nos), 1 << 20, 100)
+        shared = Batches(b"producer", b"").batch(joined([part]), whole.codec)
+        assert _read(bytes(shared.payload), _BASE + len(part.seq_nos), 1 << 20, 100) == alone
+        read += alone
     assert [(one.seq_no, one.data) for one in read] == [(one.seq_no, one.data) for one in written]
     assert [one.seq_no for one in read] == [number for part in whole.parts for number in part.seq_nos]
     try:

@@ -20,6 +20,10 @@ from ydb_topic_front.wire.messages import StreamWriteFromClient, StreamWriteFrom
 DATABASE = "/local"
 _IN_FLIGHT = 5_000
 _SUCCESS = 400000
+_TURN_S = 0.7
+"""How long each protocol reads in alternation."""
+_FIRST_S = 10.0
+"""How long a reader may wait for what it is sent first, on a busy machine with a node that dies."""
 
 for _name in ("ydb", "ydb.connection", "ydb.aio"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # a node that is down is what this is about
@@ -187,8 +191,9 @@ class YdbMember(GroupMember):
                 await self.read_for(driver, self.stay)
 
     async def read_for(self, driver: Any, seconds: float) -> None:
-        """One reader's life."""
-        end = time.monotonic() + seconds
+        """One reader's life: so long from the first of what it was sent, however long it takes to be served."""
+        end = time.monotonic() + _FIRST_S
+        first = True
         last_commit = 0.0
         reader = driver.topic_client.reader(self.topic, self.group)
         try:
@@ -197,6 +202,8 @@ class YdbMember(GroupMember):
                     batch = await asyncio.wait_for(reader.receive_batch(), 0.2)
                 except TimeoutError:
                     continue
+                if first:
+                    first, end = False, time.monotonic() + seconds
                 for message in batch.messages:
                     self.keep_value(message.partition_id, message.offset, message.data)
                 if time.monotonic() - last_commit < 0.1:
@@ -236,7 +243,7 @@ class Alternating(YdbMember):
             await driver.wait(timeout=60)
             while not self.finish.is_set():
                 before = self.promised()
-                await self.read_for(driver, 0.7)
+                await self.read_for(driver, _TURN_S)
                 self._check_order(before, "YDB")
                 before = self.promised()
                 await asyncio.to_thread(self._kafka_turn)
@@ -264,13 +271,16 @@ class Alternating(YdbMember):
             }
         )
         reached: dict[int, int] = {}
-        end = time.monotonic() + 0.7
+        end = time.monotonic() + _FIRST_S
         try:
             places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
-            found = consumer.committed(places, 5)
-            consumer.assign([TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in found])
+            known = consumer.committed(places, 5)
+            consumer.assign([TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in known])
             while time.monotonic() < end and not self.finish.is_set():
-                for message in consumer.consume(500, 0.1):
+                found = consumer.consume(500, 0.1)
+                if found and not reached:
+                    end = time.monotonic() + _TURN_S
+                for message in found:
                     partition, offset, value = message.partition(), message.offset(), message.value()
                     if message.error() is None and partition is not None and offset is not None:
                         assert isinstance(value, bytes)

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.conftest import NodeFactory
 from tests.ydb_topic_front.conftest import LISTEN
 from tests.ydb_topic_front.raw import RawClient, RawStream
+from tests.ydb_topic_front.records import values_of
 from ydb_topic_front.session.write_request import MAX_MESSAGE_BYTES
 from ydb_topic_front.wire.statuses import Status
 
@@ -55,6 +56,47 @@ async def test_a_message_of_48_megabytes_survives_kill_9_and_is_read_in_both_pro
         assert message.error() is None
         assert message.value() == body
     consumer.close()
+
+
+def test_a_request_cut_apart_by_kill_9_is_known_as_far_as_it_came(node_factory: NodeFactory) -> None:
+    """A request of several batches is acknowledged as one, and may be stored in part when the node dies."""
+    node = node_factory(listen=LISTEN)
+    numbers = range(1, 41)
+    messages = [{"seq_no": number, "data": b"%04d" % number * 125_000} for number in numbers]  # 20 MB
+    with RawClient(node.ydb) as raw:
+        raw.result("CreateTopic", path=TOPIC)
+    known = 0
+    for _ in range(2):
+        with RawClient(node.ydb) as raw, RawClient(node.ydb) as watch:
+            stream = session(raw)
+            stream.send(write_request={"messages": messages, "codec": 1})
+            while known < len(numbers) and end_of(watch) <= known:
+                pass
+            node.kill()
+        node.start()
+        with RawClient(node.ydb) as raw:
+            stream = raw.stream("StreamWrite")
+            stream.send(init_request={"path": TOPIC, "producer_id": "p"})
+            last = stream.receive().init_response.last_seq_no
+            assert known <= last == end_of(raw)
+            known = last
+            stream.cancel()
+    with RawClient(node.ydb) as raw:
+        stream = session(raw)
+        stream.send(write_request={"messages": messages, "codec": 1})
+        acks = stream.receive().write_response.acks
+        assert [ack.seq_no for ack in acks] == list(numbers)
+        assert [ack.HasField("skipped") for ack in acks] == [number <= known for number in numbers]
+        assert [ack.written.offset for ack in acks[known:]] == list(range(known, len(numbers)))
+        stream.half_close()
+        assert stream.rest() == []
+    values = values_of(node.kafka, TOPIC, 0, len(numbers))
+    assert [value and value[:4] for value in values] == [b"%04d" % number for number in numbers]
+
+
+def end_of(raw: RawClient) -> int:
+    found = raw.result("DescribePartition", path=TOPIC, partition_id=0, include_stats=True)
+    return int(found.partition.partition_stats.partition_offsets.end)
 
 
 def session(raw: RawClient) -> RawStream:

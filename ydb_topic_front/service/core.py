@@ -13,6 +13,7 @@ from bridges.auth.tokens import TokenError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.service import paths
 from ydb_topic_front.service.directories import Directories
+from ydb_topic_front.service.measures import Measures
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.session_states import SessionStates
 from ydb_topic_front.service.topic_store import TopicStore
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 AUDIENCE = "ydb"
 """What tokens of this front are made for."""
+_EXPIRY_MS = 60_000
 _MOST_SHOWN = 256
 """Characters of what a client calls itself."""
 
@@ -77,6 +79,9 @@ class YdbService:
         self.find_reader: FindReader = _nobody
         """Who reads a partition for a consumer."""
         self.states = SessionStates(node.budget)
+        self.measures = Measures(node.budget)
+        node.every(_EXPIRY_MS, self.measures.expire, "expiry of what is measured of YDB's topics")
+        self.topics.on_change.append(lambda topic: self.measures.settings_changed(topic, self.topics.of(topic.name)))
         self.readers: Readers | None = None
         """The sessions that read."""
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import WHOLE, PartitionInfo
 from ydb_topic_front.service import paths, topic_settings
+from ydb_topic_front.service.read_start import written_at
+from ydb_topic_front.session.measured import WINDOWS
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -43,8 +45,9 @@ _SETTINGS = (
     "metrics_level",
 )
 """Fields that are told as they came."""
+_LAGS = ("max_read_time_lag", "max_write_time_lag", "max_committed_time_lag")
+"""Of a consumer, in one partition and in all."""
 _MIB = 1024 * 1024
-_WINDOWS = (("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000))
 
 
 class Descriptions:
@@ -83,7 +86,7 @@ class Descriptions:
             self._fill_partition(topic, info, target, request.include_location)
             _fill_keys(info, settings.splits, target)
             if log is not None:
-                stats.add(self._fill_stats(log, target.partition_stats))
+                stats.add(self._fill_stats(topic, log, target.partition_stats))
         if request.include_stats:
             stats.fill(result.topic_stats)
         return result
@@ -99,7 +102,7 @@ class Descriptions:
         self._fill_partition(topic, info, result.partition, request.include_location)
         _fill_keys(info, service.topics.of(topic.name).splits, result.partition)
         if request.include_stats:
-            self._fill_stats(await self._opened(topic, info), result.partition.partition_stats)
+            self._fill_stats(topic, await self._opened(topic, info), result.partition.partition_stats)
         return result
 
     async def consumer(self, request: Any, call: GrpcCall) -> Any:
@@ -121,13 +124,16 @@ class Descriptions:
         result.consumer.CopyFrom(consumer)
         result.consumer.read_from.SetInParent()
         result.consumer.supported_codecs.SetInParent()
-        result.consumer.consumer_stats.SetInParent()
+        stats = _ConsumerSums()
         async for info, log in self._partitions(topic, request.include_stats):
             target = result.partitions.add()
             self._fill_partition(topic, info, target, request.include_location)
             self._fill_consumer(topic, info, request.consumer, target.partition_consumer_stats)
             if log is not None:
-                self._fill_stats(log, target.partition_stats)
+                self._fill_stats(topic, log, target.partition_stats)
+                await self._fill_committed_lag(log, target.partition_consumer_stats, call)
+            stats.add(target.partition_consumer_stats)
+        stats.fill(result.consumer.consumer_stats)
         return result
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -167,16 +173,16 @@ class Descriptions:
         result.retention_period.SetInParent()
         result.retention_storage_mb = max(0, self._catalog.effective(topic.name, "retention.bytes")) // _MIB
 
-    def _fill_stats(self, log: PartitionLog, target: Any) -> Any:
+    def _fill_stats(self, topic: Topic, log: PartitionLog, target: Any) -> Any:
         target.partition_offsets.start = log.log_start_offset
         target.partition_offsets.end = log.last_stable_offset
         target.store_size_bytes = log.size_bytes
         _, _, written_ms = log.state.last
         if written_ms:
             _fill_time(target.last_write_time, written_ms)
-        target.max_write_time_lag.SetInParent()
-        now = time.time_ns() // 1_000_000
-        for name, window in _WINDOWS:
+        _fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
+        now = _now()
+        for name, window in WINDOWS:
             setattr(target.bytes_written, name, log.state.index.bytes_since(now - window))
         target.bytes_written.SetInParent()
         target.partition_node_id = self._service.node_id
@@ -187,6 +193,18 @@ class Descriptions:
         committed = self._service.node.progress.committed(consumer, topic.name, info.index)
         target.committed_offset = 0 if committed is None else committed.offset
         target.last_read_offset = target.committed_offset
+        now = _now()
+        measure = self._service.measures.of_consumer(topic, consumer, info.index)
+        for field in _LAGS:
+            getattr(target, field).SetInParent()
+        target.bytes_read.SetInParent()
+        if measure is not None:
+            target.last_read_offset = measure.last_offset
+            _fill_time(target.last_read_time, measure.last_ms)
+            _fill_duration(target.max_read_time_lag, measure.read_lag.most(now))
+            _fill_duration(target.max_write_time_lag, measure.write_lag.most(now))
+            for name, size in measure.size.sums(now).items():
+                setattr(target.bytes_read, name, size)
         reader = self._service.find_reader(consumer, topic.name, info.index)
         if reader is None:
             return
@@ -198,22 +216,34 @@ class Descriptions:
             target.last_read_offset = reader.last_read_offset
             _fill_time(target.last_read_time, reader.last_read_ms)
 
+    async def _fill_committed_lag(self, log: PartitionLog, target: Any, call: GrpcCall) -> None:
+        """How long ago the first message that is not committed was written."""
+        offset = max(target.committed_offset, log.log_start_offset)
+        readers = self._service.readers
+        if readers is not None and offset < log.high_watermark:
+            async with readers.searches:
+                written_ms = await written_at(log, offset, call.account)
+            if written_ms >= 0:
+                _fill_duration(target.max_committed_time_lag, max(0, _now() - written_ms))
+
 
 class _Sums:
     """What partitions have together."""
 
-    __slots__ = ("_bytes", "_first_ms", "_windows")
+    __slots__ = ("_bytes", "_first_ms", "_lag", "_windows")
 
     def __init__(self) -> None:
         self._bytes = 0
         self._first_ms: int | None = None
-        self._windows = dict.fromkeys((name for name, _ in _WINDOWS), 0)
+        self._lag = 0
+        self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
 
     def add(self, stats: Any) -> None:
         self._bytes += stats.store_size_bytes
         if stats.HasField("last_write_time"):
-            written_ms = stats.last_write_time.seconds * 1000 + stats.last_write_time.nanos // 1_000_000
+            written_ms = _milliseconds(stats.last_write_time)
             self._first_ms = written_ms if self._first_ms is None else min(self._first_ms, written_ms)
+        self._lag = max(self._lag, _milliseconds(stats.max_write_time_lag))
         for name in self._windows:
             self._windows[name] += getattr(stats.bytes_written, name)
 
@@ -221,10 +251,40 @@ class _Sums:
         target.store_size_bytes = self._bytes
         if self._first_ms is not None:
             _fill_time(target.min_last_write_time, self._first_ms)
-        target.max_write_time_lag.SetInParent()
+        _fill_duration(target.max_write_time_lag, self._lag)
         target.bytes_written.SetInParent()
         for name, many in self._windows.items():
             setattr(target.bytes_written, name, many)
+
+
+class _ConsumerSums:
+    """What a consumer has of all partitions together."""
+
+    __slots__ = ("_first_ms", "_lags", "_windows")
+
+    def __init__(self) -> None:
+        self._first_ms: int | None = None
+        self._lags = dict.fromkeys(_LAGS, 0)
+        self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
+
+    def add(self, stats: Any) -> None:
+        if stats.HasField("last_read_time"):
+            read_ms = _milliseconds(stats.last_read_time)
+            self._first_ms = read_ms if self._first_ms is None else min(self._first_ms, read_ms)
+        for name in self._lags:
+            self._lags[name] = max(self._lags[name], _milliseconds(getattr(stats, name)))
+        for name in self._windows:
+            self._windows[name] += getattr(stats.bytes_read, name)
+
+    def fill(self, target: Any) -> None:
+        target.SetInParent()
+        if self._first_ms is not None:
+            _fill_time(target.min_partitions_last_read_time, self._first_ms)
+        for name, lag in self._lags.items():
+            _fill_duration(getattr(target, name), lag)
+        target.bytes_read.SetInParent()
+        for name, many in self._windows.items():
+            setattr(target.bytes_read, name, many)
 
 
 def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
@@ -251,6 +311,20 @@ def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
 def _fill_time(target: Any, milliseconds: int) -> None:
     target.seconds, rest = divmod(milliseconds, 1000)
     target.nanos = rest * 1_000_000
+
+
+def _fill_duration(target: Any, milliseconds: int) -> None:
+    """Told also if it is nothing."""
+    target.SetInParent()
+    _fill_time(target, milliseconds)
+
+
+def _milliseconds(told: Any) -> int:
+    return int(told.seconds * 1000 + told.nanos // 1_000_000)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def register(registry: Registry, service: YdbService) -> None:

@@ -136,12 +136,17 @@ class ReadCommits:
     def stored_by_others(self, reading: PartitionReading, offset: int) -> None:
         """Somebody has stored a position on behalf of this session."""
         if self._catch_up(reading, offset):
-            self._tell({reading: reading.commits.position})
+            self._tell({reading: offset})
 
     def _catch_up(self, reading: PartitionReading, offset: int) -> bool:
-        """Others have committed up to ``offset``; whether that moved this session's position."""
+        """The consumer's position is ``offset``, durably; whether that moved this session's. What the client has
+        confirmed without a hole behind it is to be stored then."""
         before = len(reading.commits)
         moved = reading.commits.moved(offset)
+        reading.stored = offset
+        if moved and reading.commits.position > offset:
+            self._moved[reading] = None
+            self._store_wake.set()
         if self._partitions.has(reading):
             self._count(len(reading.commits) - before)
         return moved

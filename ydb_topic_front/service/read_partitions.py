@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read_answers import ReadAnswers
     from ydb_topic_front.service.readers import Readers, ReadSession
+    from ydb_topic_front.session.read_data import ResponseBuilder
 
 _OPENED_AT_ONCE = 16
 
@@ -58,7 +59,7 @@ class ReadPartitions:
         self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
         self._open_wake = asyncio.Event()
-        self.pump = ReadPump(service.node, self.log_of, self._read_all, wake)
+        self.pump = ReadPump(service.node, self.log_of, self._read_all, wake, self._measure)
         self.commits = ReadCommits(self, readers, answers, over, wake, self._remember)
 
     # --- looking ----------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class ReadPartitions:
         request = message.stop_partition_session_request
         request.partition_session_id = reading.session_id
         request.graceful = True
-        request.committed_offset = reading.commits.position
+        request.committed_offset = reading.stored
         self._answers.put(message)
 
     def _remember(self, size: int) -> None:
@@ -168,6 +169,7 @@ class ReadPartitions:
         if self.get(reading.session_id) is not reading:
             return  # somebody else is to read it by now
         reading.commits = CommitRanges(position)
+        reading.stored = position
         reading.place = Place(start)
         reading.began_ms = now
         reading.state = ReadingState.STARTING
@@ -220,7 +222,7 @@ class ReadPartitions:
         answer.partition_session_id = reading.session_id
         answer.partition_offsets.start = log.log_start_offset
         answer.partition_offsets.end = log.last_stable_offset
-        answer.committed_offset = reading.commits.position
+        answer.committed_offset = reading.stored
         answer.read_offset = reading.place.offset
         answer.write_time_high_watermark.SetInParent()
         if (last := log.state.last) is not None and last[2] >= 0:
@@ -244,6 +246,12 @@ class ReadPartitions:
         """Nothing is left to be stored of a partition that the client has let go of."""
         self._by_place.pop((reading.topic, reading.partition), None)
         self._readers.released(self._session, reading.topic, reading.partition)
+
+    def _measure(self, reading: PartitionReading, sent: ResponseBuilder) -> None:
+        if self.consumer:
+            topic, last = self.topics[reading.topic], reading.place.offset - 1
+            measures = self._service.measures
+            measures.read(topic, self.consumer, reading.partition, sent.size, last, sent.written_ms, sent.write_lag)
 
     def _read_all(self, reading: PartitionReading) -> None:
         """All of a partition that has ended was sent."""

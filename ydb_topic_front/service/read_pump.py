@@ -34,7 +34,8 @@ _MESSAGES_AT_ONCE = 500
 
 
 class ReadPump:
-    """Makes the ``ReadResponse`` of one stream. ``wake`` is called when there may be one to make."""
+    """Makes the ``ReadResponse`` of one stream. ``wake`` is called when there may be one to make, ``measure`` before
+    one is sent."""
 
     def __init__(
         self,
@@ -42,11 +43,13 @@ class ReadPump:
         log_of: Callable[[PartitionReading], PartitionLog],
         ended: Callable[[PartitionReading], None],
         wake: Callable[[], None],
+        measure: Callable[[PartitionReading, ResponseBuilder], None],
     ) -> None:
         self._node = node
         self._log_of = log_of
         self._ended = ended
         self._wake = wake
+        self._measure = measure
         self._account = node.budget.account(self._has_room)
         self._hungry: deque[PartitionReading] = deque()
         self._waiting: dict[PartitionLog, PartitionReading] = {}
@@ -166,6 +169,7 @@ class ReadPump:
             return None  # the client was asked to let go of it meanwhile: it gets nothing more
         self.credit -= credit
         reading.last_read_ms = _now()
+        self._measure(reading, builder)
         return raw
 
     async def _add(
@@ -187,6 +191,7 @@ class ReadPump:
                 await asyncio.sleep(0)
         if size:
             builder.batch(size, parts, reader.tail)
+            builder.dated(batch.written_ms, reader.max_created_ms)
             reading.sent += reader.taken
         reading.place = Place(batch.end_offset) if reader.ended else reader.place
         return reader.ended

@@ -1,4 +1,4 @@
-"""Where reading a partition begins, when it is asked for by time."""
+"""When what lies at a place was written, and where reading begins that is asked for by time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ if TYPE_CHECKING:
     from bridges.net.budget import Account
 
 _UNKNOWN_BATCH = 64 * 1024
+
+
+async def written_at(log: PartitionLog, offset: int, account: Account) -> int:
+    """When what lies at ``offset`` of an open log was written, in ms since the epoch; -1 if nothing does.
+
+    What is read is counted in ``account`` meanwhile. Raises the errors of a read.
+    """
+    end = log.high_watermark
+    if offset >= end:
+        return -1
+    size = log.measure(offset, 1, end) or _UNKNOWN_BATCH
+    account.take(Kind.READS, size)
+    try:
+        batches = await log.read_batches(offset, 1, end)
+    finally:
+        account.give(Kind.READS, size)
+    return batches[0].written_ms if batches else -1
 
 
 async def first_written(log: PartitionLog, written_ms: int, account: Account) -> int:

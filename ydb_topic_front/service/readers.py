@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _KIND = "consumer"
 _STABLE = "Stable"
 _SEARCHES = 4
+_TOLD_AT_ONCE = 200
+"""Sessions that are told of a change in one turn of the event loop."""
 _REST = 9
 """However many partitions are shared, sharing them out takes at most a tenth of the event loop's time."""
 
@@ -65,6 +68,7 @@ class Readers:
         self._shares: dict[tuple[str, str], Share[ReadSession]] = {}
         self._by_topic: dict[str, dict[ReadSession, None]] = {}
         self._by_id: dict[str, ReadSession] = {}
+        self._topics: dict[ReadSession, tuple[str, ...]] = {}
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
         self.searches = asyncio.Semaphore(_SEARCHES)
         """For who looks where to begin by time: each has a batch in memory, however large that is."""
@@ -92,8 +96,9 @@ class Readers:
         self._by_id[session.session_id] = session
         if session.consumer:
             self._by_consumer.setdefault(session.consumer, {})[session] = None
-        for topic in topics:
-            self._by_topic.setdefault(topic.name, {})[session] = None
+        names = self._topics[session] = tuple(topic.name for topic in topics)
+        for name in names:
+            self._by_topic.setdefault(name, {})[session] = None
 
     def share(self, session: ReadSession, topic: Topic, partitions: Collection[int]) -> None:
         """Have a session of a consumer read a topic's ``partitions``, or any if there are none, with the others."""
@@ -116,7 +121,7 @@ class Readers:
             peers.pop(session, None)
             if not peers:
                 del self._by_consumer[session.consumer]
-        for topic in [name for name, sessions in self._by_topic.items() if session in sessions]:
+        for topic in self._topics.pop(session):
             del self._by_topic[topic][session]
             if not self._by_topic[topic]:
                 del self._by_topic[topic]
@@ -212,8 +217,16 @@ class Readers:
         self._tell(topic, ChangeKind.CONFIG)
 
     def _tell(self, topic: Topic, kind: ChangeKind) -> None:
-        for session in list(self._by_topic.get(topic.name, ())):
-            self._service.node.barrier.call("reader of a changed topic", session.topic_changed, topic, kind)
+        self._tell_some(topic, kind, deque(self._by_topic.get(topic.name, ())))
+
+    def _tell_some(self, topic: Topic, kind: ChangeKind, sessions: deque[ReadSession]) -> None:
+        """As many as one turn may: how many read a topic is for clients to choose."""
+        for _ in range(min(len(sessions), _TOLD_AT_ONCE)):
+            session = sessions.popleft()
+            if session in self._topics:
+                self._service.node.barrier.call("reader of a changed topic", session.topic_changed, topic, kind)
+        if sessions:
+            self._service.loop.call_soon(self._tell_some, topic, kind, sessions)
 
     async def cut_stuck(self, now_ms: int) -> None:
         """While memory is short, end the sessions whose clients hold some and take nothing."""

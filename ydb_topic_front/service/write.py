@@ -21,28 +21,21 @@ from bridges.net.budget import Kind
 from bridges.net.grpc_server import GrpcRefusal
 from bridges.sliced import advance
 from ydb_topic_front.failures import told
+from ydb_topic_front.service.write_appends import WriteAppends
 from ydb_topic_front.service.write_start import insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
 from ydb_topic_front.session.write_acks import Times, encode_response
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
 from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
-from ydb_topic_front.session.write_request import (
-    MAX_BATCH_BYTES,
-    Part,
-    WriteParts,
-    parse_other,
-    parts_at_once,
-    parts_in_slices,
-    write_body,
-)
+from ydb_topic_front.session.write_request import parse_other, parts_at_once, parts_in_slices, write_body
 from ydb_topic_front.wire.messages import StreamWriteFromServer
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Topic
-    from bridges.log.interfaces import Appended, Batch
     from bridges.log.partition_log import PartitionLog
+    from bridges.metrics import TopicTraffic
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
@@ -50,8 +43,6 @@ if TYPE_CHECKING:
 
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
-_HELD_BYTES = 128 * 1024
-"""Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
 _IDENTIFIED_S = 60.0
 """After this time it is looked again whether the client's token is good."""
 
@@ -77,22 +68,21 @@ class WriteStream:
         self._most_records = service.node.limits.batch_records
         self._queue: deque[Request | Answer] = deque()
         self._unanswered = 0  # bytes
-        self._in_flight = 0
         self._end: YdbError | None = None
         self._half_closed = False
-        self._closed = False
-        self._held: list[tuple[Request, Part, int]] = []
-        self._held_bytes = 0
         self._moved = asyncio.Event()  # for the task that answers
         self._room = asyncio.Event()  # for the one that reads
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._appends = WriteAppends(
+            stream.account,
+            lambda: self._end is None,
+            lambda error: self.end(told(error)),
+            self._moved.set,
+            self._leave,
+        )
         self._topic: Topic | None = None
         self._key: Key | None = None
         self._log: PartitionLog | None = None
-        self._traffic = writing.unknown
         self._producer = b""
-        self._batches = Batches(b"", b"")
         self._principal = ANONYMOUS
         self._resource = NODE
         self._checked_at = 0.0
@@ -110,7 +100,7 @@ class WriteStream:
 
     async def settled(self) -> None:
         """Return when the fate of everything that was handed to the log is decided."""
-        await self._settled.wait()
+        await self._appends.settled()
 
     # --- the stream's life ------------------------------------------------------------------------------------------
 
@@ -122,17 +112,15 @@ class WriteStream:
             await self._send()
         finally:
             if self._end is None:
-                self._hand_over_held()
+                self._appends.hand_over_held()
             self.end(YdbError(Status.CANCELLED, "the stream has ended"))
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-            self._closed = True
             for item in self._queue:
                 # Bytes that are with the log are held until it has decided.
                 if not item.undecided:
                     self._account.give(Kind.REQUESTS, item.cost)
-            if not self._in_flight:
-                self._leave()
+            self._appends.close()
 
     def _leave(self) -> None:
         if self._topic is not None:
@@ -183,7 +171,7 @@ class WriteStream:
                 continue
             if self._half_closed and not queue:
                 return
-            if self._end is not None and not self._in_flight:
+            if self._end is not None and not self._appends.in_flight:
                 break
             await moved.wait()
         if self._refusal is not None:
@@ -225,10 +213,11 @@ class WriteStream:
         self._topic = topic = self._service.topic_at(self._stream, init.path, Operation.WRITE)
         writers.enter(topic, self)
         self._producer = init.producer
-        self._batches = Batches(init.producer, init.encoded_meta(self._stream.host))
         self._resource = Resource(ResourceKind.TOPIC, topic.name)
-        self._traffic = self._service.node.metrics.topic(topic.name)
         log = self._log = await self._partition(topic, init)
+        traffic = self._service.node.metrics.topic(topic.name)
+        batches = Batches(init.producer, init.encoded_meta(self._stream.host))
+        self._appends.begin(log, batches, partial(self._written, topic, log.partition, traffic))
         await log.ready()
         generation = self._service.generation(topic.name, log.partition)
         if init.generation is not None and init.generation != generation:
@@ -290,62 +279,7 @@ class WriteStream:
                 self._account.give(Kind.REQUESTS, size)
         self._queue.append(request)
         self._unanswered += request.cost
-        if len(found.parts) > 1 or len(found.parts[0].messages) > MAX_BATCH_BYTES:
-            self._hand_over_held()
-            await self._append_parts(request, found)
-            return
-        self._held.append((request, found.parts[0], found.codec))
-        self._held_bytes += size
-        if not self._in_flight or self._held_bytes >= _HELD_BYTES:
-            self._hand_over_held()
-
-    def _hand_over_held(self) -> None:
-        """Hand over to the log what waits for it.
-
-        Small requests that come while earlier ones are being made durable are handed over together when these are: the
-        backend would take them no sooner, and one by one each would cost as much as all of them.
-        """
-        held, self._held, self._held_bytes = self._held, [], 0
-        for request, part, codec in held:
-            self._begin(request)
-            try:
-                self._append(request, 0, self._batches.batch(part, codec))
-            finally:
-                self._decided(request)
-
-    def _begin(self, request: Request) -> None:
-        self._settled.clear()
-        self._in_flight += 1
-        request.undecided = 1
-        request.handed = time.monotonic()
-
-    async def _append_parts(self, request: Request, found: WriteParts) -> None:
-        # What is copied for the log is there besides the bytes that came.
-        self._account.take(Kind.REQUESTS, request.size)
-        self._begin(request)
-        try:
-            for index, part in enumerate(found.parts):
-                await asyncio.sleep(0)  # to copy one of them is work for a turn
-                if len(part.messages) <= MAX_BATCH_BYTES:
-                    self._append(request, index, self._batches.batch(part, found.codec))
-                    continue
-                work = self._batches.in_slices(part, found.codec)
-                ended, batch = advance(work)
-                while not ended:
-                    await asyncio.sleep(0)
-                    ended, batch = advance(work)
-                self._append(request, index, batch)
-        finally:
-            self._account.give(Kind.REQUESTS, request.size)
-            self._decided(request)
-
-    def _append(self, request: Request, index: int, batch: Batch) -> None:
-        """Hand a part over to the log, unless something was refused: what comes behind that must not get into the log
-        without it."""
-        if self._end is None:
-            assert self._log is not None
-            request.undecided += 1
-            self._log.append(batch, partial(self._stored, request, index))
+        await self._appends.take(request, found)
 
     def _take_other(self, message: Any) -> None:
         match message.WhichOneof("client_message"):
@@ -390,34 +324,13 @@ class WriteStream:
 
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
-    def _stored(self, request: Request, index: int, appended: Appended, error: LogError | None) -> None:
-        """The log's answer for one part."""
-        if error is None:
-            request.results[index] = appended
-            request.left -= 1
-            if not appended.duplicate:
-                size = request.size if len(request.parts) == 1 else request.size // len(request.parts)
-                self._traffic.appended(1, appended.end - appended.base, size)
-        else:
-            self.end(told(error))
-        self._decided(request)
-
-    def _decided(self, request: Request) -> None:
-        request.undecided -= 1
-        if request.undecided:
-            return
-        request.stored = time.monotonic()
-        if self._closed:
-            self._account.give(Kind.REQUESTS, request.cost)
-        self._moved.set()
-        self._in_flight -= 1
-        if not self._in_flight:
-            if self._held and self._end is None:
-                self._hand_over_held()
-                return
-            self._settled.set()
-            if self._closed:
-                self._leave()
+    def _written(
+        self, topic: Topic, partition: int, traffic: TopicTraffic, messages: int, size: int, created_ms: int
+    ) -> None:
+        """A batch is durable (see :meth:`WriteAppends.begin`)."""
+        traffic.appended(1, messages, size)
+        if created_ms >= 0:
+            self._service.measures.written(topic, partition, created_ms)
 
     def _put(self, raw: bytes) -> None:
         answer = Answer(raw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from bridges.metrics import TopicTraffic
 from ydb_topic_front.service.producers import Producers
 from ydb_topic_front.service.write_speed import WriteSpeeds
 from ydb_topic_front.service.writers import Writers
@@ -30,7 +29,6 @@ class Writing:
         )
         self.speeds = WriteSpeeds(service)
         self.counts = node.metrics.kind("WriteRequest")
-        self.unknown = TopicTraffic()
         self._turn = count()
         node.every(_EXPIRY_MS, self.producers.expire, "expiry of YDB's producers")
 

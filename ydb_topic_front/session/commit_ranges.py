@@ -59,10 +59,10 @@ class CommitRanges:
         return True
 
     def _advance(self) -> bool:
-        before = self.position
-        while self._starts and self._starts[0] <= self.position:
-            del self._starts[0]
-            end = self._ends.pop(0)
-            self._own = max(self._own, end)
-            self.position = max(self.position, end)
+        before, reached = self.position, 0
+        while reached < len(self._starts) and self._starts[reached] <= self.position:
+            self._own = max(self._own, self._ends[reached])
+            self.position = max(self.position, self._ends[reached])
+            reached += 1
+        del self._starts[:reached], self._ends[:reached]
         return self.position > before

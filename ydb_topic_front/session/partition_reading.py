@@ -30,6 +30,8 @@ class PartitionReading:
     partition: int
     state: ReadingState = ReadingState.OPENING
     commits: CommitRanges = field(default_factory=lambda: CommitRanges(0))
+    stored: int = 0
+    """The consumer's position that is durable; what was confirmed may be ahead of it."""
     place: Place = field(default_factory=lambda: Place(0))
     not_before_ms: int = -1
     """What was written before this is not sent."""

@@ -37,6 +37,8 @@ _AT_ONCE = 256
 """Messages that are copied at once, unless they are long: they are gone over many times, and should stay near."""
 _FRONT_BYTES = 16
 """At most, what comes before a message besides its group: tags, lengths and the offset."""
+_ITEM_BYTES = 32
+"""To go over so many bytes of short metadata items takes as long as a message does by itself."""
 _LARGE_BYTES = 64 * 1024
 """The data of larger messages is not copied before all of the answer is."""
 
@@ -110,6 +112,11 @@ class BatchReader:
         return Place(self.offset, self._base, self._position, self._number)
 
     @property
+    def max_created_ms(self) -> int:
+        """The highest time at which any of its messages was created, -1 for none."""
+        return self._head.max_created_ms
+
+    @property
     def tail(self) -> bytes:
         """The fields of the ``Batch`` behind its messages."""
         return self._tail
@@ -168,8 +175,9 @@ class BatchReader:
                         bodies = _in_pieces(payload, begin, stop)
                         whole = sum(map(len, bodies))
                     else:
-                        body = _message(payload, begin, stop)
+                        body, items = _message(payload, begin, stop)
                         whole = len(body)
+                        looked += items // _ITEM_BYTES
                     # The offset's higher digits are those of the last one, nearly always.
                     if offset >> 7 != page:
                         page = offset >> 7
@@ -244,8 +252,9 @@ _HIGH = [bytes((digit | 0x80,)) for digit in range(128)]
 """The first byte of a number below 128, and of a larger one."""
 
 
-def _message(payload: Buffer, begin: int, end: int) -> bytearray:
-    """A written message as a read one, without its offset and group. Most have these fields, in this order."""
+def _message(payload: Buffer, begin: int, end: int) -> tuple[bytearray, int]:
+    """A written message as a read one, without its offset and group, and how many bytes of it are not one field of each
+    kind. Most have these fields, in this order."""
     body = bytearray(payload[begin:end])
     size = end - begin
     position = 0
@@ -272,13 +281,14 @@ def _message(payload: Buffer, begin: int, end: int) -> bytearray:
             while body[position] >= 0x80:
                 position += 1
             position += 1
+        begin_items = position
         while position < size and body[position] == _ITEM:
             body[position] = 0x42
             taken, position = varint(body, position + 1)
             position += taken
-    if position != size:
-        return _other_message(payload, begin, end)
-    return body
+        if position == size:
+            return body, size - begin_items
+    return _other_message(payload, begin, end), size
 
 
 def _other_message(payload: Buffer, begin: int, end: int) -> bytearray:
@@ -346,10 +356,14 @@ def _tail(head: Head, producer: bytes, written_ms: int) -> bytes:
 class ResponseBuilder:
     """One ``FromServer`` with what was read of one partition, as bytes."""
 
-    __slots__ = ("_batches", "_session_id", "size")
+    __slots__ = ("_batches", "_session_id", "size", "write_lag", "written_ms")
 
     def __init__(self, session_id: int) -> None:
         self._session_id = session_id
+        self.written_ms = -1
+        """When the oldest of it was written, -1 if that is unknown."""
+        self.write_lag = 0
+        """Most ms from the creation of something to its writing."""
         self._batches: list[tuple[int, list[Buffer]]] = []
         self.size = 0
         """Bytes so far."""
@@ -364,6 +378,13 @@ class ResponseBuilder:
         whole = size + len(tail)
         self._batches.append((whole, [*messages, tail]))
         self.size += whole
+
+    def dated(self, written_ms: int, created_ms: int) -> None:
+        """A batch of it was written then, and what it holds created then; -1 if that is unknown."""
+        if written_ms >= 0:
+            self.written_ms = written_ms if self.written_ms < 0 else min(self.written_ms, written_ms)
+            if created_ms >= 0:
+                self.write_lag = max(self.write_lag, written_ms - created_ms)
 
     def finish(self) -> tuple[bytes, int]:
         """The message, and the bytes of credit that it takes."""

@@ -1,19 +1,79 @@
-"""Parts of WriteRequests as batches of the log, the way the producer of one session writes them."""
+"""Parts of WriteRequests as batches of the log, the way the producer of one session writes them.
+
+Small requests may share a batch. Their messages are stored as they came, one behind the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from bridges.formats import FormatId
 from bridges.formats.producer import SeqNoStamp
+from bridges.formats.protobuf import length
 from bridges.formats.records import Buffer
 from bridges.formats.ydb import encode_batch, encode_in_slices, parse_head, without_first
 from bridges.log.interfaces import Batch
 from bridges.sliced import Sliced
 from ydb_topic_front.session.write_request import Part
 
+if TYPE_CHECKING:
+    from ydb_topic_front.session.write_queue import Request
+
 _YDB = int(FormatId.YDB)
+_MESSAGE_TAG = 0x0A
+_TOGETHER_BYTES = 128 * 1024
+_TOGETHER_MESSAGES = 64
+"""A batch of several requests has at most so many bytes, and each of them so many messages: larger ones gain nothing,
+and to find their ends takes time."""
+
+
+class Held(NamedTuple):
+    """A request of one part that waits to be handed over."""
+
+    request: Request
+    part: Part
+    codec: int
+
+
+def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
+    """``held`` in their order, cut where one cannot be in a batch with those before it: its codec is another one, its
+    numbers do not go on rising, or it would become too large."""
+    begin = size = 0
+    for at, one in enumerate(held):
+        size += len(one.part.messages)
+        if at > begin:
+            last = held[at - 1]
+            if (
+                one.codec != last.codec
+                or one.part.seq_nos[0] <= last.part.seq_nos[-1]
+                or max(len(one.part.seq_nos), len(last.part.seq_nos)) > _TOGETHER_MESSAGES
+                or size > _TOGETHER_BYTES
+            ):
+                yield held[begin:at]
+                begin, size = at, len(one.part.messages)
+    if begin < len(held):
+        yield held[begin:]
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Parts whose numbers rise from one to the next as one, whose bytes hold nothing but messages."""
+    first, last = parts[0].seq_nos[0], parts[-1].seq_nos[-1]
+    straight = last - first == sum(len(part.seq_nos) for part in parts) - 1
+    seq_nos = range(first, last + 1) if straight else [number for part in parts for number in part.seq_nos]
+    return Part(b"".join(map(_messages_alone, parts)), seq_nos, max(part.max_created_ms for part in parts))
+
+
+def _messages_alone(part: Part) -> Buffer:
+    """A part's bytes without the fields of the request that come behind its messages."""
+    messages = part.messages
+    position, end = 0, len(messages)
+    for _ in part.seq_nos:
+        if messages[position] != _MESSAGE_TAG:
+            return messages  # other fields come between: who reads messages passes over them
+        _, position = length(messages, position + 1, end)
+    return messages[:position]
 
 
 class Batches:

@@ -32,6 +32,14 @@ class Request:
         self.undecided = 0
         """Parts with the log, and one while they are handed over."""
 
+    def stored_part(self, index: int, appended: Appended, place: int = 0) -> int:
+        """A part is durable: all of a batch, or what begins with the message at ``place`` of one that other requests
+        share. Gives the number of its messages."""
+        count = len(self.parts[index])
+        self.results[index] = share_of(appended, place, count)
+        self.left -= 1
+        return count
+
     @property
     def acks(self) -> int:
         """Messages that the answer tells of."""
@@ -50,6 +58,15 @@ class Request:
                 seq_nos = seq_nos[appended.skipped :]
             runs.append(Run(seq_nos, appended.base))
         return runs
+
+
+def share_of(appended: Appended, place: int, count: int) -> Appended:
+    """What became of ``count`` messages of a batch, the first of which lies at ``place`` in it."""
+    if appended.duplicate:
+        return appended
+    skipped = min(max(appended.skipped - place, 0), count)
+    base = appended.base + max(place - appended.skipped, 0)
+    return Appended(base, base + count - skipped, skipped, skipped == count)
 
 
 class Answer:

@@ -16,15 +16,17 @@ from google.protobuf.message import DecodeError
 from bridges.errors import BatchInvalid
 from bridges.formats.protobuf import length, put_bytes, skip, varint
 from bridges.formats.records import Buffer
-from bridges.formats.ydb import created_ms
+from bridges.formats.ydb import created_ms, next_message
 from bridges.net.grpc_schema import Messages
-from bridges.sliced import Sliced
+from bridges.sliced import Sliced, advance
 from ydb_topic_front.session import alike
-from ydb_topic_front.wire.messages import StreamWriteFromClient, WriteRequest
+from ydb_topic_front.wire.messages import MessageData, StreamWriteFromClient, WriteRequest
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request
 
 MAX_METADATA_BYTES = 4096
 """Keys and values of one message's metadata items."""
+MAX_ITEMS = 4096
+"""Metadata items of one message: those without key and value have no bytes that would count."""
 MAX_BATCH_BYTES = 8 * 1024**2
 """Larger requests become several batches; one message that is larger becomes a batch of its own."""
 MAX_MESSAGE_BYTES = 64_000_000 - 64 * 1024
@@ -38,12 +40,15 @@ _SMALL_BYTES = 64 * 1024
 _SLICE_BYTES = 512 * 1024
 _SLICE_MESSAGES = 2_000
 _AT_ONCE_MESSAGES = 4_000
+_AT_ONCE_ITEMS = 2_000
+_STEPS_OF_A_MESSAGE = 4
+"""Metadata items that are looked at in one go; a message by itself takes as long as some of them."""
 _FEW = 64
 """Fewer messages than this are read one by one as fast as all at once."""
 _FIELD_BYTES = 8
 _BESIDES_BYTES = 64 * 1024
-"""What a message of more than a slice may have besides its data, each field taken for eight bytes more than it has:
-metadata of :data:`MAX_METADATA_BYTES` has less, as long as its items have keys."""
+"""What a message of more than so many bytes may have besides its data, each field taken for eight bytes more than it
+has: metadata of :data:`MAX_METADATA_BYTES` has less, as long as its items have keys. Who reads it goes over each."""
 _MESSAGE_TAG = 0x0A
 _DATA_TAG = 0x1A
 _WRITE_TAG = 0x12
@@ -63,6 +68,8 @@ _LOOK = Messages(
           1 seq_no int64
           2 created_at google.protobuf.Timestamp
           7 metadata_item bytes optional
+        message Items
+          7 metadata_items repeated bytes
         message Counted
           2 write_request Counted.Messages
         message Counted.Messages
@@ -72,6 +79,7 @@ _LOOK = Messages(
 )
 _LookFromClient = _LOOK["Anabranch.Look.FromClient"]
 _Counted = _LOOK["Anabranch.Look.Counted"]
+_Items = _LOOK["Anabranch.Look.Items"]
 _LookWriteRequest = _LOOK["Anabranch.Look.WriteRequest"]
 
 
@@ -132,9 +140,14 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
         if len(messages) > most_records:
             return None
         _check_head(request)
-        seq_nos, created = _check(messages, body, 0)
-        return WriteParts(request.codec, [Part(_messages(body), seq_nos, created)])
-    except DecodeError:
+        seq_nos, created = _check(messages, 0)
+        whole = _messages(body)
+        if len(whole) > _BESIDES_BYTES:
+            _check_large(memoryview(whole))
+        if _has_metadata(messages) and not advance(_check_metadata(whole))[0]:
+            return None
+        return WriteParts(request.codec, [Part(whole, seq_nos, created)])
+    except (DecodeError, BatchInvalid, IndexError):
         raise bad_request("this is no write_request") from None
 
 
@@ -189,11 +202,20 @@ def _count(raw: bytes) -> int:
 
 
 def _messages(body: memoryview) -> Buffer:
-    """The bytes of the messages; nothing else of a request is read back, so its other fields may stay."""
+    """The bytes of the messages; nothing else of a request is read back, so its other fields may stay.
+
+    Raises YdbError.
+    """
     if body[0] == _MESSAGE_TAG:
         return body
+    if len(body) > _SMALL_BYTES:
+        raise _out_of_order()
     messages_alone: bytes = WriteRequest(messages=WriteRequest.FromString(bytes(body)).messages).SerializeToString()
     return messages_alone
+
+
+def _out_of_order() -> YdbError:
+    return bad_request("the messages of a large write_request must come first in it")
 
 
 def _check_head(request: Any) -> None:
@@ -205,11 +227,8 @@ def _check_head(request: Any) -> None:
         raise bad_request(f"codec {request.codec} is none")
 
 
-def _check(found: list[Any], raw: Buffer, last: int) -> tuple[Sequence[int], int]:
-    """Numbers and highest time of messages, ``raw`` in a WriteRequest, that come behind number ``last``.
-
-    Raises YdbError, DecodeError.
-    """
+def _check(found: list[Any], last: int) -> tuple[Sequence[int], int]:
+    """Numbers and highest time of messages that come behind number ``last``. Raises YdbError."""
     seq_nos: Sequence[int] = [message.seq_no for message in found]
     first = seq_nos[0]
     if first <= 0:
@@ -221,8 +240,6 @@ def _check(found: list[Any], raw: Buffer, last: int) -> tuple[Sequence[int], int
         raise bad_request("the seq_nos of a write_request must rise")
     if first <= last:
         raise bad_request("the seq_nos of a write_request must rise")
-    if True in [message.HasField("metadata_item") for message in found]:
-        _check_metadata(raw)
     latest = nanos = -1
     for message in found:
         created = message.created_at
@@ -244,11 +261,57 @@ def _check_rising(seq_nos: Sequence[int]) -> None:
         raise bad_request("the seq_nos of a write_request must rise")
 
 
-def _check_metadata(raw: Buffer) -> None:
-    for message in WriteRequest.FromString(bytes(raw)).messages:
-        size = sum(len(item.key.encode()) + len(item.value) for item in message.metadata_items)
-        if size > MAX_METADATA_BYTES:
-            raise bad_request(f"the metadata of a message is {size} bytes, more than {MAX_METADATA_BYTES}")
+def _has_metadata(found: list[Any]) -> bool:
+    return True in [message.HasField("metadata_item") for message in found]
+
+
+def _check_metadata(messages: Buffer) -> Sliced[None]:
+    """Look at the metadata of encoded messages. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
+    view = memoryview(messages)
+    position, end, steps = 0, len(view), 0
+    while (found := next_message(view, position, end)) is not None:
+        start, position = found
+        many = len(_Items.FromString(view[start:position]).metadata_items)
+        if many > MAX_ITEMS:
+            raise bad_request(f"a message has {many} metadata items, more than {MAX_ITEMS}")
+        steps += many + _STEPS_OF_A_MESSAGE
+        if steps > _AT_ONCE_ITEMS:
+            steps = 0
+            yield None
+        if many:
+            items = MessageData.FromString(view[start:position]).metadata_items
+            size = sum(len(item.key.encode()) + len(item.value) for item in items)
+            if size > MAX_METADATA_BYTES:
+                raise bad_request(f"the metadata of a message is {size} bytes, more than {MAX_METADATA_BYTES}")
+
+
+def _check_large(body: memoryview) -> None:
+    """Whether large ones of encoded messages have too much besides their data. Raises YdbError, BatchInvalid,
+    IndexError."""
+    position, end = 0, len(body)
+    while (found := next_message(body, position, end)) is not None:
+        begin, position = found
+        if position - begin > _BESIDES_BYTES:
+            _besides_data(body, begin, position)
+
+
+def _besides_data(body: memoryview, begin: int, end: int) -> bytearray:
+    """The fields of a message but for its data. Raises YdbError, BatchInvalid, IndexError."""
+    kept = bytearray()
+    spent = 0
+    position = begin
+    while position < end:
+        start = position
+        tag, position = varint(body, position)
+        position = skip(body, tag, position, end)
+        spent += _FIELD_BYTES
+        if tag != _DATA_TAG:
+            spent += position - start
+            if spent <= _BESIDES_BYTES:
+                kept += body[start:position]
+        if spent > _BESIDES_BYTES:
+            raise bad_request(f"a message of {end - begin} bytes has too much besides its data")
+    return kept
 
 
 def _without_data(body: memoryview, start: int, end: int) -> bytes:
@@ -256,22 +319,9 @@ def _without_data(body: memoryview, start: int, end: int) -> bytes:
 
     Raises YdbError, BatchInvalid, IndexError.
     """
-    position, _ = length(body, start + 1, end)
-    kept = bytearray()
-    spent = 0
-    while position < end:
-        begin = position
-        tag, position = varint(body, position)
-        position = skip(body, tag, position, end)
-        spent += _FIELD_BYTES
-        if tag != _DATA_TAG:
-            spent += position - begin
-            if spent <= _BESIDES_BYTES:
-                kept += body[begin:position]
-        if spent > _BESIDES_BYTES:
-            raise bad_request(f"a message of {end - start} bytes has too much besides its data")
+    begin, _ = length(body, start + 1, end)
     lean = bytearray()
-    put_bytes(lean, _MESSAGE_TAG, kept)
+    put_bytes(lean, _MESSAGE_TAG, _besides_data(body, begin, end))
     return bytes(lean)
 
 
@@ -312,6 +362,8 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
                     following - start > _SLICE_BYTES or count >= _SLICE_MESSAGES or part.count + count >= most_records
                 ):
                     break
+                if following - position > _BESIDES_BYTES:
+                    _besides_data(body, length(body, position + 1, end)[0], following)
                 position = following
                 count += 1
             if position - start > MAX_MESSAGE_BYTES:
@@ -319,8 +371,11 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
                 raise bad_request(f"a message of {size} bytes is more than the {MAX_MESSAGE_BYTES} that readers take")
             large = position - start > _SLICE_BYTES
             piece = _without_data(body, start, position) if large else body[start:position].tobytes()
-            seq_nos, created = _check(list(_LookWriteRequest.FromString(piece).messages), piece, last)
+            looked = list(_LookWriteRequest.FromString(piece).messages)
+            seq_nos, created = _check(looked, last)
             last = seq_nos[-1]
+            if _has_metadata(looked):
+                yield from _check_metadata(piece)
             if part.count and (position - part.begin > MAX_BATCH_BYTES or part.count + count > most_records):
                 parts.append(Part(body[part.begin : part.end], part.seq_nos(), part.created))
                 part = _Open(start)
@@ -331,12 +386,12 @@ def parts_in_slices(body: memoryview, most_records: int) -> Sliced[WriteParts]:
             yield None
         # Everybody writes fields in the order of their numbers; whoever does not may send small requests.
         if end - position > _SMALL_BYTES:
-            raise bad_request("the messages of a large write_request must come first in it")
+            raise _out_of_order()
         rest = _LookWriteRequest.FromString(body[position:].tobytes())
     except (DecodeError, BatchInvalid, IndexError):
         raise bad_request("this is no write_request") from None
     if rest.messages:
-        raise bad_request("the messages of a large write_request must come first in it")
+        raise _out_of_order()
     if part.count:
         rest.messages.add()  # the head is checked as that of a whole request
         parts.append(Part(body[part.begin : part.end], part.seq_nos(), part.created))

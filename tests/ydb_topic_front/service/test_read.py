@@ -281,6 +281,22 @@ def test_a_position_is_set_from_outside(raw: RawClient, made: str) -> None:
         assert raw.call("CommitOffset", **{**place, **wrong}).status == status
 
 
+def test_what_was_confirmed_behind_a_hole_is_stored_when_somebody_else_fills_it(raw: RawClient, made: str) -> None:
+    write(raw, made, *[b"x"] * 5)
+    session = Session(raw, made, topics_read_settings=[{"path": made, "partition_ids": [0]}])
+    number = number_of(session.started())
+    session.commit(number, (1, 3))
+    session.stream.send(partition_session_status_request={"partition_session_id": number})
+    assert session.receive("partition_session_status_response").committed_offset == 0
+    place = {"path": made, "partition_id": 0, "consumer": "c"}
+    raw.result("CommitOffset", **place, offset=1, read_session_id=session.session_id)
+    assert session.committed() == {number: 1}
+    assert session.committed() == {number: 3}
+    found = raw.result("DescribeConsumer", path=made, consumer="c")
+    assert found.partitions[0].partition_consumer_stats.committed_offset == 3
+    session.end()
+
+
 def test_readers_end_with_their_topic_or_consumer(raw: RawClient, made: str) -> None:
     session = Session(raw, made)
     session.started()

@@ -10,6 +10,7 @@ import pytest
 
 from bridges.auth import Principal
 from bridges.catalog.progress import Committed
+from bridges.catalog.topics import Change, ChangeKind
 from bridges.log.partition_log import PartitionLog
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal
@@ -178,6 +179,62 @@ async def test_a_position_that_is_set_is_not_undone_by_who_reads_no_more(
     found = progress.committed("c", "t", 0)
     assert found is not None
     assert found.offset == position
+    await lab.close()
+
+
+async def test_nobody_is_told_of_a_position_that_is_not_stored(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = await lab_of(node)
+    store, may_store = lab.readers.store, asyncio.Event()
+
+    async def late(*arguments: Any) -> Any:
+        await may_store.wait()
+        return await store(*arguments)
+
+    monkeypatch.setattr(lab.readers, "store", late)
+    async with asyncio.timeout(PATIENCE):
+        await lab.start()
+        offsets = [{"start": 0, "end": 2}]
+        lab.stream.send(commit_offset_request={"commit_offsets": [{"partition_session_id": 1, "offsets": offsets}]})
+        lab.stream.send(partition_session_status_request={"partition_session_id": 1})
+        assert (await lab.stream.receive("partition_session_status_response")).committed_offset == 0
+        lab.session.let_go("t", 0)
+        assert (await lab.stream.receive("stop_partition_session_request")).committed_offset == 0
+        may_store.set()
+        answer = await lab.stream.receive("commit_offset_response")
+        assert [one.committed_offset for one in answer.partitions_committed_offsets] == [2]
+        lab.stream.send(partition_session_status_request={"partition_session_id": 1})
+        assert (await lab.stream.receive("partition_session_status_response")).committed_offset == 2
+    await lab.close()
+
+
+async def test_many_readers_of_a_topic_hear_of_its_end_in_turns(node: Node) -> None:
+    lab = await lab_of(node)
+    topic = lab.service.catalog.topics["t"]
+    told: list[int] = []
+
+    class Reader:
+        consumer = "c"
+
+        def __init__(self, number: int) -> None:
+            self.session_id = f"r{number}"
+
+        def topic_changed(self, topic: object, change: ChangeKind) -> None:
+            told.append(turn)
+
+    readers: list[Any] = [Reader(number) for number in range(1000)]
+    for reader in readers:
+        lab.readers.enter(reader, [topic])
+    turn = 0
+    lab.readers._changed(Change(ChangeKind.DELETED, topic))
+    lab.readers.leave(readers[-1])
+    async with asyncio.timeout(PATIENCE):
+        while len(told) < 999:
+            turn += 1
+            await asyncio.sleep(0)
+    assert max(told.count(one) for one in set(told)) <= 200
+    for reader in readers:
+        lab.readers.leave(reader)
+    assert lab.readers.view("c") is None
     await lab.close()
 
 

@@ -204,6 +204,21 @@ def test_unusual_encodings_are_read_as_protobuf_does() -> None:
     assert found(read(BatchReader(payload, BASE, BASE + 1, -1, Place(BASE)))) == expected(request, "producer")
 
 
+def test_a_turn_goes_over_a_bounded_number_of_metadata_items() -> None:
+    messages = [
+        {"seq_no": number, "metadata_items": [{"key": "k"}] * (4000 if number % 2 else 1)} for number in range(1, 9)
+    ]
+    request = WriteRequest(messages=messages, codec=1)
+    reader = BatchReader(batch_of(request), BASE, BASE + 8, -1, Place(BASE))
+    steps = []
+    while not reader.ended:
+        before = reader.taken
+        reader.take([], 1 << 20, 500)
+        steps.append(reader.taken - before)
+    assert sum(steps) == 8
+    assert max(steps) == 2, "one that is long ends the turn"
+
+
 def test_what_others_wrote_has_gaps() -> None:
     builder = FORMATS[FormatId.YDB].builder(BASE, BASE + 20)
     for offset in (3, 7, 15):

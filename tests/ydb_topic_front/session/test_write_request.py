@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridges.formats.protobuf import put_varint
 from bridges.formats.records import StoredBatch
 from bridges.formats.ydb import YdbFormat, encode_batch
 from bridges.sliced import advance
@@ -49,6 +50,12 @@ def examined(raw: bytes, most: int = MOST) -> tuple[WriteParts, int]:
             assert isinstance(found, WriteParts)
             return found, steps
         steps += 1
+
+
+def varint_of(value: int) -> bytes:
+    out = bytearray()
+    put_varint(out, value)
+    return bytes(out)
 
 
 MESSAGES = st.lists(
@@ -174,6 +181,47 @@ def test_of_a_large_message_only_what_comes_besides_its_data_is_looked_at() -> N
     for item in ({"key": "k", "value": bytes(70_000)}, {}):
         with pytest.raises(YdbError, match="too much besides its data"):
             examined(raw_of({**message(5, data), "metadata_items": [item] * (1 if item else 10_000)}))
+
+
+@pytest.mark.parametrize("size", [0, 3 * 1024**2])
+def test_metadata_items_without_bytes_are_counted(size: int) -> None:
+    """However little they take, somebody has to go over each."""
+    many = {**message(1, bytes(size)), "metadata_items": [{}] * 5000}
+    with pytest.raises(YdbError, match="metadata items, more than 4096"):
+        examined(raw_of(many))
+    found, steps = examined(raw_of(*(message(number, items=500) for number in range(1, 21))))
+    assert [list(part.seq_nos) for part in found.parts] == [list(range(1, 21))]
+    assert steps > 4
+    last = {**message(21), "metadata_items": [{"key": "k", "value": bytes(5000)}]}
+    raw = raw_of(*(message(number, items=500) for number in range(1, 21)), last)
+    with pytest.raises(YdbError, match="is 5001 bytes, more than 4096"):
+        examined(raw)
+
+
+def test_a_large_message_has_little_besides_its_data_however_small_its_request() -> None:
+    unknown = b"\xa0\x01\x00" * 50_000
+    large = raw_of(message(1, bytes(100_000)))
+    body = write_body(large)
+    assert body is not None
+    inner = bytes(body)[4:-2]  # behind the tag and length of its message, without the codec
+    grown = b"\x0a" + varint_of(len(inner) + len(unknown)) + inner + unknown + b"\x10\x01"
+    raw = b"\x12" + varint_of(len(grown)) + grown
+    assert len(StreamWriteFromClient.FromString(raw).write_request.messages[0].data) == 100_000
+    with pytest.raises(YdbError, match="too much besides its data"):
+        examined(raw)
+
+
+def test_fields_in_another_order_are_for_small_requests() -> None:
+    for size, taken in ((1000, True), (100_000, False)):
+        body = write_body(raw_of(message(1, bytes(size))))
+        assert body is not None
+        turned = b"\x10\x01" + bytes(body)[:-2]
+        raw = b"\x12" + varint_of(len(turned)) + turned
+        if taken:
+            assert list(examined(raw)[0].parts[0].seq_nos) == [1]
+        else:
+            with pytest.raises(YdbError, match="must come first"):
+                examined(raw)
 
 
 @given(st.binary(max_size=200))

@@ -1,0 +1,182 @@
+"""What one session of StreamWrite has on its way to its partition's log: handed over, or waiting for that.
+
+Small requests that come while earlier ones are being made durable are handed over when these are: the backend would
+take them no sooner. Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of
+some hundred requests. Each request is answered by itself all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridges.formats.ydb import first_created_ms
+from bridges.net.budget import Kind
+from bridges.sliced import advance
+from ydb_topic_front.session.write_batches import Batches, Held, joined, together
+from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
+
+if TYPE_CHECKING:
+    from bridges.errors import LogError
+    from bridges.log.interfaces import Appended, Batch
+    from bridges.log.partition_log import PartitionLog
+    from bridges.net.budget import Account
+    from ydb_topic_front.session.write_queue import Request
+    from ydb_topic_front.session.write_request import Part, WriteParts
+
+_HELD_BYTES = 128 * 1024
+"""Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
+
+
+class WriteAppends:
+    """The requests of one session that the log has not decided. Call :meth:`begin` first.
+
+    ``may_append`` tells whether nothing was refused yet: what comes behind that must not get into the log without it.
+    ``failed`` is called with what the log refuses, ``moved`` whenever something is decided, and ``left`` when all is
+    after :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        may_append: Callable[[], bool],
+        failed: Callable[[LogError], None],
+        moved: Callable[[], None],
+        left: Callable[[], None],
+    ) -> None:
+        self._account = account
+        self._may_append = may_append
+        self._failed = failed
+        self._moved = moved
+        self._left = left
+        self._log: PartitionLog | None = None
+        self._batches = Batches(b"", b"")
+        self._written: Callable[[int, int, int], None] = _ignore
+        self._held: list[Held] = []
+        self._held_bytes = 0
+        self._closed = False
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.in_flight = 0
+        """Requests that the log has not decided."""
+
+    def begin(self, log: PartitionLog, batches: Batches, written: Callable[[int, int, int], None]) -> None:
+        """Append to ``log`` what ``batches`` makes of requests. ``written`` is called with the messages of each batch
+        that became durable, the bytes of their requests, and when the first of them was created (-1: unknown)."""
+        self._log, self._batches, self._written = log, batches, written
+
+    async def settled(self) -> None:
+        """Return when the fate of everything that was handed to the log is decided."""
+        await self._settled.wait()
+
+    def close(self) -> None:
+        """Nobody waits for answers any more: requests give back what they hold as soon as the log has decided."""
+        self._closed = True
+        if not self.in_flight:
+            self._left()
+
+    # --- handing over -----------------------------------------------------------------------------------------------
+
+    async def take(self, request: Request, found: WriteParts) -> None:
+        """Have a request appended, now or with others."""
+        part = found.parts[0]
+        if len(found.parts) > 1 or len(part.messages) > MAX_BATCH_BYTES:
+            self.hand_over_held()
+            await self._append_parts(request, found)
+            return
+        self._held.append(Held(request, part, found.codec))
+        self._held_bytes += request.size
+        if not self.in_flight or self._held_bytes >= _HELD_BYTES:
+            self.hand_over_held()
+
+    def hand_over_held(self) -> None:
+        """Hand over to the log what waits for it."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        for these in together(held):
+            requests = [one.request for one in these]
+            self._begin(requests)
+            try:
+                part = these[0].part if len(these) == 1 else joined([one.part for one in these])
+                self._append(requests, 0, part, self._batches.batch(part, these[0].codec))
+            finally:
+                self._decided(requests)
+
+    async def _append_parts(self, request: Request, found: WriteParts) -> None:
+        # What is copied for the log is there besides the bytes that came.
+        self._account.take(Kind.REQUESTS, request.size)
+        self._begin([request])
+        try:
+            for index, part in enumerate(found.parts):
+                await asyncio.sleep(0)  # to copy one of them is work for a turn
+                if len(part.messages) <= MAX_BATCH_BYTES:
+                    self._append([request], index, part, self._batches.batch(part, found.codec))
+                    continue
+                work = self._batches.in_slices(part, found.codec)
+                ended, batch = advance(work)
+                while not ended:
+                    await asyncio.sleep(0)
+                    ended, batch = advance(work)
+                self._append([request], index, part, batch)
+        finally:
+            self._account.give(Kind.REQUESTS, request.size)
+            self._decided([request])
+
+    def _begin(self, requests: Sequence[Request]) -> None:
+        self._settled.clear()
+        self.in_flight += len(requests)
+        now = time.monotonic()
+        for request in requests:
+            request.undecided = 1
+            request.handed = now
+
+    def _append(self, requests: Sequence[Request], index: int, part: Part, batch: Batch) -> None:
+        """Hand over ``batch``, which ``part`` became: the parts ``index`` of these requests."""
+        if self._may_append():
+            assert self._log is not None
+            for request in requests:
+                request.undecided += 1
+            created = first_created_ms(part.messages)
+            self._log.append(batch, partial(self._stored, requests, index, created))
+
+    # --- what becomes of it -----------------------------------------------------------------------------------------
+
+    def _stored(
+        self, requests: Sequence[Request], index: int, created_ms: int, appended: Appended, error: LogError | None
+    ) -> None:
+        """The log's answer for one batch."""
+        if error is not None:
+            self._failed(error)
+        else:
+            place = size = 0
+            for request in requests:
+                place += request.stored_part(index, appended, place)
+                size += request.size // len(request.parts)
+            if not appended.duplicate:
+                self._written(appended.end - appended.base, size, created_ms)
+        self._decided(requests)
+
+    def _decided(self, requests: Sequence[Request]) -> None:
+        now = time.monotonic()
+        for request in requests:
+            request.undecided -= 1
+            if request.undecided:
+                continue
+            request.stored = now
+            if self._closed:
+                self._account.give(Kind.REQUESTS, request.cost)
+            self.in_flight -= 1
+        self._moved()
+        if not self.in_flight:
+            if self._held and self._may_append():
+                self.hand_over_held()
+                return
+            self._settled.set()
+            if self._closed:
+                self._left()
+
+
+def _ignore(messages: int, size: int, created_ms: int) -> None:
+    pass
