@@ -14,10 +14,11 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -87,7 +88,7 @@ def target(name: str, directory: Path, stack: ExitStack) -> Target:
 
 
 class Bench:
-    """Runs one thing after the other, each in a stream of its own, which is deleted: Pravega keeps all in memory."""
+    """Runs one thing after the other, each in a stream of its own, which is deleted afterwards."""
 
     def __init__(self, scale: float, name: str) -> None:
         self._scale = scale
@@ -152,21 +153,35 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def measure(servers: Sequence[Target], loads: dict[str, Load], rounds: int, scale: float) -> list[Run]:
-    """Everything, the servers taking turns."""
+@contextmanager
+def serving(names: Sequence[str], data: Path) -> Iterator[list[Target]]:
+    """The servers, started anew in a directory that goes with them."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=data)))
+        yield [target(name, scratch, stack) for name in names]
+
+
+def resting(names: Sequence[str], data: Path) -> dict[str, float]:
+    """Resident memory of each server that has done nothing, in MB."""
+    with serving(names, data) as servers:
+        return {server.name: psutil.Process(server.pid).memory_info().rss / 1e6 for server in servers}
+
+
+def measure(names: Sequence[str], loads: dict[str, Load], rounds: int, scale: float, data: Path) -> list[Run]:
+    """Everything, the servers taking turns. They are started anew for each kind of load: a Pravega that keeps its log
+    in memory ends when it has kept too much. Each does a load once before it is measured: Java compiles what runs."""
     runs: list[Run] = []
-    warm, bench = Bench(0.1, "warm"), Bench(scale, "bench")
-    for name, load in loads.items():
-        for server in servers:
-            warm.run(server, name, load, 1_000, 1)  # modules imported, code compiled, caches warm
-        for size in SIZES:
-            for segments in SEGMENTS:
-                for number in range(rounds):
-                    for server in servers if number % 2 == 0 else reversed(servers):
-                        run = bench.run(server, name, load, size, segments)
-                        runs.append(run)
-                        rates = f"{run.written_per_s:10,.0f}/s {run.read_per_s:10,.0f}/s {run.ack_p50_ms:8.2f} ms"
-                        print(f"{rates} {run.rss_mb:6,.0f} MB  {name} {size} x {segments} {server.name}", flush=True)
+    warm, bench = Bench(scale, "warm"), Bench(scale, "bench")
+    for (name, load), size, segments in product(loads.items(), SIZES, SEGMENTS):
+        with serving(names, data) as servers:
+            for server in servers:
+                warm.run(server, name, load, size, segments)
+            for number in range(rounds):
+                for server in servers if number % 2 == 0 else reversed(servers):
+                    run = bench.run(server, name, load, size, segments)
+                    runs.append(run)
+                    rates = f"{run.written_per_s:10,.0f}/s {run.read_per_s:10,.0f}/s {run.ack_p50_ms:8.2f} ms"
+                    print(f"{rates} {run.rss_mb:6,.0f} MB  {name} {size} x {segments} {server.name}", flush=True)
     return runs
 
 
@@ -189,14 +204,12 @@ def main() -> int:
     rounds = args.rounds or (1 if args.quick else 3)
     about = machine(args.data)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.data)))
-        servers = [target(name, scratch, stack) for name in names]
-        idle = {server.name: psutil.Process(server.pid).memory_info().rss / 1e6 for server in servers}
+        idle = resting(names, args.data)
         clients = args.clients.split(",")
         loads: dict[str, Load] = {"wheel": Wheel()} if "wheel" in clients else {}
         if "java" in clients:
             loads["java"] = stack.enter_context(java())
-        runs = measure(servers, loads, rounds, 0.1 if args.quick else 1.0)
+        runs = measure(names, loads, rounds, 0.1 if args.quick else 1.0, args.data)
     text = f"Medians of {rounds}. What an acknowledgement survives, and resident memory after the start:\n\n"
     text += "".join(f"* {name}: {PROMISES[name]}; {idle[name]:,.0f} MB\n" for name in names)
     text += f"\n{tables(runs, names)}"
