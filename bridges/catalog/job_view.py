@@ -30,6 +30,10 @@ class JobView:
     heard_ms: int
     details: Mapping[str, str]
 
+    def as_json(self) -> dict[str, object]:
+        """By the names of the fields; nothing is copied."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     @property
     def remaining(self) -> float | None:
         """What is left of ``total``."""
@@ -40,4 +44,5 @@ class JobDirectory(Protocol):
     """The jobs that have told a front of themselves."""
 
     def jobs(self) -> Sequence[JobView]:
-        """All that are known, the ones heard of last first; a bounded number."""
+        """All that are known; a bounded number. Running ones first, those that began last before others; then those
+        that have ended or are silent, the ones heard of last first: none changes places because it has reported."""

@@ -66,11 +66,7 @@ class PipelineCore:
 
     async def body(self, request: web.Request, most: int) -> bytearray:
         """The whole body, whose memory stays counted until the request ends. Raises RequestError."""
-        size = request.content_length
-        if size is None:
-            raise RequestError("the request does not say how long its body is", 411)
-        if size > most:
-            raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+        size = length_of(request, most)
         memory = request[_MEMORY]
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
@@ -86,11 +82,7 @@ class PipelineCore:
 
         Each part is a buffer of its own, so that who keeps one keeps nothing else. Raises RequestError.
         """
-        size = request.content_length
-        if size is None:
-            raise RequestError("the request does not say how long its body is", 411)
-        if size > most:
-            raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+        size = length_of(request, most)
         memory = request[_MEMORY]
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
@@ -177,6 +169,19 @@ class _Pieces:
             at += len(taken)
             self._rest = self._rest[len(taken) :]
         return data
+
+
+def length_of(request: web.Request, most: int) -> int:
+    """How long the body says it is, as it comes over the wire. Raises RequestError."""
+    size = request.content_length
+    if size is None:
+        raise RequestError("the request does not say how long its body is", 411)
+    if size > most:
+        raise RequestError(f"a body of {size} bytes is longer than the {most} that are taken", 413)
+    if "Content-Encoding" in request.headers:
+        # It would become another length, which nobody has counted.
+        raise RequestError("a body is taken as it is, without an encoding", 415)
+    return size
 
 
 def object_of(value: Any, known: set[str]) -> dict[str, Any]:

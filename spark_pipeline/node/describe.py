@@ -37,6 +37,7 @@ PARTITIONS = 1_000
 SEARCHES = 100
 """Timestamps looked for at once."""
 _SEARCHED_TOGETHER = 8
+_OPENED_TOGETHER = 64
 _SKIPPED = 1_000
 """Spans told with a partition's positions, that operators have declared lost."""
 
@@ -171,7 +172,10 @@ class DescribeHandlers:
         found = [self._found(request, topic, partition) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
         closed = [log for log in dict.fromkeys(logs) if not log.is_open]
-        failures = dict(zip(closed, await asyncio.gather(*map(_opened, closed)), strict=True))
+        failures: dict[PartitionLog, LogError | None] = {}
+        for start in range(0, len(closed), _OPENED_TOGETHER):
+            some = closed[start : start + _OPENED_TOGETHER]
+            failures.update(zip(some, await asyncio.gather(*map(_opened, some)), strict=True))
         told = []
         for (topic, partition), log in zip(wanted, found, strict=True):
             failure = log if isinstance(log, Exception) else failures.get(log)

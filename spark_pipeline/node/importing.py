@@ -19,7 +19,7 @@ from bridges.catalog.topics import Topic, TopicExists, TopicNotFound
 from bridges.console.errors import RequestError
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.net.budget import Kind
-from spark_pipeline.node.core import rows, text, whole
+from spark_pipeline.node.core import length_of, rows, text, whole
 from spark_pipeline.node.intake import ImportConflict, Intake
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ _PIECE = 1024 * 1024
 _OPENED_TOGETHER = 64
 _POSITIONS = 5_000
 """Positions of a group that one request may bring."""
+_ENDS = 100_000
+"""Partitions of one topic whose ends are told."""
+_CHECKED_AT_ONCE = 5_000
+"""Ends that are checked in one turn of the event loop."""
+_LOOKED_AT = 100
+"""Partitions that are looked at in one turn of the event loop."""
 _HANDED_OVER = 1_000
 """Topics that one request may hand over."""
 
@@ -152,14 +158,8 @@ class ImportHandlers:
 
     async def _pieces(self, request: web.Request, intake: Intake) -> AsyncIterator[bytearray]:
         """The body as it comes. Raises RequestError."""
-        size = request.content_length
         settings = self._core.settings
-        if size is None:
-            raise RequestError("the request does not say how long its body is", 411)
-        if size > settings.request_bytes:
-            raise RequestError(
-                f"a body of {size} bytes is longer than the {settings.request_bytes} that are taken", 413
-            )
+        size = length_of(request, settings.request_bytes)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + settings.request_ms / 1000
         try:
@@ -232,7 +232,7 @@ class ImportHandlers:
         """
         migration = _migration(request)
         body = await self._core.json(request, {"topics", "abort_open"})
-        ends = _ends(body.get("topics"))
+        ends = await _ends(body.get("topics"))
         abort_open = body.get("abort_open") is True
         epochs: dict[str, int] = {}
         aborted = 0
@@ -254,6 +254,8 @@ class ImportHandlers:
             raise RequestError(f"topic {topic.name!r} has {len(topic.partitions)} partitions", 409)
         aborted = 0
         for partition, end in zip(topic.partitions, expected, strict=True):
+            if partition.index % _LOOKED_AT == _LOOKED_AT - 1:
+                await asyncio.sleep(0)
             log = self._core.log(topic.name, partition.index)
             await log.ready()
             await log.until(lambda log=log: log.next_offset == log.high_watermark or not log.is_open)  # type: ignore[misc]
@@ -344,13 +346,17 @@ def _position(row: Any) -> tuple[str, int, int, str]:
     return text(row[0], "a topic's name"), whole(row[1], "a partition"), whole(row[2], "an offset"), row[3]
 
 
-def _ends(value: Any) -> Mapping[str, list[int]]:
+async def _ends(value: Any) -> Mapping[str, list[int]]:
     if not isinstance(value, dict) or not value or len(value) > _HANDED_OVER:
         raise RequestError(f"topics is not an object with 1 to {_HANDED_OVER} names")
-    return {
-        name: [whole(end, "an end") for end in rows(ends, "the ends of a topic", 100_000)]
-        for name, ends in value.items()
-    }
+    found: dict[str, list[int]] = {}
+    for name, ends in value.items():
+        told = rows(ends, "the ends of a topic", _ENDS)
+        found[name] = []
+        for start in range(0, len(told), _CHECKED_AT_ONCE):
+            found[name] += [whole(end, "an end") for end in told[start : start + _CHECKED_AT_ONCE]]
+            await asyncio.sleep(0)
+    return found
 
 
 @web.middleware

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -14,8 +13,9 @@ from bridges.auth import Operation
 from bridges.catalog.job_view import JobView
 from bridges.console.access import principal_of
 from bridges.console.errors import RequestError
+from bridges.console.jobs import listed
 from spark_pipeline.node.core import text
-from spark_pipeline.node.jobs import MOST, STATES
+from spark_pipeline.node.jobs import STATES
 
 if TYPE_CHECKING:
     from spark_pipeline.node.core import PipelineCore
@@ -64,14 +64,10 @@ class JobHandlers:
         return await self._core.answer(request, {})
 
     async def list(self, request: web.Request) -> web.StreamResponse:
-        """All jobs, those heard of last first."""
+        """All jobs, in the order of :meth:`Jobs.jobs`."""
         self._core.access.require_node(request, Operation.DESCRIBE)
-        told = []
-        for number, view in enumerate(self._core.jobs.jobs()):
-            if number == MOST:
-                break
-            told.append(asdict(view))
-        return await self._core.answer(request, {"jobs": told})
+        told = await listed(({}, view) for view in self._core.jobs.jobs())
+        return await self._core.send(request, told, "application/json")
 
 
 def register(app: web.Application, core: PipelineCore) -> None:

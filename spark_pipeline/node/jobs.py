@@ -67,7 +67,7 @@ class Jobs:
             replace(one.view, state=SILENT) if _is_silent(one.view, now_ms) else one.view
             for one in self._known.values()
         ]
-        return sorted(found, key=lambda view: -view.heard_ms)
+        return sorted(found, key=lambda view: (view.state != RUNNING, -_since(view), view.job_id))
 
     async def heard(self, view: JobView) -> None:
         """A job tells of itself. Raises TooManyJobs, LogError."""
@@ -109,6 +109,10 @@ class Jobs:
         await self._db.run(lambda connection: connection.executemany(query, keys))
         for key in keys:
             self._known.pop(key, None)
+
+
+def _since(view: JobView) -> int:
+    return view.begun_ms if view.state == RUNNING else view.heard_ms
 
 
 def _is_silent(view: JobView, now_ms: int) -> bool:

@@ -34,6 +34,12 @@ class PipelineSettings(Section):
     partitions_per_attempt: int = Field(
         default=10_000, ge=1, description="Most partitions that one attempt of a sink's task writes to."
     )
+    attempt_partitions: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most partitions that all open attempts of sinks' tasks write to, counted once for each attempt; a "
+        "million takes about 100 MB.",
+    )
     transaction_max_ms: Duration = Field(
         default=3_600_000,
         ge=1,

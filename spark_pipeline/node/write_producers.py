@@ -5,6 +5,7 @@ So the logs' ledgers remember as many of them as there were attempts at the same
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -21,18 +22,20 @@ _MOST_FREE = 10_000
 class Producers:
     """Ids that are free, each with the epoch that it has next. None is kept over a restart."""
 
-    __slots__ = ("_catalog", "_free")
+    __slots__ = ("_catalog", "_free", "_taking")
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._free: deque[tuple[int, int]] = deque()
+        self._taking = asyncio.Lock()
 
     async def take(self) -> tuple[int, int]:
         """A producer's id and epoch that nobody has used. Raises LogError."""
-        if not self._free:
-            first = await self._catalog.allocate_producer_ids(_BLOCK)
-            self._free.extend((first + number, 0) for number in range(_BLOCK))
-        return self._free.popleft()
+        async with self._taking:  # else a thousand who come at once would take a block each
+            if not self._free:
+                first = await self._catalog.allocate_producer_ids(_BLOCK)
+                self._free.extend((first + number, 0) for number in range(_BLOCK))
+            return self._free.popleft()
 
     def give(self, producer_id: int, epoch: int) -> None:
         """An attempt has ended."""

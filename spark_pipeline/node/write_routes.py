@@ -15,13 +15,13 @@ from bridges.console.access import principal_of
 from bridges.console.errors import RequestError
 from bridges.errors import LogError
 from spark_pipeline.node.core import object_of, rows, text, whole
+from spark_pipeline.node.write_attempts import Key, WriteRefused
 from spark_pipeline.node.write_batches import WriteLimits, accept
-from spark_pipeline.node.writes import Key, WriteRefused
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import Appended, Batch, PartitionLog
     from spark_pipeline.node.core import PipelineCore
-    from spark_pipeline.node.writes import Attempt
+    from spark_pipeline.node.write_attempts import Attempt
 
 _HEAD_BYTES = 256 * 1024
 """Longest JSON object in front of batches."""

@@ -104,6 +104,7 @@ def forget_attempt(connection: Connection, key: tuple[int, int]) -> None:
         connection.execute(f"DELETE FROM front_pipeline_{table} WHERE producer_id = ? AND epoch = ?", key)
 
 
-def forget_sinks(connection: Connection, names: Sequence[tuple[str, str]]) -> None:
-    """Queries that have not been heard of for long."""
-    connection.executemany("DELETE FROM front_pipeline_sinks WHERE owner = ? AND query = ?", names)
+def forget_sinks(connection: Connection, sinks: Sequence[SinkRow]) -> None:
+    """Queries that have not been heard of for long, unless they have committed something since."""
+    query = "DELETE FROM front_pipeline_sinks WHERE owner = ? AND query = ? AND batch = ? AND used_ms = ?"
+    connection.executemany(query, [(one.owner, one.query, one.batch, one.used_ms) for one in sinks])

@@ -86,6 +86,7 @@ async def test_requests_that_never_end_are_given_up_and_hold_no_more_than_there_
         (head("/v1/positions", "-5"), b"400"),
         (head("/v1/positions", "many"), b"400"),
         (b"POST /v1/positions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"411"),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"415"),
         (b"POST /v1/positions HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nContent-Length: 2\r\n\r\n{}", b"403"),
         (head("/v1/nowhere", 0), b"404"),
         (head("/v1/sink/commit", 0, "GET"), b"405"),

@@ -102,7 +102,7 @@ async def test_a_job_that_is_not_heard_of_is_silent_and_goes_after_a_time(
     assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j2", "running"), ("j1", "silent")]
     await jobs.heard(view(2, "done"))
     await jobs.heard(view(3))  # the silent one goes: it was heard of first
-    assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j2", "done"), ("j3", "running")]
+    assert [(one.job_id, one.state) for one in jobs.jobs()] == [("j3", "running"), ("j2", "done")]
     begun = {one.job_id: one.begun_ms for one in jobs.jobs()}
     assert begun["j2"] == 1_050_000
     await jobs.expire(now_ms + 8 * 86_400_000)

@@ -16,7 +16,7 @@ from bridges.auth import Operation, Principal, Resource
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
-from spark_pipeline.node import writes
+from spark_pipeline.node import write_attempts, writes
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, node_of, open_lab
 
 
@@ -205,7 +205,8 @@ async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab) -> None:
 
 async def test_a_batch_that_is_heard_of_goes_on_but_not_for_ever(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr(writes, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
+    for module in (writes, write_attempts):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
     driver = SinkDriver(lab.client)
     assert await lab.ask(driver.ping, FIRST) is False
     attempt = task_of(lab.client, FIRST, timeout_ms=60_000)

@@ -80,9 +80,10 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
     steps = Steps(kill_at)
     db: Any = node.db
     db._execute = steps.around(db._execute)
-    here: Any = writes
-    here._marked = steps.around_async(here._marked)
-    here._hand_over = steps.around_future(here._hand_over)
+    ends: Any = writes.ends
+    ends._marked = steps.around_async(ends._marked)
+    appends: Any = writes.appends
+    appends._hand_over = steps.around_future(appends._hand_over)
     pipe.send(str(node.addresses["pipeline"]))
     await asyncio.to_thread(pipe.recv)
     while writes.open:

@@ -1,0 +1,233 @@
+"""Attempts of sinks' tasks as a node knows them, and the batches of queries that they belong to.
+
+Everything is found by what it is asked for by: an attempt by its producer or by the topics it writes to, the batches
+that are being written by their query. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bridges.errors import LogError
+from spark_pipeline.node.write_tables import AttemptRow, AttemptState
+
+Place = tuple[str, int]
+"""Topic and number of a partition."""
+Key = tuple[int, int]
+"""Producer id and epoch of an attempt."""
+Query = tuple[str, str]
+"""Owner and id of a query."""
+
+
+class WriteRefused(LogError):
+    """The sink's request cannot be carried out, and never will be."""
+
+
+class AttemptGone(WriteRefused):
+    """The attempt is not open: it has been aborted, or was never begun here."""
+
+
+class TooManyAttempts(LogError):
+    """There are as many open attempts, partitions that they write to, or queries, as there may be."""
+
+    retriable = True
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One batch of one query while it is written. Times on the monotonic clock in seconds; ``timeout`` is the silence
+    after which it is aborted, ``end`` when it is in any case."""
+
+    owner: str
+    query: str
+    batch: int
+    timeout: float
+    end: float
+    deadline: float = 0.0
+    attempts: dict[Key, Attempt] = field(default_factory=dict)
+
+    def touch(self) -> None:
+        """Somebody has been heard of."""
+        self.deadline = min(self.end, time.monotonic() + self.timeout)
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more. ``places`` are
+    the partitions it writes to, by topic, as they are in the database."""
+
+    row: AttemptRow
+    session: Session
+    nonce: str
+    state: AttemptState = AttemptState.OPEN
+    closing: bool = False
+    places: dict[str, set[int]] = field(default_factory=dict)
+    in_flight: int = 0
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def key(self) -> Key:
+        return self.row.producer_id, self.row.epoch
+
+    @property
+    def takes_batches(self) -> bool:
+        return self.state is AttemptState.OPEN and not self.closing
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request of it is in progress, or a batch on its way into a log."""
+        return self.lock.locked() or not self.quiet.is_set()
+
+    def writes_to(self, place: Place) -> bool:
+        """Whether the database knows that it does."""
+        return place[1] in self.places.get(place[0], ())
+
+    def places_in_order(self) -> list[Place]:
+        """All of them as they are now."""
+        return [(topic, number) for topic in sorted(self.places) for number in sorted(self.places[topic])]
+
+
+class Attempts:
+    """All attempts whose transactions have not ended everywhere. At most ``most_places`` partitions, counted once for
+    each attempt that writes to them, so that what is held for attempts has a bound."""
+
+    def __init__(self, most_places: int) -> None:
+        self._by_key: dict[Key, Attempt] = {}
+        self._by_nonce: dict[tuple[str, str], Attempt] = {}
+        self._sessions: dict[Query, dict[int, Session]] = {}
+        self._of_topic: dict[str, set[Attempt]] = {}
+        self._most_places = most_places
+        self._places = self._promised = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def places(self) -> int:
+        """Partitions, counted once for each attempt."""
+        return self._places
+
+    @property
+    def sessions(self) -> Iterator[Session]:
+        """Batches that are being written."""
+        return (session for batches in self._sessions.values() for session in batches.values())
+
+    # --- found ------------------------------------------------------------------------------------------------------
+
+    def of_nonce(self, owner: str, nonce: str) -> Attempt | None:
+        """The attempt that was begun with it."""
+        return self._by_nonce.get((owner, nonce))
+
+    def of_key(self, key: Key) -> Attempt | None:
+        """Whoever it belongs to, and whatever was decided of it."""
+        return self._by_key.get(key)
+
+    def open(self, owner: str, key: Key) -> Attempt:
+        """An attempt that takes batches. Raises AttemptGone."""
+        attempt = self._by_key.get(key)
+        if attempt is None or attempt.row.owner != owner or not attempt.takes_batches:
+            raise AttemptGone(
+                "the attempt is not open any more: its batch was decided without it, or nothing was heard of it for so "
+                "long that it was aborted"
+            )
+        return attempt
+
+    def named(self, owner: str, query: str, batch: int, key: Key) -> Attempt:
+        """An attempt of that batch which takes batches. Raises AttemptGone."""
+        attempt = self._by_key.get(key)
+        if attempt is None or (attempt.row.owner, attempt.row.query, attempt.row.batch) != (owner, query, batch):
+            raise AttemptGone(f"producer {key[0]}, epoch {key[1]} is no attempt of batch {batch} of query {query}")
+        return self.open(owner, key)
+
+    def session(self, owner: str, query: str, batch: int) -> Session | None:
+        """A batch that is being written."""
+        return self._sessions.get((owner, query), {}).get(batch)
+
+    def is_written(self, query: Query) -> bool:
+        """Whether any batch of a query is."""
+        return query in self._sessions
+
+    def undecided(self, owner: str, query: str, batch: int) -> list[Attempt]:
+        """Attempts of a query's batch, and of earlier ones, of which nothing is decided."""
+        return [
+            attempt
+            for number, session in self._sessions.get((owner, query), {}).items()
+            if number <= batch
+            for attempt in session.attempts.values()
+            if attempt.state is AttemptState.OPEN
+        ]
+
+    # --- changed ----------------------------------------------------------------------------------------------------
+
+    def begun_session(self, owner: str, query: str, batch: int, timeout: float, life: float) -> Session:
+        """The batch, which somebody writes; ``timeout`` and ``life`` in seconds."""
+        batches = self._sessions.setdefault((owner, query), {})
+        session = batches.get(batch)
+        if session is None:
+            session = batches[batch] = Session(owner, query, batch, timeout, time.monotonic() + life)
+        session.touch()
+        return session
+
+    def add(self, attempt: Attempt) -> None:
+        """From now on it is known."""
+        self._by_key[attempt.key] = attempt
+        attempt.session.attempts[attempt.key] = attempt
+        attempt.quiet.set()
+        if attempt.nonce:
+            self._by_nonce[attempt.row.owner, attempt.nonce] = attempt
+
+    def remove(self, attempt: Attempt) -> None:
+        """It has ended everywhere."""
+        self._by_key.pop(attempt.key, None)
+        if self._by_nonce.get((attempt.row.owner, attempt.nonce)) is attempt:
+            del self._by_nonce[attempt.row.owner, attempt.nonce]
+        for topic in list(attempt.places):
+            self._leave(attempt, topic)
+        session = attempt.session
+        session.attempts.pop(attempt.key, None)
+        name = session.owner, session.query
+        batches = self._sessions.get(name, {})
+        if not session.attempts and batches.get(session.batch) is session:
+            del batches[session.batch]
+            if not batches:
+                del self._sessions[name]
+
+    @contextmanager
+    def promised(self, count: int) -> Iterator[None]:
+        """There is room for ``count`` places more until the end of the block. Raises TooManyAttempts."""
+        if self._places + self._promised + count > self._most_places:
+            raise TooManyAttempts(f"open attempts write to {self._places} partitions, counted once for each")
+        self._promised += count
+        try:
+            yield
+        finally:
+            self._promised -= count
+
+    def write_to(self, attempt: Attempt, places: Iterable[Place]) -> None:
+        """The database knows that the attempt writes there."""
+        for topic, number in places:
+            numbers = attempt.places.get(topic)
+            if numbers is None:
+                numbers = attempt.places[topic] = set()
+                self._of_topic.setdefault(topic, set()).add(attempt)
+            if number not in numbers:
+                numbers.add(number)
+                self._places += 1
+
+    def topic_deleted(self, topic: str) -> None:
+        """What was written to it goes with it: there is nothing to be ended there."""
+        for attempt in list(self._of_topic.get(topic, ())):
+            self._leave(attempt, topic)
+
+    def _leave(self, attempt: Attempt, topic: str) -> None:
+        self._places -= len(attempt.places.pop(topic))
+        attempts = self._of_topic[topic]
+        attempts.discard(attempt)
+        if not attempts:
+            del self._of_topic[topic]
