@@ -100,6 +100,11 @@ def lines(line_node: NodeProcess) -> Iterator[Lines]:
     client.close()
 
 
+def test_it_is_as_small_as_docs_say() -> None:
+    (source,) = SOURCES.glob("*.py")
+    assert len(source.read_text().splitlines()) < 250
+
+
 def test_clients_of_both_protocols_share_topics(line_node: NodeProcess, lines: Lines) -> None:
     topic_of(line_node)
     assert lines.ask("PUT t 0 a=one *=two b=*") == "OK 0"

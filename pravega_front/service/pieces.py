@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from bridges.awaited import awaited
 from bridges.formats import FormatId
 from bridges.formats.pravega import EVENT_HEAD, Shape, parse_header, segment_bytes
 
 if TYPE_CHECKING:
-    from bridges.errors import LogError
     from bridges.formats.producer import EventStamp, InTransaction
     from bridges.formats.records import Buffer
     from bridges.log.append_path import Hold
@@ -101,14 +100,8 @@ async def appended(
 
     Raises the errors of :meth:`pravega_front.service.segment.Segment.append`.
     """
-    stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(length: int, error: LogError | None) -> None:
-        if not stored.done():
-            stored.set_result(length) if error is None else stored.set_exception(error)
-
-    segment.append(parts, size, stamp, None, done, part, hold)
-    return await stored
+    length: int = await awaited(lambda done: segment.append(parts, size, stamp, None, done, part, hold))
+    return length
 
 
 async def marked(segment: Segment, producer_id: int, *, commit: bool = True, hold: Hold | None = None) -> int:
@@ -116,11 +109,5 @@ async def marked(segment: Segment, producer_id: int, *, commit: bool = True, hol
 
     Raises the errors of :meth:`bridges.log.partition_log.PartitionLog.append_marker`.
     """
-    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(found: Appended, error: LogError | None) -> None:
-        if not ended.done():
-            ended.set_result(found.end) if error is None else ended.set_exception(error)
-
-    segment.log.append_marker(producer_id, -1, commit, done, hold=hold)
-    return await ended
+    ended: Appended = await awaited(lambda done: segment.log.append_marker(producer_id, -1, commit, done, hold=hold))
+    return ended.end

@@ -20,6 +20,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from pydantic import Field
 
 from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
+from bridges.awaited import awaited
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import BatchInfo
 from bridges.formats.compression import DEFAULT_LIMIT
@@ -217,14 +218,9 @@ class LineFront(Front):
         for record in records:
             parse(record)
         now = time.time_ns() // 1_000_000
-        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(appended: Appended, error: LogError | None) -> None:
-            if not stored.done():
-                stored.set_result(appended.base) if error is None else stored.set_exception(error)
-
-        log.append(Batch(payload_of(now, records), len(records), LINES, now), done)
-        return await stored
+        batch = Batch(payload_of(now, records), len(records), LINES, now)
+        stored: Appended = await awaited(lambda done: log.append(batch, done))
+        return stored.base
 
     async def _get(self, topic: str, partition: str, offset: str) -> str:
         log = self._log(Operation.READ, topic, partition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bridges.errors import LogError
+from bridges.awaited import awaited
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
@@ -54,14 +54,9 @@ async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, prod
         else:
             inherited = max(inherited, known.number)
     if inherited:
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(appended: Appended, error: LogError | None) -> None:
-            if not told.done():
-                told.set_result(None) if error is None else told.set_exception(error)
-
-        log.append(note(SeqNoStamp(producer, (inherited,))), done)
-        await told
+        told = note(SeqNoStamp(producer, (inherited,)))
+        stored: asyncio.Future[Appended] = awaited(lambda done: log.append(told, done))
+        await stored
     return inherited
 
 
