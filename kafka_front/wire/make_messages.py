@@ -1,6 +1,7 @@
-"""Writes ``messages.py``: one class per message, unified over all versions of its API.
+"""Writes what nodes know of Kafka's messages: ``messages.py``, one class per message, unified over all versions of its
+API, and ``layouts``, how each version is laid out.
 
-Run ``python -m kafka_front.wire.make_messages`` after a change of the API table or of kio; a test tells when the file
+Run ``python -m kafka_front.wire.make_messages`` after a change of the API table or of kio; a test tells when a file
 is out of date.
 """
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kafka_front.wire.apis import APIS, Api
-from kafka_front.wire.schema import ZERO_UUID, FieldType, StructType, load
+from kafka_front.wire.kio_layouts import load
+from kafka_front.wire.schema import LAYOUTS, ZERO_UUID, FieldType, StructType, written
 
 TARGET = Path(__file__).with_name("messages.py")
 
@@ -83,6 +85,11 @@ def _common(owner: str, newer: FieldType, older: FieldType) -> FieldType:
         nullable=newer.nullable or older.nullable,
         tag=newer.tag if newer.tag is not None else older.tag,
     )
+
+
+def files() -> dict[Path, str]:
+    """Everything that is written, and where."""
+    return {TARGET: source(), **{LAYOUTS / f"{api.module}.json": written(api, load) for api in APIS.values()}}
 
 
 def source() -> str:
@@ -162,5 +169,7 @@ def _default(field: FieldType, root: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(source())
-    sys.stdout.write(f"{TARGET}\n")
+    LAYOUTS.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text)
+        sys.stdout.write(f"{path}\n")

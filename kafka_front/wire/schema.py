@@ -1,20 +1,24 @@
-"""Our description of a message's layout, read from kio's message dataclasses.
+"""Our description of a message's layout: one for each API, version and direction.
 
-kio carries the layouts of Apache Kafka 4.2 as one dataclass per message and version; this module turns the dataclass
-of one (API, version, direction) into :class:`StructType`. Only the modules asked for are imported.
+They are read from the files of :data:`LAYOUTS`, that of an API when its first message is asked for. A file is a JSON
+object: ``structs``, each its name, whether it is flexible, and its fields, inner structs by their place in this list;
+``request`` and ``response``, each a list of version, version of the header, and place of the body.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import importlib
-import types
+import json
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from kafka_front.wire.apis import APIS
+from kafka_front.wire.apis import APIS, Api
 from kafka_front.wire.primitives import UnsupportedVersion
+
+LAYOUTS = Path(__file__).with_name("layouts")
+"""A file for each API, written by :mod:`kafka_front.wire.make_messages`."""
 
 #: struct format of each fixed-size type.
 FIXED = {
@@ -30,9 +34,6 @@ FIXED = {
     "bool": "B",
     "uuid": "16s",
 }
-#: Types of kio that are a plain number on the wire; those of a time get their unit into the name.
-_TIMES = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
-_ALIASES = {"error_code": "int16", **_TIMES}
 
 ZERO_UUID = bytes(16)
 
@@ -89,101 +90,49 @@ def load(key: int, version: int, request: bool) -> MessageType:
     api = APIS.get(key)
     if api is None or not api.first <= version <= api.last:
         raise UnsupportedVersion(f"no layout of API {key} version {version}")
-    if key == 0 and version < 3:
-        return _old_produce(version, request)
-    direction = "request" if request else "response"
-    module = importlib.import_module(f"kio.schema.{api.module}.v{version}.{direction}")
-    entity = next(
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and value.__module__ == module.__name__
-        and getattr(getattr(value, "__type__", None), "name", "") == direction
-    )
-    header = entity.__dict__["__header_schema__"]
-    return MessageType(key, version, request, int(header.__version__), _struct(entity))
+    return _messages(api)[version, request]
 
 
-def _old_produce(version: int, request: bool) -> MessageType:
-    """Produce 0-2 lack fields of version 3 and are otherwise laid out the same (Kafka 4 dropped their schema).
-
-    They are needed to refuse them politely: see reference/kafka.md 1.2, rule B.
-    """
-    missing = (
-        {"transactional_id"}
-        if request
-        else {0: {"log_append_time_ms", "throttle_time_ms"}, 1: {"log_append_time_ms"}}.get(version, set())
-    )
-    base = load(0, 3, request)
-    return MessageType(0, version, request, base.header_version, _without(base.body, missing))
-
-
-def _without(struct: StructType, names: set[str]) -> StructType:
-    fields = []
-    for field in struct.fields:
-        if field.name not in names:
-            inner = _without(field.struct, names) if field.struct else None
-            fields.append(dataclasses.replace(field, struct=inner))
-    return StructType(struct.name, struct.flexible, tuple(fields))
+@cache
+def _messages(api: Api) -> dict[tuple[int, bool], MessageType]:
+    document = json.loads((LAYOUTS / f"{api.module}.json").read_text(encoding="utf-8"))
+    structs: list[StructType] = []
+    for name, flexible, fields in document["structs"]:  # inner ones come first
+        structs.append(StructType(name, flexible, tuple(_field(row, structs) for row in fields)))
+    return {
+        (version, request): MessageType(api.key, version, request, header, structs[place])
+        for request, direction in ((True, "request"), (False, "response"))
+        for version, header, place in document[direction]
+    }
 
 
-def _struct(entity: type) -> StructType:
-    fields = tuple(_field(f) for f in dataclasses.fields(entity))
-    return StructType(entity.__name__, entity.__dict__["__flexible__"], fields)
+def _field(row: list[typing.Any], structs: list[StructType]) -> FieldType:
+    name, kind, place, array, nullable, tag, default, null_default = row
+    struct = None if place is None else structs[place]
+    if default is not None and kind in ("uuid", "bytes"):
+        default = bytes.fromhex(default)
+    return FieldType(name, kind, struct, array, nullable, tag, default, null_default)
 
 
-def _field(field: dataclasses.Field[object]) -> FieldType:
-    declared: object = field.type
-    declared, nullable = _strip_none(declared)
-    array = typing.get_origin(declared) is tuple
-    if array:
-        declared = _strip_none(typing.get_args(declared)[0])[0]
-    tag: int | None = field.metadata.get("tag")
-    explicit = field.default is not dataclasses.MISSING
-    if dataclasses.is_dataclass(declared):
-        assert isinstance(declared, type)
-        return FieldType(
-            field.name, "struct", _struct(declared), array, nullable, tag, None, explicit and field.default is None
-        )
-    source: str = field.metadata["kafka_type"]
-    kind = _ALIASES.get(source, source)
-    name = field.name + "_ms" if source in _TIMES else field.name
-    if kind == "uuid" or source == "datetime_i64":
-        nullable = nullable and array  # absence has its own value on the wire: the zero UUID, -1
-    null_default = nullable and explicit and field.default is None
-    default = _plain_default(source, kind, field.default if explicit else None, null_default, array)
-    return FieldType(name, kind, None, array, nullable, tag, default, null_default)
+def written(api: Api, load_: Callable[[int, int, bool], MessageType]) -> str:
+    """The file of an API, of what ``load_`` tells as :func:`load` does."""
+    structs: dict[str, int] = {}
+
+    def place_of(struct: StructType) -> int:
+        fields = [_row(field, None if field.struct is None else place_of(field.struct)) for field in struct.fields]
+        text = json.dumps([struct.name, struct.flexible, fields], separators=(",", ":"))
+        return structs.setdefault(text, len(structs))
+
+    lists = []
+    for direction in ("request", "response"):
+        rows = []
+        for version in range(api.first, api.last + 1):
+            message = load_(api.key, version, direction == "request")
+            rows.append([version, message.header_version, place_of(message.body)])
+        lists.append(f'"{direction}":{json.dumps(rows, separators=(",", ":"))}')
+    return '{"structs":[\n' + ",\n".join(structs) + "\n],\n" + ",\n".join(lists) + "}\n"
 
 
-def _strip_none(declared: object) -> tuple[object, bool]:
-    if typing.get_origin(declared) not in (types.UnionType, typing.Union):
-        return declared, False
-    rest = [arg for arg in typing.get_args(declared) if arg is not types.NoneType]
-    assert len(rest) == 1, declared
-    return rest[0], True
-
-
-def _plain_default(source: str, kind: str, value: object, null_default: bool, array: bool) -> Default:
-    """Kafka's default as a plain value: what the schema names, else the type's zero."""
-    if array or null_default:
-        return None
-    if isinstance(value, datetime.timedelta):
-        return round(value / datetime.timedelta(milliseconds=1))
-    if isinstance(value, datetime.datetime):
-        return round(value.timestamp() * 1000)
-    match kind:
-        case "records":
-            return None
-        case "uuid":
-            return ZERO_UUID
-        case "bool":
-            return bool(value)
-        case "float64":
-            return float(typing.cast(float, value or 0.0))
-        case "string":
-            return str(value or "")
-        case "bytes":
-            return bytes(typing.cast(bytes, value or b""))
-    if source == "datetime_i64" and value is None:
-        return -1
-    return int(typing.cast(int, value or 0))
+def _row(field: FieldType, place: int | None) -> list[object]:
+    default = field.default.hex() if isinstance(field.default, bytes) else field.default
+    return [field.name, field.kind, place, field.array, field.nullable, field.tag, default, field.null_default]

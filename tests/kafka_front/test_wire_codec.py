@@ -13,6 +13,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kafka_front.wire import codec, make_messages
 from kafka_front.wire.apis import APIS, Api, ApiKey
 from kafka_front.wire.primitives import UnsupportedVersion, WireError, read_uvarint, uvarint
+from kafka_front.wire.schema import LAYOUTS
 from tests.depth import examples
 from tests.kafka_front.kio_oracle import OLD_PRODUCE, kio_class, kio_decode, kio_encode, to_kio, value_of
 
@@ -61,7 +62,10 @@ def test_known_layouts_are_all_of_kios() -> None:
 
 
 def test_messages_file_is_current() -> None:
-    assert make_messages.TARGET.read_text() == make_messages.source()
+    files = make_messages.files()
+    for path, text in files.items():
+        assert path.read_text() == text
+    assert {*LAYOUTS.iterdir(), make_messages.TARGET} == files.keys()
 
 
 def test_unknown_versions_are_refused() -> None:
