@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
@@ -37,10 +39,11 @@ class PravegaFront(Front):
         self._server: PravegaServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        from pravega_front.serving import PravegaServer  # not before: settings are read by every command
-
-        self._server = PravegaServer(self._node)
-        return await self._server.start(listen)
+        # In a thread: gRPC takes its time to import, and other fronts serve already.
+        serving = await asyncio.to_thread(import_module, "pravega_front.serving")
+        server: PravegaServer = serving.PravegaServer(self._node)
+        self._server = server
+        return await server.start(listen)
 
     async def drain(self) -> None:
         if self._server is not None:

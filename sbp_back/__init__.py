@@ -1,21 +1,26 @@
 """Anabranch backend: Streaming Batch Protocol codec, client, range server and placement driver.
 
-What other packages use is named here; servers and their stores are in the packages of the same name.
+What other packages use is named here, and imported when it is used; servers and their stores are in the packages of the
+same name.
 """
 
-from sbp_back.client.client import Client, ClientOptions, StreamWriter
-from sbp_back.client.foreign import ForeignClient
-from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch
-from sbp_back.document.client import Appended, Created, DocumentClient, Fetched, Trimmed, Wanted
-from sbp_back.document.codes import DocumentCode
-from sbp_back.document.errors import DocumentError
-from sbp_back.document.messages import DocumentRange, DocumentStream
-from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
-from sbp_back.transport.carrier import Carrier, InProcessCarrier
-from sbp_back.transport.dialects import DIALECTS, Dialect
-from sbp_back.transport.handler import Handler
-from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
-from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sbp_back.client.client import Client, ClientOptions, StreamWriter
+    from sbp_back.client.foreign import ForeignClient
+    from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch
+    from sbp_back.document.client import Appended, Created, DocumentClient, Fetched, Trimmed, Wanted
+    from sbp_back.document.codes import DocumentCode
+    from sbp_back.document.errors import DocumentError
+    from sbp_back.document.messages import DocumentRange, DocumentStream
+    from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode, FencedError, NoSpace, SbpError
+    from sbp_back.transport.carrier import Carrier, InProcessCarrier
+    from sbp_back.transport.dialects import DIALECTS, Dialect
+    from sbp_back.transport.handler import Handler
+    from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
+    from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
 
 __all__ = [
     "DIALECTS",
@@ -55,3 +60,29 @@ __all__ = [
     "parse_address",
     "tcp_connector",
 ]
+
+_WHERE = {
+    "client.client": "Client ClientOptions StreamWriter",
+    "client.foreign": "ForeignClient",
+    "document.batch": "DocumentRecord RecordBatch encode_batch",
+    "document.client": "Appended Created DocumentClient Fetched Trimmed Wanted",
+    "document.codes": "DocumentCode",
+    "document.errors": "DocumentError",
+    "document.messages": "DocumentRange DocumentStream",
+    "errors": "ConnectionLost DecodeError ErrorCode FencedError NoSpace SbpError",
+    "transport.carrier": "Carrier InProcessCarrier",
+    "transport.dialects": "DIALECTS Dialect",
+    "transport.handler": "Handler",
+    "transport.tcp_carrier": "TcpCarrier TcpOptions parse_address tcp_connector",
+    "wire.model": "Entry RangeInfo RangeServerInfo StreamInfo",
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _WHERE.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
 from sbp_back.client.client import Client, ClientOptions
-from sbp_back.document.document_service import DIALECT_OF, DocumentService, start_document
 from sbp_back.placement_driver.driver import PlacementDriver
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
 from sbp_back.range_server.fetches import FetchLimits
@@ -37,6 +37,9 @@ from sbp_back.transport.serving import ListenAt, run_all
 from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
 from sbp_back.wire.identity import RangeServerCheck
 from sbp_back.wire.model import RangeServerInfo
+
+if TYPE_CHECKING:
+    from sbp_back.document.document_service import DocumentService
 
 PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"
@@ -76,7 +79,8 @@ class Embedded:
     _pd: PlacementDriverService
     _server: RangeServerService
     _to_pd: Carrier
-    document: DocumentService
+    document: DocumentService | None
+    """The listeners of the document's dialect; None without any."""
     _closed: bool = False
 
     @property
@@ -95,7 +99,8 @@ class Embedded:
     def listeners(self) -> dict[str, Listener]:
         """By name, those that were asked for."""
         named = ((PD_LISTENER, self._pd.listener), (RANGE_SERVER_LISTENER, self._server.listener))
-        return {name: listener for name, listener in named if listener is not None} | self.document.listeners
+        document = {} if self.document is None else self.document.listeners
+        return {name: listener for name, listener in named if listener is not None} | document
 
     @property
     def addresses(self) -> dict[str, tuple[str, int]]:
@@ -110,13 +115,17 @@ class Embedded:
             return
         self._closed = True
 
-        async def drained() -> None:
+        drains: list[Callable[[], Awaitable[None]]] = [self._server.drain, self._pd.drain]
+        closes = [self.client.close, self._server.close, self._to_pd.close, self._pd.close]
+        if self.document is not None:
             # Its waiting readers wait for the range server: they have to go first.
-            await asyncio.gather(self.document.drain(), self._server.drain(), self._pd.drain())
+            drains.insert(0, self.document.drain)
+            closes.insert(0, self.document.close)
 
-        await run_all(
-            [drained, self.document.close, self.client.close, self._server.close, self._to_pd.close, self._pd.close]
-        )
+        async def drained() -> None:
+            await asyncio.gather(*(drain() for drain in drains))
+
+        await run_all([drained, *closes])
 
 
 async def start_embedded(
@@ -179,9 +188,14 @@ async def start_embedded(
         undo.push_async_callback(server.close)
         client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
-        wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in DIALECT_OF}
-        document = await start_document(
-            client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}
-        )
+        document: DocumentService | None = None
+        named = options.listen.keys() - {PD_LISTENER, RANGE_SERVER_LISTENER}
+        wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in sorted(named)}
+        if wanted:
+            from sbp_back.document.document_service import start_document  # few nodes serve it
+
+            document = await start_document(
+                client, pd.driver, server.server, {name: at for name, at in wanted.items() if at is not None}
+            )
         undo.pop_all()
         return Embedded(client, pd, server, to_pd, document)

@@ -38,6 +38,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "barrier": 1,
         "deadlines": 1,
         "metrics": 2,
+        "metric_text": 3,
         "errors": 0,
         "version": 0,
     },

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
@@ -30,10 +32,11 @@ class YdbFront(Front):
         self._server: YdbServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        from ydb_topic_front.serving import YdbServer  # not before: gRPC takes its time to import
-
-        self._server = YdbServer(self._node)
-        return await self._server.start(listen)
+        # In a thread: gRPC takes its time to import, and other fronts serve already.
+        serving = await asyncio.to_thread(import_module, "ydb_topic_front.serving")
+        server: YdbServer = serving.YdbServer(self._node)
+        self._server = server
+        return await server.start(listen)
 
     async def drain(self) -> None:
         if self._server is not None:

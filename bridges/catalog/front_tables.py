@@ -37,3 +37,11 @@ def _others(connection: sqlite3.Connection, front: str) -> set[tuple[str, str]]:
     own = f"front_{front}_"
     rows = connection.execute("SELECT name, tbl_name, coalesce(sql, '') FROM sqlite_schema")
     return {(name, sql) for name, table, sql in rows if not table.startswith(own) or (sql and not name.startswith(own))}
+
+
+def used(connection: sqlite3.Connection, front: str) -> bool:
+    """Whether any table of ``front`` holds something: called in the database's thread."""
+    query = "SELECT name FROM sqlite_schema WHERE type = 'table' AND substr(name, 1, ?) = ?"
+    own = f"front_{front}_"
+    tables = [name for (name,) in connection.execute(query, (len(own), own))]
+    return any(connection.execute(f'SELECT 1 FROM "{name}" LIMIT 1').fetchone() is not None for name in tables)

@@ -1,8 +1,7 @@
-"""The console address: one HTTP server for health, metrics, the JSON API and the web console."""
+"""What the console address serves: health, metrics, the JSON API and the web console."""
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,8 +16,6 @@ from bridges.console.jobs import JobHandlers
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
-from bridges.net.address import Address
-from bridges.net.http_site import HttpSite
 
 _STATIC = Path(__file__).parent / "static"
 _MAX_BODY = 1024 * 1024
@@ -26,18 +23,16 @@ _MAX_BODY = 1024 * 1024
 
 
 class Console:
-    """The HTTP server of a node."""
+    """The HTTP application of a node."""
 
     def __init__(self, node: Host, *, open_health: bool) -> None:
         """With ``open_health`` health and metrics are for everybody, also where others must say who they are."""
         self._node = node
         self._open_health = open_health
         self._records = RecordHandlers(node)
-        limits = node.limits
-        self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
 
-    async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
-        """Listen, with TLS if there is a context; returns the real address. Raises OSError."""
+    def application(self) -> web.Application:
+        """All routes; to be asked for once."""
         node = self._node
         doorkeeper = Doorkeeper(node.authenticator, open_health=self._open_health)
         middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in]
@@ -50,12 +45,14 @@ class Console:
         app.router.add_get("/", self._page)
         app.router.add_static("/static/", _STATIC)
         app.on_response_prepare.append(_ask_each_time)
-        return await self._site.start(app, address, handler_cancellation=True, tls=tls)
+        return app
 
-    async def stop(self) -> None:
-        """End streams, finish requests, close connections."""
+    def end_streams(self) -> None:
+        """Begin no more that lasts, and end what does."""
         self._records.stop()
-        await self._site.stop()
+
+    def close(self) -> None:
+        """Let go of everything, once nobody is served any more."""
         self._records.close()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:

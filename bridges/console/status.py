@@ -9,6 +9,7 @@ from bridges.auth import Operation
 from bridges.catalog.group_view import live_groups
 from bridges.console.access import Access
 from bridges.console.host import Host
+from bridges.metric_text import rendered
 
 
 class StatusHandlers:
@@ -37,7 +38,7 @@ class StatusHandlers:
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=await self._node.metrics.rendered(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await rendered(self._node.metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node

@@ -2,52 +2,43 @@
 
 aiohttp itself takes every connection and waits for ever for the first request's end. Each connection holds a file
 descriptor, of which the other listeners of the process need some, too.
+
+The application is made, and aiohttp imported, when the first client has come: it takes a quarter of the time and of the
+memory of a node's start, and many nodes are never asked anything over HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from time import monotonic
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+import structlog
 
 from bridges.net.address import Address
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.transport.tls_memory import bound_tls_memory
 
-_SHUTDOWN_S = 2.0
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+if TYPE_CHECKING:
+    from aiohttp import web
 
+    from bridges.net.http_running import Running
 
-class _PeersFault(logging.Filter):
-    """What is no HTTP, or a peer that does not stay for the answer: for those who debug, in a line, no traceback."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError | ConnectionError):
-            logger.debug("%s: %s", record.getMessage(), str(error).partition("\n")[0])
-            return False
-        return True
-
-
-logger = logging.getLogger(__name__)
-_server_logger = logging.getLogger(f"{__name__}.server")
-_server_logger.addFilter(_PeersFault())
+_log = structlog.get_logger("anabranch.http")
 
 
 class _Gated(asyncio.Protocol):
     """A connection on its way to aiohttp's handler; ``since``: when it last had no request in progress any more."""
 
-    __slots__ = ("_handler", "_site", "since", "transport")
+    __slots__ = ("_early", "_handler", "_site", "since", "transport")
 
-    def __init__(self, site: HttpSite, handler: asyncio.Protocol) -> None:
+    def __init__(self, site: HttpSite) -> None:
         self._site = site
-        self._handler = handler
+        self._handler: asyncio.Protocol | None = None
+        self._early = b""
         self.since = monotonic()
         self.transport: asyncio.Transport | None = None
 
@@ -55,25 +46,43 @@ class _Gated(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         if transport.get_extra_info("sslcontext") is not None:
             bound_tls_memory(transport)
-        self._handler.connection_made(transport)
         self._site.admit(self)
 
+    def serve(self, handler: asyncio.Protocol) -> None:
+        """Hand over to ``handler`` from now on, with what has come already."""
+        assert self.transport is not None
+        self._handler = handler
+        handler.connection_made(self.transport)
+        early, self._early = self._early, b""
+        if early:
+            self.transport.resume_reading()  # first: the handler may pause it again
+            handler.data_received(early)
+
     def data_received(self, data: bytes) -> None:
-        self._handler.data_received(data)
+        if self._handler is None:
+            assert self.transport is not None
+            self._early += data
+            self.transport.pause_reading()
+        else:
+            self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
-        self._handler.eof_received()
+        if self._handler is not None:
+            self._handler.eof_received()
         return None
 
     def pause_writing(self) -> None:
-        self._handler.pause_writing()
+        if self._handler is not None:
+            self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        self._handler.resume_writing()
+        if self._handler is not None:
+            self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.forget(self)
-        self._handler.connection_lost(exc)
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
 
 
 class HttpSite:
@@ -87,7 +96,10 @@ class HttpSite:
     def __init__(self, *, most_connections: int, request_seconds: float) -> None:
         self._most = most_connections
         self._request_s = request_seconds
-        self._runner: web.AppRunner | None = None
+        self._make: Callable[[], Awaitable[web.Application]] | None = None
+        self._cancelling = False
+        self._opening: asyncio.Task[None] | None = None
+        self._running: Running | None = None
         self._listener: asyncio.Server | None = None
         self._open: dict[asyncio.Transport, _Gated] = {}
         # Those without a request in progress, the one that has gone without for longest first.
@@ -100,30 +112,28 @@ class HttpSite:
         """How many are open."""
         return len(self._open)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the application has been made."""
+        return self._running is not None
+
     async def start(
         self,
-        app: web.Application,
+        make: Callable[[], Awaitable[web.Application]],
         address: Address,
         *,
         handler_cancellation: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> Address:
-        """Listen and serve ``app``, which must not be running; returns the real address. Raises OSError."""
-        app.middlewares.insert(0, self._request_in_progress)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=_server_logger,
-            handler_cancellation=handler_cancellation,
-            shutdown_timeout=_SHUTDOWN_S,
-        )
-        await runner.setup()
-        self._runner = runner
+        """Listen; returns the real address. Raises OSError.
+
+        ``make`` makes the application, when the first client has come or :meth:`open` is called. If it raises, that is
+        logged, those who have come are sent away, and it is asked again for the next one.
+        """
+        self._make, self._cancelling = make, handler_cancellation
         loop = asyncio.get_running_loop()
-        server = runner.server
-        assert server is not None, "set up above"
         self._listener = await loop.create_server(
-            lambda: _Gated(self, server()),
+            lambda: _Gated(self),
             address.host,
             address.port,
             backlog=128,
@@ -135,6 +145,32 @@ class HttpSite:
         host, port = self._listener.sockets[0].getsockname()[:2]
         return Address(str(host), int(port))
 
+    async def open(self) -> None:
+        """Make the application now, unless it is there. Raises what that raises."""
+        if self._running is None:
+            await asyncio.shield(self._opening or self._begin())
+
+    def _begin(self) -> asyncio.Task[None]:
+        self._opening = task = asyncio.create_task(self._run())
+        task.add_done_callback(self._begun)
+        return task
+
+    async def _run(self) -> None:
+        assert self._make is not None, "started before"
+        # In a thread: others are served meanwhile.
+        running = await asyncio.to_thread(import_module, "bridges.net.http_running")
+        app = await self._make()
+        self._running = await running.run(app, self.request_begins, self.request_ends, self._cancelling)
+        for gated in list(self._open.values()):
+            self._serve(gated)
+
+    def _begun(self, task: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("an HTTP listener cannot serve", exc_info=error)
+            for gated in list(self._open.values()):
+                self._drop(gated)
+
     async def stop(self) -> None:
         """Finish requests in progress for a short time, then close everything. Idempotent."""
         if self._sweeper is not None:
@@ -143,9 +179,13 @@ class HttpSite:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        if self._opening is not None:
+            await asyncio.wait({self._opening})  # what it has begun can be ended then
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop()
+        for gated in list(self._open.values()):
+            self._drop(gated)
 
     def admit(self, gated: _Gated) -> None:
         """Count a new connection, and close one when there are too many."""
@@ -159,6 +199,14 @@ class HttpSite:
             self._drop(idle)
         self._open[gated.transport] = gated
         self._owing[gated] = None
+        if self._running is not None:
+            self._serve(gated)
+        elif self._opening is None:
+            self._begin()
+
+    def _serve(self, gated: _Gated) -> None:
+        assert self._running is not None
+        gated.serve(self._running.protocol())
 
     def _drop(self, gated: _Gated) -> None:
         self.forget(gated)
@@ -171,18 +219,18 @@ class HttpSite:
             self._open.pop(gated.transport, None)
         self._owing.pop(gated, None)
 
-    @web.middleware
-    async def _request_in_progress(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        gated = self._open.get(request.transport) if request.transport is not None else None
-        if gated is None:
-            return await handler(request)
-        self._owing.pop(gated, None)
-        try:
-            return await handler(request)
-        finally:
+    def request_begins(self, transport: asyncio.Transport) -> None:
+        """For the application: a request of the connection is in progress."""
+        gated = self._open.get(transport)
+        if gated is not None:
+            self._owing.pop(gated, None)
+
+    def request_ends(self, transport: asyncio.Transport) -> None:
+        """For the application: it is no more."""
+        gated = self._open.get(transport)
+        if gated is not None:
             gated.since = monotonic()
-            if gated.transport in self._open:
-                self._owing[gated] = None
+            self._owing[gated] = None
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_later(max(self._request_s / 4, 0.01), self._sweep, loop)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +30,7 @@ from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
+from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
 from bridges.log.byte_starts import ByteStarts, erase_byte_starts
@@ -43,7 +42,7 @@ from bridges.log.snapshots import Snapshots, erase_snapshots
 from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
-from bridges.node import backend, node_metrics, promises
+from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
@@ -56,9 +55,11 @@ from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
 if TYPE_CHECKING:
+    import sqlite3
     import ssl
 
-    from bridges.console.api import Console
+    from prometheus_client.core import Metric
+
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
 
@@ -127,7 +128,7 @@ class Node:
         self._kinds = settings.fronts if fronts is None else tuple(fronts)
         self._on_failed = on_failed
         self._directory: DataDirectory | None = None
-        self._console: Console | None = None
+        self._console: ConsoleDoor | None = None
         self._chores: list[asyncio.Task[None]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
@@ -219,9 +220,6 @@ class Node:
             await self.authenticator.load()
         except (UsersError, KeysError) as error:
             raise SettingsError(str(error)) from None
-        if settings.listen.get(CONSOLE) != OFF:
-            # aiohttp reads the system's certificates when it is imported: meanwhile this thread does other things.
-            importing = asyncio.get_running_loop().run_in_executor(None, import_module, "bridges.console.api")
 
         durable = settings.sbp.durability == "fsync"
         promises.tell(promises.of_node(settings.sbp), _log)
@@ -233,8 +231,7 @@ class Node:
             on_failed=lambda error: self.fail(str(error)),
         )
         await self.db.open()
-        for kind in self._kinds:
-            await self.db.run(partial(front_tables.migrate, front=kind.name, migrations=kind.migrations))
+        await self.db.run(self._migrate_fronts)
         self._backend = await backend.start_backend(
             settings,
             self._directory.backend,
@@ -285,13 +282,13 @@ class Node:
         await self.logs.start()
         if self._backend.shared is not None:
             self._backend.shared.overtaken = self.logs.overtaken
-        if self.embedded is not None:
+        if self.embedded is not None and self.embedded.document is not None:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)
         self.catalog.start_sealing(self.logs.seal)
         self.translator = Translator(settings.limits.translated_bytes, self.works, settings.limits.batch_inflated_bytes)
         self._tell_configuration(listen)
-        node_metrics.install(self)
+        self.metrics.add_source(self._families)
 
         for kind in self._kinds:
             wanted = _only(listen, [listener.name for listener in kind.listeners])
@@ -301,15 +298,21 @@ class Node:
                 self.addresses.update(await front.start(wanted))
         self._tell_configuration(self.addresses)
         if CONSOLE in listen:
-            await importing
-            from bridges.console.api import Console
-
-            self._console = Console(self, open_health=settings.auth.open_health)
+            self._console = ConsoleDoor(self, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
         self.started_ms = _now_ms()
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
+
+    def _migrate_fronts(self, connection: sqlite3.Connection) -> None:
+        for kind in self._kinds:
+            front_tables.migrate(connection, kind.name, kind.migrations)
+
+    def _families(self) -> Iterator[Metric]:
+        from bridges.node.node_metrics import of_node  # where somebody scrapes
+
+        return of_node(self)
 
     def _check_fronts(self) -> None:
         """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
@@ -453,7 +456,7 @@ class Node:
             await self._step(f"stopping {front.name}", front.stop())
         if self._console is not None:
             await self._step("stopping the console", self._console.stop())
-        if self.embedded is not None:
+        if self.embedded is not None and self.embedded.document is not None:
             # Clients of the document's dialect append through the partition logs.
             await self._step("draining sbp-v0.1", self.embedded.document.drain())
         if hasattr(self, "logs"):

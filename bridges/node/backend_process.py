@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client.core import Metric
 
-from bridges.metrics import Metrics, gauge
+from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import MemoryBudget
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import write_ready_file
-from bridges.node.node_metrics import budget_metrics, process_metrics, store_metrics
 from bridges.node.sections import SettingsError
 from bridges.node.tls_settings import Tls
 from sbp_back.client.leader import pd_carrier
@@ -36,6 +34,8 @@ from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
 from sbp_back.wire.identity import RangeServerCheck
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from bridges.node.health import HealthServer
 
 METRICS = "metrics"
@@ -104,9 +104,8 @@ class _Process:
         if METRICS in given:
             from bridges.node.health import HealthServer
 
-            self.metrics.add_source(process_metrics)
-            self.metrics.add_source(lambda: budget_metrics(budget))
-            self._health = HealthServer(self, self.metrics.rendered)
+            self.metrics.add_source(lambda: _of_process(budget))
+            self._health = HealthServer(self, self.metrics)
             # First, so that a long recovery can be watched.
             self.addresses[METRICS] = await self._health.start(self._address(METRICS, given[METRICS]))
         port = backend.LISTENERS[self.kind]
@@ -184,10 +183,11 @@ class PdProcess(_Process):
             await self._service.close()
 
     def _collect(self) -> Iterator[Metric]:
+        from bridges.metric_text import value
+
         assert self._service is not None
-        alive = gauge("anabranch_pd_range_servers_alive", "Range servers that may be given new ranges.")
-        alive.add_metric([], len(self._service.driver.alive_servers()))
-        yield alive
+        alive = len(self._service.driver.alive_servers())
+        yield value("anabranch_pd_range_servers_alive", "Range servers that may be given new ranges.", alive)
 
 
 class RangeServerProcess(_Process):
@@ -225,8 +225,6 @@ class RangeServerProcess(_Process):
             barrier=self.metrics.barrier,
         )
         self._service = await start_range_server(store, self._pd, setup, self._failed)
-        stats = store.stats
-        self.metrics.add_source(lambda: store_metrics(stats))
         self.metrics.add_source(self._collect)
 
     async def _stop(self) -> None:
@@ -240,9 +238,20 @@ class RangeServerProcess(_Process):
         self._give_up(reason)
 
     def _collect(self) -> Iterator[Metric]:
+        from bridges.metric_text import value
+        from bridges.node.node_metrics import store_metrics
+
         assert self._service is not None
-        number = gauge("anabranch_range_server_id", "Number the placement driver gave this range server.")
-        number.add_metric([], self._service.server.info.server_id)
-        waiting = gauge("anabranch_range_server_waiting_fetches", "Fetches that wait for data.")
-        waiting.add_metric([], self._service.server.waiting_fetches)
-        yield from (number, waiting)
+        server = self._service.server
+        number = server.info.server_id
+        yield from store_metrics(self._service.store.stats)
+        yield value("anabranch_range_server_id", "Number the placement driver gave this range server.", number)
+        waiting = server.waiting_fetches
+        yield value("anabranch_range_server_waiting_fetches", "Fetches that wait for data.", waiting)
+
+
+def _of_process(budget: MemoryBudget) -> Iterator[Metric]:
+    from bridges.node.node_metrics import budget_metrics, process_metrics  # where somebody scrapes
+
+    yield from process_metrics()
+    yield from budget_metrics(budget)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
-
-from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from typing import TYPE_CHECKING, Protocol
 
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from bridges.metrics import Metrics
 
 _CONNECTIONS = 200
 _REQUEST_S = 60.0
@@ -30,32 +31,20 @@ class Patient(Protocol):
 class HealthServer:
     """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md)."""
 
-    def __init__(self, patient: Patient, render: Callable[[], Awaitable[bytes]]) -> None:
+    def __init__(self, patient: Patient, metrics: Metrics) -> None:
         self._patient = patient
-        self._render = render
+        self._metrics = metrics
         self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S)
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""
-        app = web.Application()
-        app.router.add_get("/healthz", self._health)
-        app.router.add_get("/readyz", self._ready)
-        app.router.add_get("/metrics", self._metrics)
-        return await self._site.start(app, address)
+        return await self._site.start(self._application, address)
 
     async def stop(self) -> None:
         """Close everything. Idempotent."""
         await self._site.stop()
 
-    async def _health(self, request: web.Request) -> web.Response:
-        failure = self._patient.failure
-        return web.json_response(
-            {"healthy": failure is None, "failure": failure}, status=200 if failure is None else 503
-        )
+    async def _application(self) -> web.Application:
+        from bridges.node.health_pages import application  # where somebody asks
 
-    async def _ready(self, request: web.Request) -> web.Response:
-        ready = self._patient.failure is None and self._patient.is_serving
-        return web.json_response({"ready": ready}, status=200 if ready else 503)
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=await self._render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return application(self._patient, self._metrics)

@@ -7,61 +7,74 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bridges.catalog.group_view import live_groups, records_behind
 from bridges.catalog.job_view import RUNNING
-from bridges.metrics import SLICE, counter, gauge, slices
+from bridges.metric_text import SLICE, counter, cumulative, gauge, slices, total, value
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.node.log_limit import LOG_LIMIT
+from bridges.node.stalls import BUCKETS
 
 if TYPE_CHECKING:
     from bridges.catalog.group_view import GroupName
     from bridges.node.assembly import Node
+    from bridges.node.stalls import LoopStalls
     from sbp_back.range_server.store import StoreStats
 
 
-def install(node: Node) -> None:
-    """Have the node's metrics include all of this module."""
-    node.metrics.add_source(lambda: _about(node))
-    node.metrics.add_source(node.stalls.metrics)
-    node.metrics.add_source(lambda: _partitions(node))
-    node.metrics.add_source(lambda: _lag(node))
-    node.metrics.add_source(lambda: _jobs(node))
-    node.metrics.add_source(lambda: () if node.embedded is None else store_metrics(node.embedded.store.stats))
+def of_node(node: Node) -> Iterator[Metric]:
+    """All of this module."""
+    yield from _about(node)
+    yield from stall_metrics(node.stalls)
+    yield from _partitions(node)
+    yield from _lag(node)
+    yield from _jobs(node)
+    if node.embedded is not None:
+        yield from store_metrics(node.embedded.store.stats)
 
 
 def _about(node: Node) -> Iterator[Metric]:
-    yield _value("anabranch_node_id", "Number of this node.", node.node_id)
-    yield _value("anabranch_topics", "Topics.", len(node.catalog.topics))
-    yield _value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
-    yield _value(
+    yield value("anabranch_node_id", "Number of this node.", node.node_id)
+    yield value("anabranch_topics", "Topics.", len(node.catalog.topics))
+    yield value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
+    yield value(
         "anabranch_partitions_open", "Partitions this node writes to now.", sum(log.is_open for log in node.logs)
     )
-    yield _value(
+    yield value(
         "anabranch_streams_to_delete", "Streams of deleted topics not gone yet.", node.catalog.pending_deletions
     )
-    yield _value(
+    yield value(
         "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
     )
-    yield _value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
+    yield value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
     groups = {*live_groups(node.group_directories), *node.progress.names()}
-    yield _value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
+    yield value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
     yield from process_metrics()
     yield from budget_metrics(node.budget)
     authentications = counter("anabranch_authentications", "Passwords and tokens that were shown.", "result")
     authentications.add_metric(("succeeded",), node.authenticator.succeeded)
     authentications.add_metric(("failed",), node.authenticator.failed)
     yield authentications
-    yield _total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
-    yield _total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+    yield total("anabranch_database_commits", "Durable commits of the node's database.", node.db.commits)
+    yield total("anabranch_database_closures", "Changes and queries in those commits.", node.db.closures)
+
+
+def stall_metrics(stalls: LoopStalls) -> Iterator[Metric]:
+    """How late the beats of an event loop came."""
+    family = HistogramMetricFamily(
+        "anabranch_loop_stall_seconds", "How late a beat of the event loop came, ten times a second."
+    )
+    family.add_metric([], cumulative(BUCKETS, stalls.buckets), stalls.seconds)
+    yield family
+    yield value("anabranch_loop_stall_longest_seconds", "Longest of these so far.", stalls.longest)
 
 
 def process_metrics() -> Iterator[Metric]:
     """What any process tells of itself."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    yield _total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
-    yield _value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
+    yield total("anabranch_cpu_seconds", "Processor time used.", usage.ru_utime + usage.ru_stime)
+    yield value("anabranch_memory_peak_bytes", "Largest resident memory so far.", usage.ru_maxrss * 1024)
     left_out = counter("anabranch_log_lines_left_out", "Log lines not written because of their number.", "like")
     for kind, lines in LOG_LIMIT.left_out.items():
         left_out.add_metric([kind], lines)
@@ -74,9 +87,9 @@ def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
     for kind in Kind:
         held.add_metric([kind.name.lower()], budget.by_kind[kind])
     yield held
-    yield _value("anabranch_connections_memory_limit_bytes", "Most of that memory.", budget.total)
-    yield _value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
-    yield _total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
+    yield value("anabranch_connections_memory_limit_bytes", "Most of that memory.", budget.total)
+    yield value("anabranch_connections_memory_waiting", "Connections that wait for memory.", budget.waiting)
+    yield total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
 
 
 def _partitions(node: Node) -> Iterator[Metric]:
@@ -108,9 +121,9 @@ def _jobs(node: Node) -> Iterator[Metric]:
         for some in slices([view for view in views if view.state == RUNNING]):
             family = gauge(name, text, *labels)
             for view in some:
-                value = getattr(view, attribute)
-                if value is not None:
-                    family.add_metric([view.kind, view.name, view.job_id, view.unit], value)
+                amount = getattr(view, attribute)
+                if amount is not None:
+                    family.add_metric([view.kind, view.name, view.job_id, view.unit], amount)
             yield family
 
 
@@ -145,7 +158,7 @@ def _lag(node: Node) -> Iterator[Metric]:
                     yield told
                     told = _lag_family()
         yield told
-    yield _value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
+    yield value("anabranch_group_lag_omitted", "Positions whose lag is left out because of a limit.", omitted)
 
 
 _STORE_TOTALS = {
@@ -179,18 +192,6 @@ _STORE_VALUES = {
 def store_metrics(stats: StoreStats) -> Iterator[Metric]:
     """What a store tells, inside a node or in a range server of its own."""
     for name, text in _STORE_TOTALS.items():
-        yield _total(f"anabranch_store_{name}", text, getattr(stats, name))
+        yield total(f"anabranch_store_{name}", text, getattr(stats, name))
     for name, text in _STORE_VALUES.items():
-        yield _value(f"anabranch_store_{name}", text, float(getattr(stats, name)))
-
-
-def _value(name: str, text: str, value: float) -> Metric:
-    family = gauge(name, text)
-    family.add_metric([], value)
-    return family
-
-
-def _total(name: str, text: str, value: float) -> Metric:
-    family = counter(name, text)
-    family.add_metric([], value)
-    return family
+        yield value(f"anabranch_store_{name}", text, float(getattr(stats, name)))

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterator
-
-from prometheus_client.core import HistogramMetricFamily, Metric
-
-from bridges.metrics import gauge
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds in seconds."""
@@ -55,19 +50,3 @@ class LoopStalls:
         self.seconds += late
         self.longest = max(self.longest, late)
         self._next(now)
-
-    def metrics(self) -> Iterator[Metric]:
-        """For a scrape."""
-        family = HistogramMetricFamily(
-            "anabranch_loop_stall_seconds", "How late a beat of the event loop came, ten times a second."
-        )
-        running = 0
-        rows: list[tuple[str, float]] = []
-        for bound, number in zip((*map(str, BUCKETS), "+Inf"), self.buckets, strict=True):
-            running += number
-            rows.append((bound, running))
-        family.add_metric([], rows, self.seconds)
-        yield family
-        longest = gauge("anabranch_loop_stall_longest_seconds", "Longest of these so far.")
-        longest.add_metric([], self.longest)
-        yield longest

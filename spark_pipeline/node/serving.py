@@ -1,24 +1,21 @@
-"""Serves the pipeline's front: one HTTP listener, whose routes stand in modules of their own."""
+"""What the pipeline's front serves over HTTP; the routes stand in modules of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from bridges.console.access import Doorkeeper
 from bridges.console.errors import errors_as_json, own_pages_only
-from bridges.net.http_site import HttpSite
 from spark_pipeline.node import describe, groups, importing, job_routes, tokens, write_routes
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
 if TYPE_CHECKING:
-    from bridges.net.address import Address
     from bridges.node.front import NodeServices
 
 ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
@@ -40,17 +37,13 @@ class PipelineServer:
         self._node = node
         self._settings = node.section(PipelineSettings)
         self.core = PipelineCore(node, self._settings)
-        self._site = HttpSite(
-            most_connections=self._settings.max_connections,
-            request_seconds=self._settings.connections_max_idle_ms / 1000,
-        )
         self._in_progress = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
 
-    async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        """Listen; returns the real addresses. Raises OSError."""
+    def application(self) -> web.Application:
+        """All routes; to be asked for once."""
         core = self.core
         doorkeeper = Doorkeeper(self._node.authenticator, open_health=False, audience=tokens.AUDIENCE)
         middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in, core.counted]
@@ -58,20 +51,12 @@ class PipelineServer:
         app = web.Application(middlewares=middlewares)
         for register in ROUTES:
             register(app, core)
-        return {
-            name: await self._site.start(app, address, handler_cancellation=True, tls=self._node.tls(name))
-            for name, address in listen.items()
-        }
+        return app
 
     async def drain(self) -> None:
         """Take no new requests, and return when those in progress are answered."""
         self._draining = True
         await self._idle.wait()
-
-    async def stop(self) -> None:
-        """Close all connections."""
-        with suppress(RuntimeError):
-            await self._site.stop()
 
     @web.middleware
     async def _measured(

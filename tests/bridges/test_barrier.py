@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridges.metric_text import render
 from bridges.metrics import Metrics
 
 
@@ -11,4 +12,4 @@ def test_failures_of_callbacks_are_in_the_metrics() -> None:
 
     metrics = Metrics()
     metrics.barrier.call("append", raises)
-    assert b'anabranch_callback_failures_total{kind="append"} 1.0' in metrics.render()
+    assert b'anabranch_callback_failures_total{kind="append"} 1.0' in render(metrics)

@@ -7,14 +7,15 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-import bridges.metrics
-from bridges.metrics import SLICE, Metrics, gauge, slices
+from bridges import metric_text
+from bridges.metric_text import SLICE, gauge, render, rendered, slices
+from bridges.metrics import Metrics
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in text_string_to_metric_families(render(metrics).decode())
         for sample in family.samples
     }
 
@@ -79,13 +80,13 @@ async def test_a_scrape_is_made_in_slices_and_says_the_same_as_one_at_once(monke
             yield family
 
     metrics.add_source(source)
-    text = bridges.metrics._text
+    text = metric_text._text
 
-    def watched(family: Metric) -> bytes:
-        sizes.append(len(family.samples))
-        return text(family)
+    def watched(families: list[Metric]) -> bytes:
+        sizes.append(sum(len(family.samples) for family in families))
+        return text(families)
 
-    monkeypatch.setattr(bridges.metrics, "_text", watched)
+    monkeypatch.setattr(metric_text, "_text", watched)
     turns = 0
 
     async def count_turns() -> None:
@@ -95,11 +96,11 @@ async def test_a_scrape_is_made_in_slices_and_says_the_same_as_one_at_once(monke
             await asyncio.sleep(0)
 
     counting = asyncio.ensure_future(count_turns())
-    rendered = await metrics.rendered()
+    said = await rendered(metrics)
     counting.cancel()
-    assert rendered == metrics.render()
     assert max(sizes) == SLICE
     assert turns >= len(sizes)
+    assert said == render(metrics)
 
 
 def test_sources_are_asked_at_every_scrape_and_registries_do_not_mix() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from bridges.auth import Principal
 from bridges.auth.tokens import TokenError
 from bridges.commands.cli import main
+from bridges.metric_text import render
 from bridges.node.assembly import CONSOLE, Node
 from bridges.node.backend import LISTENERS
 from bridges.node.config import load
@@ -82,7 +83,7 @@ async def test_a_node_knows_who_was_added_while_it_runs(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
         with pytest.raises(TokenError):
             node.authenticator.check(token, "test")
-        scraped = node.metrics.render().decode()
+        scraped = render(node.metrics).decode()
         assert 'anabranch_authentications_total{result="succeeded"}' in scraped
     finally:
         await node.stop()

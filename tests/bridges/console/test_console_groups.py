@@ -16,6 +16,7 @@ from yarl import URL
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView, records_behind
 from bridges.catalog.progress import Committed
 from bridges.console import groups as console_groups
+from bridges.metric_text import render
 from bridges.net.address import Address
 from bridges.node.assembly import Node
 from bridges.node.front import Front, NodeServices, group_directories
@@ -101,7 +102,7 @@ class Lab:
         )
 
     def samples(self, name: str) -> list[str]:
-        return [line for line in self.node.metrics.render().decode().splitlines() if line.startswith(name)]
+        return [line for line in render(self.node.metrics).decode().splitlines() if line.startswith(name)]
 
 
 def lab_of(path: Path, **settings: str) -> Lab:

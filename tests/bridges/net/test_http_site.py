@@ -25,15 +25,29 @@ class Serving:
         self.go = asyncio.Event()
         self.started = asyncio.Event()
         self.address = Address("127.0.0.1", 0)
+        self.asked = asyncio.Event()
+        self.made = asyncio.Event()
+        self.mistakes: list[Exception] = []
 
     async def begin(self) -> None:
-        app = web.Application()
+        self.address = await self.site.start(self._application, Address("127.0.0.1", 0))
+
+    async def _application(self) -> web.Application:
+        self.asked.set()
+        await self.made.wait()
+        if self.mistakes:
+            raise self.mistakes.pop()
+        app = web.Application(client_max_size=1 << 24)
         app.router.add_get("/", self._page)
         app.router.add_get("/slow", self._slow)
-        self.address = await self.site.start(app, Address("127.0.0.1", 0))
+        app.router.add_post("/size", self._size)
+        return app
 
     async def _page(self, request: web.Request) -> web.Response:
         return web.Response(text="page")
+
+    async def _size(self, request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
 
     async def _slow(self, request: web.Request) -> web.Response:
         self.started.set()
@@ -45,9 +59,12 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(most: int = 10, seconds: float = 30.0) -> AsyncIterator[Serving]:
+async def serving(most: int = 10, seconds: float = 30.0, *, made: bool = True) -> AsyncIterator[Serving]:
     found = Serving(HttpSite(most_connections=most, request_seconds=seconds))
     await found.begin()
+    if made:
+        found.made.set()
+        await found.site.open()
     try:
         yield found
     finally:
@@ -139,3 +156,56 @@ async def test_what_is_no_http_is_answered_and_leaves_no_traceback(caplog: pytes
             assert b" 400 " in await ended(link)
         assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_the_application_is_made_for_the_first_client_and_what_was_asked_meanwhile_is_answered() -> None:
+    async with serving(made=False) as found:
+        assert not found.asked.is_set()
+        links = [await found.connect() for _ in range(3)]
+        body = bytes(3_000_000)
+        links[0][1].write(b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        links[1][1].write(GET)
+        await found.asked.wait()
+        assert not found.site.is_running
+        found.made.set()
+        assert (await links[0][0].readuntil(b"3000000")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert (await links[1][0].readuntil(b"page")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert await ask(links[2]) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_who_comes_while_the_application_cannot_be_made_is_sent_away_and_the_next_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(made=False) as found:
+        found.mistakes = [LookupError("no"), LookupError("not now")]
+        found.made.set()
+        for _ in range(2):
+            assert await ended(await found.connect()) == b""
+        assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_who_waits_for_the_application_has_a_place_like_others_and_may_go() -> None:
+    async with serving(most=2, made=False) as found:
+        gone, first, second = await found.connect(), await found.connect(), await found.connect()
+        assert await ended(gone) == b""
+        first[1].close()
+        await first[1].wait_closed()
+        await found.asked.wait()
+        while found.site.connections > 1:
+            await asyncio.sleep(0.001)
+        found.made.set()
+        assert await ask(second) == b"HTTP/1.1 200 OK\r\n"
+        assert found.site.refused == 1
+
+
+async def test_a_site_that_nobody_has_asked_ends_without_an_application() -> None:
+    async with serving(made=False) as found:
+        pass
+    assert not found.asked.is_set()
+    async with serving(made=False) as found:
+        link = await found.connect()
+        await found.asked.wait()
+        stopping = asyncio.create_task(found.site.stop())
+        found.made.set()
+        await stopping
+        assert await ended(link) == b""

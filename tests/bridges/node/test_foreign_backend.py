@@ -18,6 +18,7 @@ from bridges.commands.cli import main
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange
 from bridges.formats.records import StoredBatch
 from bridges.log.partition_log import PartitionLog
+from bridges.metric_text import render
 from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
 from sbp_back.client.client import Client
@@ -335,7 +336,7 @@ async def test_a_deleted_topic_leaves_the_backend_able_to_start(
         while node.catalog.pending_deletions:
             await asyncio.sleep(0)
         assert node.catalog.left_streams == 2
-        assert b"anabranch_streams_left 2.0" in node.metrics.render()
+        assert b"anabranch_streams_left 2.0" in render(node.metrics)
         await node.catalog.create_topic("t", 1)
         assert await append(await opened(node)) == 0
     said = [line for line in capfd.readouterr().out.splitlines() if "stay in the backend" in line]

@@ -17,6 +17,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.logs import Logs
 from bridges.log.partition_log import Batch, PartitionLog
+from bridges.metric_text import render
 from bridges.net.address import Address
 from bridges.node.assembly import Node, Phase
 from bridges.node.config import Settings, load
@@ -307,7 +308,7 @@ async def test_deleting_a_topic_ends_its_logs_positions_and_metrics(tmp_path: Pa
     await node.catalog.delete_topic("t")
     assert node.logs.get("t", 1) is None
     assert node.progress.front("kafka").committed("g", "t", 1) is None
-    assert b'topic="t"' not in node.metrics.render()
+    assert b'topic="t"' not in render(node.metrics)
     await node.catalog.create_topic("t", 2)
     log = node.logs.get("t", 1)
     assert log is not None
@@ -323,7 +324,7 @@ async def test_metrics_of_partitions_and_lag(tmp_path: Path) -> None:
     for _ in range(3):
         await append(node, "t", 1, 5)
     await node.progress.front("kafka").commit("g", [("t", 1, Committed(1))])
-    text = node.metrics.render().decode()
+    text = render(node.metrics).decode()
     assert 'anabranch_group_lag_records{group="g",partition="1",space="consumers",topic="t"} 2.0' in text
     assert 'anabranch_partition_end_offset{partition="1",topic="t"} 3.0' in text
     assert "anabranch_partitions 2.0" in text

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridges.metrics import Metrics
+from bridges.node.node_metrics import stall_metrics
 from bridges.node.stalls import BEAT_SECONDS, LoopStalls
 from tests.bridges.test_metrics import samples
 
@@ -36,7 +37,7 @@ def test_late_beats_are_counted_by_how_late_they_are() -> None:
     clock: Any = Clock()
     stalls = LoopStalls()
     metrics = Metrics()
-    metrics.add_source(stalls.metrics)
+    metrics.add_source(lambda: stall_metrics(stalls))
     stalls.start(clock)
     for late in (0.0, 0.0005, 0.03, 3.0, 70.0):
         clock.beat(late)

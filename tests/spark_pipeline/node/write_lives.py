@@ -75,8 +75,7 @@ async def _live(path: Path, address: str, kill_at: int | None, pipe: Connection)
         await node.catalog.create_topic("t", 2)
     (front,) = node.fronts
     assert isinstance(front, PipelineFront)
-    assert front.server is not None
-    writes: Writes = front.server.core.writes
+    writes: Writes = (await front.open()).core.writes
     steps = Steps(kill_at)
     db: Any = node.db
     db._execute = steps.around(db._execute)

@@ -1,0 +1,47 @@
+"""The listener of the console address: what is behind it is imported and made when the first client has come."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from bridges.net.address import Address
+from bridges.net.http_site import HttpSite
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from bridges.console.api import Console
+    from bridges.console.host import Host
+
+
+class ConsoleDoor:
+    """The HTTP listener of a node."""
+
+    def __init__(self, node: Host, *, open_health: bool) -> None:
+        """With ``open_health`` health and metrics are for everybody, also where others must say who they are."""
+        self._node = node
+        self._open_health = open_health
+        self._console: Console | None = None
+        limits = node.limits
+        self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
+
+    async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
+        """Listen, with TLS if there is a context; returns the real address. Raises OSError."""
+        return await self._site.start(self._application, address, handler_cancellation=True, tls=tls)
+
+    async def _application(self) -> web.Application:
+        api = await asyncio.to_thread(import_module, "bridges.console.api")
+        console: Console = api.Console(self._node, open_health=self._open_health)
+        self._console = console
+        return console.application()
+
+    async def stop(self) -> None:
+        """End streams, finish requests, close connections."""
+        if self._console is not None:
+            self._console.end_streams()
+        await self._site.stop()
+        if self._console is not None:
+            self._console.close()

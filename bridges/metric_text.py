@@ -1,0 +1,170 @@
+"""What a scrape is answered with: a node's counters as families of metrics, in Prometheus' text format.
+
+Apart from the counters themselves, since prometheus_client is imported only where somebody scrapes. The text is made in
+slices: between two of them the event loop does other things, since how many topics and partitions there are is for
+clients to choose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+
+from bridges.metrics import LATENCY_BUCKETS
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
+
+    from bridges.metrics import Metrics
+
+SLICE = 500
+"""Samples of a family that are collected and written in one turn of the event loop."""
+
+T = TypeVar("T")
+
+
+def render(metrics: Metrics) -> bytes:
+    """The text of all metrics, at once: for whoever has nothing else to do."""
+    return _text(_whole(metrics))
+
+
+async def rendered(metrics: Metrics) -> bytes:
+    """The text a scrape is answered with, made a slice at a time."""
+    parts: list[bytes] = []
+    last = None
+    for piece in _pieces(metrics):
+        text = _text([piece])
+        parts.append(text if piece.name != last else _without_head(text))
+        last = piece.name
+        await asyncio.sleep(0)
+    return b"".join(parts)
+
+
+class _Some:
+    """A registry of some families, as prometheus_client wants one."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _text(families: list[Metric]) -> bytes:
+    return generate_latest(cast("CollectorRegistry", _Some(families)))
+
+
+def _whole(metrics: Metrics) -> list[Metric]:
+    families: list[Metric] = []
+    for piece in _pieces(metrics):
+        if families and families[-1].name == piece.name:
+            families[-1].samples.extend(piece.samples)
+        else:
+            families.append(piece)
+    return families
+
+
+def _without_head(text: bytes) -> bytes:
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"# "))
+
+
+def _pieces(metrics: Metrics) -> Iterator[Metric]:
+    yield from _connections(metrics)
+    yield from _requests(metrics)
+    yield from _traffic(metrics)
+    failures = counter("anabranch_callback_failures", "Unexpected errors, each of one request.", "kind")
+    for kind, number in metrics.barrier.failures.items():
+        failures.add_metric([kind], number)
+    yield failures
+    for source in metrics.sources:
+        yield from source()
+
+
+def _connections(metrics: Metrics) -> Iterator[Metric]:
+    now = gauge("anabranch_connections", "Connections open now.", "front")
+    total = counter("anabranch_connections_opened", "Connections accepted.", "front")
+    refused = counter(
+        "anabranch_connections_refused", "Connections refused, or closed when idle, because of a limit.", "front"
+    )
+    for name, front in metrics.fronts.items():
+        now.add_metric([name], front.connections)
+        total.add_metric([name], front.connections_total)
+        refused.add_metric([name], front.connections_refused)
+    yield from (now, total, refused)
+
+
+def _requests(metrics: Metrics) -> Iterator[Metric]:
+    errors = counter("anabranch_request_errors", "Errors told to clients.", "front", "kind", "error")
+    received = counter("anabranch_received_bytes", "Bytes of requests.", "front", "kind")
+    sent = counter("anabranch_sent_bytes", "Bytes of responses.", "front", "kind")
+    latency = HistogramMetricFamily(
+        "anabranch_request_seconds", "Time from a request's last byte to its response.", labels=["front", "kind"]
+    )
+    for name, front in metrics.fronts.items():
+        for kind, counts in front.kinds.items():
+            if not counts.count and not counts.errors:
+                continue  # a protocol has many kinds of request, and most are never used
+            labels = [name, kind]
+            received.add_metric(labels, counts.bytes_in)
+            sent.add_metric(labels, counts.bytes_out)
+            for error, number in counts.errors.items():
+                errors.add_metric([*labels, error], number)
+            latency.add_metric(labels, cumulative(LATENCY_BUCKETS, counts.buckets), counts.seconds)
+    yield from (errors, received, sent, latency)
+
+
+def _traffic(metrics: Metrics) -> Iterator[Metric]:
+    topics = [
+        (name, topic, traffic) for name, front in metrics.fronts.items() for topic, traffic in front.topics.items()
+    ]
+    for verb, said, way in (("appended", "made durable", "in"), ("fetched", "handed to readers", "out")):
+        for unit, what in (("batches", "Batches"), ("records", "Records"), ("bytes", "Bytes of batches")):
+            for piece in slices(topics):
+                family = counter(f"anabranch_{verb}_{unit}", f"{what} {said}.", "front", "topic")
+                for name, topic, traffic in piece:
+                    family.add_metric([name, topic], getattr(traffic, f"{unit}_{way}"))
+                yield family
+
+
+def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """``items``, at most :data:`SLICE` at a time; an empty slice if there are none: a family is told nevertheless."""
+    for start in range(0, max(1, len(items)), SLICE):
+        yield items[start : start + SLICE]
+
+
+def cumulative(bounds: Sequence[float], buckets: Sequence[int]) -> list[tuple[str, float]]:
+    """Buckets as a histogram tells them: how many were not above each bound, the last without one."""
+    running = 0
+    rows: list[tuple[str, float]] = []
+    for bound, number in zip((*map(str, bounds), "+Inf"), buckets, strict=True):
+        running += number
+        rows.append((bound, running))
+    return rows
+
+
+def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    """An empty gauge family to fill at a scrape."""
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    """An empty counter family to fill at a scrape; ``_total`` is added to its name."""
+    return CounterMetricFamily(name, text, labels=labels)
+
+
+def value(name: str, text: str, number: float) -> Metric:
+    """A gauge without labels."""
+    family = gauge(name, text)
+    family.add_metric([], number)
+    return family
+
+
+def total(name: str, text: str, number: float) -> Metric:
+    """A counter without labels."""
+    family = counter(name, text)
+    family.add_metric([], number)
+    return family

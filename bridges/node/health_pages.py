@@ -1,0 +1,36 @@
+"""What :class:`bridges.node.health.HealthServer` answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from bridges.metric_text import rendered
+
+if TYPE_CHECKING:
+    from bridges.metrics import Metrics
+    from bridges.node.health import Patient
+
+
+def application(patient: Patient, metrics: Metrics) -> web.Application:
+    """The pages of a process that is no node."""
+
+    async def health(request: web.Request) -> web.Response:
+        failure = patient.failure
+        body = {"healthy": failure is None, "failure": failure}
+        return web.json_response(body, status=200 if failure is None else 503)
+
+    async def ready(request: web.Request) -> web.Response:
+        is_ready = patient.failure is None and patient.is_serving
+        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
+
+    async def scrape(request: web.Request) -> web.Response:
+        return web.Response(body=await rendered(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", scrape)
+    return app
