@@ -141,13 +141,17 @@ class _Opener(Protocol):
 
 _MODULES = {
     "anabranch": "spark_pipeline.endpoints.anabranch",
+    "anabranch+tls": "spark_pipeline.endpoints.anabranch",
     "kafka": "spark_pipeline.endpoints.kafka",
     "archive": "spark_pipeline.endpoints.archive",
     "archive+s3": "spark_pipeline.endpoints.archive",
     "pravega": "spark_pipeline.endpoints.pravega",
     "ydb": "spark_pipeline.endpoints.ydb",
+    "ydb+tls": "spark_pipeline.endpoints.ydb",
 }
 """Scheme of a URL -> the module that has ``open_endpoint(url, options)``; each needs a client library of its own."""
+_EXTRAS = {"pravega": "pravega", "ydb": "ydb", "ydb+tls": "ydb"}
+"""Scheme of a URL -> the extra of this package that brings its client, where that is not ``spark``."""
 
 
 def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
@@ -163,7 +167,10 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
         module = import_module(_MODULES[scheme])
     except ModuleNotFoundError as error:
         if error.name != _MODULES[scheme]:
-            raise OptionError(f"{scheme}:// needs the Python package {error.name}") from error
+            extra = _EXTRAS.get(scheme, "spark")
+            raise OptionError(
+                f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{extra}]'"
+            ) from error
         raise OptionError(f"{scheme}:// cannot be read by this version") from error
     opener: _Opener = module.open_endpoint
     return opener(url, dict(options or {}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -18,6 +17,7 @@ from spark_pipeline.core.kafka_batches import heads
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
 from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Fetched, KafkaClient, OutOfRange
+from spark_pipeline.endpoints.migration import GroupPosition, RecordSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,24 +28,6 @@ _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPosition:
-    """What a group has committed in a partition: the next offset it reads, and what it said of it."""
-
-    offset: int
-    metadata: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSet:
-    """Whole batches in a row, verbatim, that hold the offsets from ``start`` to ``end``; there may be gaps."""
-
-    start: int
-    end: int
-    batches: int
-    payload: memoryview
-
-
 def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
     """The cluster at ``kafka://host:9092[,host:9092...]``; options are named as librdkafka's, behind ``kafka.``."""
     return KafkaEndpoint(url, options)
@@ -53,6 +35,9 @@ def open_endpoint(url: str, options: Mapping[str, str]) -> KafkaEndpoint:
 
 class KafkaEndpoint:
     """A cluster of Kafka brokers, or what speaks like one (see :class:`spark_pipeline.endpoints.base.Endpoint`)."""
+
+    form = int(FormatId.KAFKA)
+    verbatim = True
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.url = url

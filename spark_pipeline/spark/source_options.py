@@ -213,7 +213,7 @@ class _Given:
             url = None if servers is None else f"kafka://{servers}"
         if url is None:
             raise OptionError(f"protocol = {protocol} needs an endpoint: {protocol}://HOST:PORT")
-        if not url.startswith(f"{protocol}:"):
+        if not url.startswith((f"{protocol}:", f"{protocol}+")):
             raise OptionError(f"protocol = {protocol} is read from {protocol}://HOST:PORT, not from {url!r}")
         return url
 

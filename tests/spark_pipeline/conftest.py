@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import NodeFactory
-from tests.node_process import ANY, FRONTS, NodeProcess
+from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +44,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def pipeline_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """A node with a pipeline listener, for all tests that leave it running and use topics of their own."""
+    """A node with all listeners, for all tests that leave it running and use topics of their own."""
     factory = NodeFactory(tmp_path_factory.mktemp("pipeline"))
     try:
-        yield factory("node", listen=PIPELINE)
+        yield factory("node", listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
     finally:
         factory.dispose()
 
