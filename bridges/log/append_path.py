@@ -29,7 +29,7 @@ from bridges.formats.producer import LedgerKind
 from bridges.formats.records import StoredBatch
 from bridges.log.byte_tail import ByteTail
 from bridges.log.interfaces import NOT_APPENDED, Appended, Phase
-from bridges.log.ledger_rules import Skip
+from bridges.log.ledger_rules import Repeated, Skip
 from bridges.log.streams import unwrapped
 from bridges.log.upkeep import rebuild_cost
 from sbp_back.errors import NoSpace, SbpError
@@ -256,11 +256,13 @@ class AppendPath:
             known_table = ledger.tables.get(stamp.kind)
             table = ledger.table(stamp.kind) if known_table is None else known_table
             key = stamp.key
-            try:
-                known = table.check(key, stamp)
-            except LogError as error:
-                done(NOT_APPENDED, error)
-                return
+            known: Repeated | Skip | None = None
+            if batch.import_epoch < 0:  # what is imported was checked where it was written
+                try:
+                    known = table.check(key, stamp)
+                except LogError as error:
+                    done(NOT_APPENDED, error)
+                    return
             if known is not None:
                 if isinstance(known, Skip):
                     self._hand_over_rest(writer, batch, known.records, done)

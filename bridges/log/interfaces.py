@@ -62,7 +62,8 @@ class Batch:
 
     ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
     LogError. ``transaction`` must say what the format tells of the batch's bytes. ``import_epoch``: it comes from the
-    run of a migration that has this number (bridges/catalog/imports.py), and its producers are not this node's.
+    run of a migration that has this number (bridges/catalog/imports.py): what its ``producer`` wrote was checked where
+    it was written, and is only remembered here.
     """
 
     payload: Buffer

@@ -141,12 +141,12 @@ class _Opener(Protocol):
 
 _MODULES = {
     "anabranch": "spark_pipeline.endpoints.anabranch",
-    "anabranch+tls": "spark_pipeline.endpoints.anabranch",
     "kafka": "spark_pipeline.endpoints.kafka",
     "archive": "spark_pipeline.endpoints.archive",
     "archive+s3": "spark_pipeline.endpoints.archive",
     "pravega": "spark_pipeline.endpoints.pravega",
     "ydb": "spark_pipeline.endpoints.ydb",
+    "anabranch+tls": "spark_pipeline.endpoints.anabranch",
     "ydb+tls": "spark_pipeline.endpoints.ydb",
 }
 """Scheme of a URL -> the module that has ``open_endpoint(url, options)``; each needs a client library of its own."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from bridges.formats import FormatId
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.node_client import Buffer, NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.core.ranges import TopicPartition
@@ -73,10 +74,14 @@ class Importer:
         except NodeError as error:
             raise _told(error) from error
 
-    def append(self, part: TopicPartition, epoch: int, batches: Sequence[Buffer]) -> int:
-        """Bring whole batches; when this returns, all are durable at their offsets. Gives where the log ends."""
+    def append(
+        self, part: TopicPartition, epoch: int, batches: Sequence[Buffer], form: int = int(FormatId.KAFKA)
+    ) -> int:
+        """Bring whole batches, as their stored format ``form`` travels (:mod:`spark_pipeline.core.import_frames`); when
+        this returns, all are durable at their offsets. Gives where the log ends."""
+        named = "" if form == FormatId.KAFKA else f"&format={form}"
         try:
-            answer = self._client.post_bytes(f"{self._place(part)}/batches?epoch={epoch}", batches)
+            answer = self._client.post_bytes(f"{self._place(part)}/batches?epoch={epoch}{named}", batches)
         except NodeError as error:
             raise _told(error) from error
         return int(answer["end"])

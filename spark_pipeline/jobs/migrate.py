@@ -1,4 +1,4 @@
-"""``anabranch migrate``: from an existing Kafka cluster, with offsets, groups and configurations as they are.
+"""``anabranch migrate``: from Kafka clusters, YDB databases and Pravega scopes, with offsets and positions as they are.
 
 Reports are JSON on standard output, progress goes to standard error. Exit codes: 0 done, 2 both sides differ, 1 failed.
 """
@@ -38,11 +38,17 @@ _TICK_S = 2.0
 
 @click.group("migrate")
 def command() -> None:
-    """Move topics here from an existing Kafka cluster: plan, run, verify, cut over."""
+    """Move topics here from a Kafka cluster, a YDB database or a Pravega scope: plan, run, verify, cut over."""
 
 
 @command.command("plan")
-@click.option("--from", "source", required=True, metavar="kafka://HOST:PORT", help="The cluster to copy from.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="URL",
+    help="What to copy from: kafka://HOST:9092, ydb://HOST:2136/DATABASE or pravega://HOST:9090/SCOPE.",
+)
 @click.option("--to", "target", required=True, metavar="anabranch://HOST:PORT", help="A node's pipeline listener.")
 @click.option("--topics", multiple=True, default=(".*",), metavar="REGEX", help="Topics, by their whole names.")
 @click.option("--exclude", multiple=True, metavar="REGEX", help="Topics to leave out.")
@@ -66,7 +72,7 @@ def plan_(
     sides = given(options_file, source_option, target_option)
     with told_failures():
         name = migration or f"migration-{uuid.uuid4().hex[:8]}"
-        made = make_plan(source, sides.source, target, topics, exclude, name)
+        made = make_plan(source, sides.source, target, topics, exclude, name, sides.target)
         made.save(output)
         print_report(
             {
@@ -147,11 +153,11 @@ def status(
     from spark_pipeline.core.errors import UnknownTopic
     from spark_pipeline.core.ranges import TopicPartition
     from spark_pipeline.endpoints.importer import Fenced, Importer
-    from spark_pipeline.endpoints.kafka import KafkaEndpoint
+    from spark_pipeline.endpoints.migration import migration_source
 
     with told_failures(), _state(plan, exclusive=False) as state:
         route = _route(state, given(options_file, source_option, target_option))
-        source = KafkaEndpoint(route.source, route.source_options)
+        source = migration_source(route.source, route.source_options)
         target = Importer(route.target, route.target_options, route.migration)
         try:
             positions = source.positions(state.plan.partitions)
@@ -224,12 +230,12 @@ def sync_groups_(
 ) -> None:
     """Set the positions of groups to those that they have at the source."""
     from spark_pipeline.endpoints.importer import Importer
-    from spark_pipeline.endpoints.kafka import KafkaEndpoint
+    from spark_pipeline.endpoints.migration import migration_source
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
     with told_failures(), _state(plan, exclusive=False) as state:
         route = _route(state, given(options_file, source_option, target_option))
-        source = KafkaEndpoint(route.source, route.source_options)
+        source = migration_source(route.source, route.source_options)
         target = Importer(route.target, route.target_options, route.migration)
         try:
             content = sync_groups(state.plan, source, target)

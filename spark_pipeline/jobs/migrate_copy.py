@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from spark_pipeline.core.kafka_batches import digest, heads
+from spark_pipeline.core import import_frames
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.endpoints.kafka_client import FETCH_BYTES
+from spark_pipeline.endpoints.migration import migration_source
 
 RECEIPT_BYTES = 256 * 1024 * 1024
 """Bytes after which a receipt is written, at the next end of a record set."""
@@ -38,7 +38,8 @@ class Route:
 class CopyTask:
     """Copy ``[start, end)`` of a partition in the name of run ``epoch``; the source's log begins at ``log_start``.
 
-    ``compacted``: the source may have changed what it has below the target's end, so that is not brought again.
+    ``once``: what the target has already is not brought again to be compared, since the source may have compacted it,
+    or makes other batches of the same records each time.
     """
 
     part: TopicPartition
@@ -46,7 +47,7 @@ class CopyTask:
     log_start: int
     start: int
     end: int
-    compacted: bool = False
+    once: bool = False
 
     @property
     def offsets(self) -> int:
@@ -60,7 +61,7 @@ class Copier:
     def __init__(self, route: Route, throttle: Throttle | None = None) -> None:
         self._route = route
         self._throttle = throttle or Throttle(None)
-        self._source = KafkaEndpoint(route.source, route.source_options)
+        self._source = migration_source(route.source, route.source_options)
         self._target = Importer(route.target, route.target_options, route.migration)
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Copier:
         """
         part = task.part
         start = task.start
-        if task.compacted:
+        if task.once:
             start = max(start, self._target.state(part.topic).partitions[part.partition].high_watermark)
         tally = _Tally(start)
         begins = task.log_start > 0
@@ -90,9 +91,8 @@ class Copier:
         for found in self._source.read_sets(wanted, self._throttle.piece(FETCH_BYTES)):
             size = len(found.payload)
             self._throttle.take(size)
-            for head in heads(found.payload, str(part)):
-                tally.digest = digest(found.payload, head, tally.digest)
-            self._target.append(part, task.epoch, (found.payload,))
+            tally.digest = import_frames.digest(self._source.form, found.payload, str(part), tally.digest)
+            self._target.append(part, task.epoch, (found.payload,), self._source.form)
             if begins:
                 # Not before: the batch that the source's log begins with may begin before it.
                 self._target.bounds(part, task.epoch, start=min(task.log_start, found.end))

@@ -2,8 +2,8 @@
 
 Steps, each of which may be repeated: reconcile (topics, partitions, what is new), lag, fence (the source is closed to
 writers, or is proved to be silent), drain (until both sides end at the same offsets and no transaction is open),
-verify, groups, hand over (one durable step at the target), smoke read, report. A run that is interrupted begins anew;
-what is handed over stays so.
+verify, settings that only one protocol sees, groups, hand over (one durable step at the target), smoke read, report. A
+run that is interrupted begins anew; what is handed over stays so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.jobs.migrate_copy import Route
 from spark_pipeline.jobs.migrate_groups import sync_groups
 from spark_pipeline.jobs.migrate_run import Runner, is_handed_over
+from spark_pipeline.jobs.migrate_settings import carry_settings
 from spark_pipeline.jobs.migrate_state import MigrationState
+from spark_pipeline.jobs.migrate_terms import terms_of
 from spark_pipeline.jobs.migrate_verify import Verifier, report
 
 _POLL_S = 0.25
@@ -84,6 +86,7 @@ class Cutover:
             self._fence()
             positions = self._drain()
             self._verify()
+            self._settings()
             self._groups()
             self._hand_over(positions)
         else:
@@ -132,9 +135,10 @@ class Cutover:
     def _changed_configs(self) -> list[str]:
         """Topics whose configuration at the source is another one than when the plan was made."""
         topics = self._runner.source.topics()
+        terms = terms_of(self._state.plan.source)
         changed = []
         for topic in self._state.plan.topics:
-            now = topics[topic.name].config
+            now, _ = terms.topic(topics[topic.name], self._route.target_options)
             if any(now.get(key) != value for key, value in topic.config.items()):
                 changed.append(topic.name)
         return changed
@@ -196,6 +200,12 @@ class Cutover:
                 f"{first['topic']}-{first['partition']} differs at offset {first['offset']}: {first['reason']}", content
             )
         self._step("verify", **{key: content[key] for key in ("level", "partitions", "batches", "bytes", "records")})
+
+    def _settings(self) -> None:
+        done = carry_settings(self._state.plan, self._runner.source, self._route.target_options)
+        if done is not None:
+            self._tell("settings: codecs, attributes, consumers")
+            self._step("settings", topics=done)
 
     def _groups(self) -> None:
         self._tell("groups: positions")

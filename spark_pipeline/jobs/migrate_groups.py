@@ -6,13 +6,13 @@ from typing import Any
 
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.importer import Importer
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.endpoints.migration import MigrationSource
 
 _AT_ONCE = 5_000
 _BUSY = frozenset({"Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
 
 
-def sync_groups(plan: Plan, source: KafkaEndpoint, target: Importer) -> dict[str, Any]:
+def sync_groups(plan: Plan, source: MigrationSource, target: Importer) -> dict[str, Any]:
     """Set at the target what groups have committed at the source, for topics of the plan; may be done again and again.
 
     The report says by group what was set, what was kept because somebody commits at the target himself, and what lies

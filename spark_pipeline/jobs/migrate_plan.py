@@ -6,22 +6,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from bridges.catalog import topic_config
-from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName, check_topic_name
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.core.plan import NotCarried, Plan, PlannedPartition, PlannedTopic, carried
+from spark_pipeline.core.plan import NotCarried, Plan, PlannedPartition, PlannedTopic
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import TopicInfo
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
-
-_ALWAYS = (
-    ("users and passwords", "Kafka tells nobody its users' passwords: give them to the node with `anabranch user add`"),
-    ("client quotas", "the target has none"),
-    ("states of producers", "producers ask for a new id at the target; until they do, their repetitions are not known"),
-    ("members of groups", "consumers join anew at the target, and go on at their committed positions"),
-    ("leader epochs", "each cluster counts its own; they are the only bytes of a batch that are not kept"),
-)
+from spark_pipeline.endpoints.migration import migration_source
+from spark_pipeline.jobs.migrate_terms import terms_of
 
 
 def make_plan(
@@ -31,12 +22,15 @@ def make_plan(
     topics: Sequence[str],
     exclude: Sequence[str],
     migration: str,
+    target_options: Mapping[str, str] | None = None,
 ) -> Plan:
     """Ask the source. ``topics`` and ``exclude`` are regular expressions that match whole names.
 
     Raises OptionError when nothing matches, or a name cannot be one of the target's; EndpointUnavailable.
     """
-    source = KafkaEndpoint(source_url, source_options)
+    terms = terms_of(source_url)
+    given = target_options or {}
+    source = migration_source(source_url, source_options)
     try:
         found = source.topics()
         wanted = [found[name] for name in chosen(found, topics, exclude)]
@@ -48,7 +42,7 @@ def make_plan(
         planned: list[PlannedTopic] = []
         for topic in wanted:
             _check(topic)
-            config, left = carried(topic.name, topic.config, _HONOURED, _check_config)
+            config, left = terms.topic(topic, given)
             not_carried += left
             planned.append(
                 PlannedTopic(
@@ -65,17 +59,11 @@ def make_plan(
         names = {topic.name for topic in wanted}
         groups = source.group_positions()
         of_topics = sorted(group for group, at in groups.items() if any(part.topic in names for part in at))
-        not_carried += [NotCarried("", what, why) for what, why in _ALWAYS]
-        acls = source.acl_count()
-        if acls:
-            not_carried.append(NotCarried("", f"{acls} ACLs", "the target lets everybody whom it knows do everything"))
+        not_carried += terms.always(source, given)
     finally:
         source.close()
     now = time.time_ns() // 1_000_000
     return Plan(migration, source_url, target_url, now, tuple(planned), tuple(of_topics), tuple(not_carried))
-
-
-_HONOURED = {key: one.honoured for key, one in topic_config.TOPIC_CONFIGS.items()}
 
 
 def chosen(found: Mapping[str, TopicInfo], topics: Sequence[str], exclude: Sequence[str]) -> list[str]:
@@ -101,10 +89,3 @@ def _check(topic: TopicInfo) -> None:
         raise OptionError(f"topic {topic.name!r} cannot be carried: {error}") from error
     if topic.partitions != tuple(range(len(topic.partitions))):
         raise OptionError(f"topic {topic.name!r} has partitions {topic.partitions}, not 0 to {len(topic.partitions)}")
-
-
-def _check_config(key: str, value: str) -> None:
-    try:
-        topic_config.validate({key: value})
-    except InvalidConfig as error:
-        raise ValueError(str(error)) from error

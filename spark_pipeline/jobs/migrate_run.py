@@ -12,7 +12,7 @@ from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.endpoints.base import Positions
 from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState
-from spark_pipeline.endpoints.kafka import KafkaEndpoint
+from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.migrate_copy import CopyTask, Route
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Runner:
         self._route = route
         self._engine = engine
         self._progress = progress
-        self._source = KafkaEndpoint(route.source, route.source_options)
+        self._source = migration_source(route.source, route.source_options)
         self._target = Importer(route.target, route.target_options, route.migration)
         self._begun: dict[str, ImportState] = {}
         self._at: dict[TopicPartition, int] = {}
@@ -54,7 +54,7 @@ class Runner:
         self._target.close()
 
     @property
-    def source(self) -> KafkaEndpoint:
+    def source(self) -> MigrationSource:
         return self._source
 
     @property
@@ -83,10 +83,13 @@ class Runner:
         planned = {one.partition: one.start for one in self._plan.topic(part.topic).partitions}
         start = max(planned.get(part.partition, 0), 0)
         reached = self._state.receipts.reached(part, start)
-        if self._plan.topic(part.topic).is_compacted:
-            # What was brought may have been compacted at the source since, so it could not be compared.
+        if self._brings_once(part.topic):
             return max(start, there.high_watermark)
         return min(max(reached, start), max(there.high_watermark, start))
+
+    def _brings_once(self, topic: str) -> bool:
+        """Whether what was brought cannot be compared with what the source gives when it is asked again."""
+        return not self._source.verbatim or self._plan.topic(topic).is_compacted
 
     def positions(self) -> dict[TopicPartition, Positions]:
         """Of all partitions that the topics have at the source by now; new ones are made at the target."""
@@ -113,7 +116,7 @@ class Runner:
                 at.start,
                 max(self._at.get(part, 0), at.start) if self._is_gone(part, at) else self._at.get(part, 0),
                 at.high_watermark,
-                self._plan.topic(part.topic).is_compacted,
+                self._brings_once(part.topic),
             )
             for part, at in positions.items()
             if self._at.get(part, 0) < at.high_watermark or self._starts_before(part, at.start)

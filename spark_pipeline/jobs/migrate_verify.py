@@ -1,8 +1,10 @@
 """Compares what a migration has brought with the source: ranges, batches byte by byte, records by digests.
 
 Level 0 compares where partitions begin and end. Level 1 reads all batches of both sides, checks their checksums and
-compares their bytes. Level 2 compares digests of the records of committed data, block by block, and finds the first
-record that differs. Each level includes those below it. Nothing that is said by receipts is believed.
+compares their bytes; where the source gives other batches each time, those of the target alone are looked at. Level 2
+compares digests of the records of committed data, block by block, and finds the first record that differs; of YDB also
+who wrote each record, under which number. Each level includes those below it. Nothing that is said by receipts is
+believed.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bridges.formats import FormatId
 from spark_pipeline.core.bisect import FEW, first_bad, narrow, range_digest
-from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, digest, hashes
+from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes
 from spark_pipeline.core.digest import differences as block_differences
 from spark_pipeline.core.kafka_batches import heads, is_whole, same
 from spark_pipeline.core.plan import Plan, PlannedPartition
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.core.rows import Columns
+from spark_pipeline.core.rows import Columns, empty
 from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint
+from spark_pipeline.endpoints.migration import MigrationSource, migration_source
+from spark_pipeline.jobs.audit_pieces import damage
 from spark_pipeline.jobs.migrate_copy import Route
 
 if TYPE_CHECKING:
@@ -97,11 +102,11 @@ class Verifier:
             for one in self._open:
                 one.close()
 
-    def _sides(self) -> tuple[Endpoint, Endpoint]:
-        sides: tuple[Endpoint, Endpoint] | None = getattr(self._local, "sides", None)
+    def _sides(self) -> tuple[MigrationSource, Endpoint]:
+        sides: tuple[MigrationSource, Endpoint] | None = getattr(self._local, "sides", None)
         if sides is None:
             route = self._route
-            sides = (endpoint(route.source, route.source_options), endpoint(route.target, route.target_options))
+            sides = (migration_source(route.source, route.source_options), endpoint(route.target, route.target_options))
             self._local.sides = sides
             with self._lock:
                 self._open += sides
@@ -112,7 +117,8 @@ class Verifier:
         done.lag = max(0, there.high_watermark - here.high_watermark)
         done.difference = self._ranges(part, planned, there, here)
         if done.difference is None and self._level >= 1 and done.end > done.start:
-            done.difference = self._batches(part, done)
+            verbatim = self._sides()[0].verbatim
+            done.difference = self._batches(part, done) if verbatim else self._sound(part, done)
         if done.difference is None and self._level >= 2 and done.end > done.start:
             done.difference = self._records(part, done, min(there.stable, here.stable, done.end))
         if self._progress is not None:
@@ -163,6 +169,16 @@ class Verifier:
             )
         return self._subset(part, done) if compacted else None
 
+    def _sound(self, part: TopicPartition, done: Compared) -> Difference | None:
+        """The first batch of the target that is damaged."""
+        wanted = OffsetRange(part.topic, part.partition, done.start, done.end)
+        for batch in self._counted(self._sides()[1].read_raw(wanted), done):
+            reason = damage(batch)
+            if reason is not None:
+                reason = f"the batch at the target is damaged: {reason}"
+                return Difference(part.topic, part.partition, 1, batch.base_offset, reason)
+        return None
+
     def _counted(self, batches: Iterator[RawBatch], done: Compared) -> Iterator[RawBatch]:
         for batch in batches:
             done.batches += 1
@@ -194,21 +210,23 @@ class Verifier:
             return None  # compared record by record at level 1
         source, target = self._sides()
         wanted = OffsetRange(part.topic, part.partition, done.start, end)
-        left = digest(source.read(wanted, _COLUMNS))
-        right = digest(target.read(wanted, _COLUMNS))
-        done.records = sum(one.count for one in right.values())
-        for unlike in block_differences(left, right):
-            block = OffsetRange(
-                part.topic, part.partition, max(unlike.start, done.start), min(unlike.start + BLOCK, end)
-            )
-            few = narrow(_digester(source, block), _digester(target, block), block.start, block.end)
-            if few is None:
-                return Difference(part.topic, part.partition, 2, block.start, unlike.reason)
-            small = OffsetRange(part.topic, part.partition, *few)
-            bad = first_bad(_table(source, small), _table(target, small))
-            if bad is None:
-                return Difference(part.topic, part.partition, 2, few[0], unlike.reason)
-            return Difference(part.topic, part.partition, 2, bad.offset, bad.reason, bad.left, bad.right)
+        views = (_RECORDS, _WRITERS) if source.form == FormatId.YDB else (_RECORDS,)
+        left, right = _digests(source, wanted, views), _digests(target, wanted, views)
+        done.records = sum(one.count for one in right[0].values())
+        for view, theirs, mine in zip(views, left, right, strict=True):
+            for unlike in block_differences(theirs, mine):
+                block = OffsetRange(
+                    part.topic, part.partition, max(unlike.start, done.start), min(unlike.start + BLOCK, end)
+                )
+                few = narrow(_digester(source, block, view), _digester(target, block, view), block.start, block.end)
+                if few is None:
+                    return Difference(part.topic, part.partition, 2, block.start, view.reason or unlike.reason)
+                small = OffsetRange(part.topic, part.partition, *few)
+                bad = first_bad(_table(source, small, view), _table(target, small, view), view.fields)
+                if bad is None:
+                    return Difference(part.topic, part.partition, 2, few[0], view.reason or unlike.reason)
+                reason = view.reason or bad.reason
+                return Difference(part.topic, part.partition, 2, bad.offset, reason, bad.left, bad.right)
         return None
 
     def _subset(self, part: TopicPartition, done: Compared) -> Difference | None:
@@ -243,6 +261,32 @@ class Verifier:
 
 
 _OTHER = "the batches are not the same"
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What of the records is compared at once: ``of`` makes it of a batch with ``columns``; ``reason`` says what is
+    different in words, where the fields do not."""
+
+    columns: Columns
+    fields: tuple[str, ...]
+    of: Callable[[pa.RecordBatch], pa.RecordBatch]
+    reason: str = ""
+
+
+def _as_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Producers in the place of keys, their numbers in that of values: what digests are made of."""
+    import pyarrow as pa
+
+    numbers = batch.column("seq").cast(pa.string()).cast(pa.binary())
+    arrays = [batch.column("offset"), batch.column("producer").cast(pa.binary()), numbers]
+    return pa.RecordBatch.from_arrays(arrays, names=["offset", "key", "value"])
+
+
+_RECORDS = _View(_COLUMNS, ALL_FIELDS, lambda batch: batch)
+_WRITERS = _View(
+    Columns(("offset", "producer", "seq")), ("key", "value"), _as_writers, "producers, or their numbers, differ"
+)
 
 
 def _why_different(theirs: RawBatch, mine: RawBatch | None) -> str | None:
@@ -291,18 +335,30 @@ def _has_records(batch: RawBatch) -> bool:
     return int.from_bytes(batch.payload[57:61], "big", signed=True) > 0
 
 
-def _table(side: Endpoint, wanted: OffsetRange) -> pa.RecordBatch:
+def _digests(side: Endpoint, wanted: OffsetRange, views: Sequence[_View]) -> list[dict[int, BlockDigest]]:
+    """Those of each view, from one reading."""
+    digesters = [Digester(view.fields) for view in views]
+    columns = Columns(tuple(dict.fromkeys(name for view in views for name in view.columns)))
+    for batch in side.read(wanted, columns):
+        for view, digester in zip(views, digesters, strict=True):
+            digester.add(view.of(batch))
+    return [digester.blocks for digester in digesters]
+
+
+def _table(side: Endpoint, wanted: OffsetRange, view: _View | None = None) -> pa.RecordBatch:
     import pyarrow as pa
 
-    batches = list(side.read(wanted, _COLUMNS))
-    table = pa.Table.from_batches(batches, schema=_COLUMNS.schema).combine_chunks()
-    found = table.to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=_COLUMNS.schema)
+    view = view or _RECORDS
+    batches = [view.of(batch) for batch in side.read(wanted, view.columns)]
+    schema = view.of(empty(view.columns)).schema
+    found = pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _digester(side: Endpoint, block: OffsetRange) -> Callable[[int, int], BlockDigest]:
+def _digester(side: Endpoint, block: OffsetRange, view: _View) -> Callable[[int, int], BlockDigest]:
     def of(start: int, end: int) -> BlockDigest:
-        return range_digest(list(side.read(OffsetRange(block.topic, block.partition, start, end), _COLUMNS)))
+        wanted = OffsetRange(block.topic, block.partition, start, end)
+        return range_digest([view.of(batch) for batch in side.read(wanted, view.columns)], view.fields)
 
     return of
 

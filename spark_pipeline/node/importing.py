@@ -21,6 +21,7 @@ from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.net.budget import Kind
 from spark_pipeline.node.core import length_of, rows, text, whole
 from spark_pipeline.node.intake import ImportConflict, Intake
+from spark_pipeline.node.intake_forms import form_of
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
@@ -90,27 +91,29 @@ class ImportHandlers:
             topic = await self._catalog.take_import(name, migration)
             if partitions > len(topic.partitions):
                 topic = await self._catalog.add_partitions(name, partitions, migration)
-        return await self._core.answer(request, await self._state(topic, migration))
+        return await self._core.answer(request, await self._state(topic, migration, begins=True))
 
-    async def _state(self, topic: Topic, migration: str) -> dict[str, Any]:
+    async def _state(self, topic: Topic, migration: str, *, begins: bool = False) -> dict[str, Any]:
         partitions: list[list[int]] = []
         numbers = [one.index for one in topic.partitions]
         for start in range(0, len(numbers), _OPENED_TOGETHER):
             logs = [self._core.log(topic.name, number) for number in numbers[start : start + _OPENED_TOGETHER]]
-            await asyncio.gather(*(log.ready() for log in logs))
+            await asyncio.gather(*(_decided(log) if begins else log.ready() for log in logs))
             partitions += [[log.log_start_offset, log.last_stable_offset, log.high_watermark] for log in logs]
         return {"topic": topic.name, **_told(topic), "partitions": partitions}
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     async def append(self, request: web.Request) -> web.StreamResponse:
-        """Body: whole batches of Kafka's format 2 in a row, at the offsets they say.
+        """Body: whole batches in a row, of Kafka's format 2 at the offsets they say, or of the stored ``format``
+        that the query names, behind heads (:mod:`spark_pipeline.core.import_frames`).
 
         What is there already is compared. Answers when all of it is durable, with the log's ``end``.
         """
         log, epoch = self._place(request)
+        form = form_of(request.query.get("format", ""))
         await log.ready()
-        intake = Intake(log, epoch)
+        intake = Intake(log, epoch, form)
         try:
             async for piece in self._pieces(request, intake):
                 await intake.take(piece)
@@ -257,9 +260,7 @@ class ImportHandlers:
             if partition.index % _LOOKED_AT == _LOOKED_AT - 1:
                 await asyncio.sleep(0)
             log = self._core.log(topic.name, partition.index)
-            await log.ready()
-            await log.until(lambda log=log: log.next_offset == log.high_watermark or not log.is_open)  # type: ignore[misc]
-            await log.ready()
+            await _decided(log)
             if log.high_watermark != end:
                 raise RequestError(f"{topic.name}-{partition.index} ends at {log.high_watermark}, not at {end}", 409)
             if log.state.transactions.open:
@@ -327,6 +328,13 @@ def _migration(request: web.Request) -> str:
     if not _MIGRATION.fullmatch(name):
         raise RequestError("a migration's name has 1 to 100 letters, digits, dots, underscores and hyphens")
     return name
+
+
+async def _decided(log: PartitionLog) -> None:
+    """Return when nothing that earlier runs have brought is in flight: a run begins where the log ends then."""
+    await log.ready()
+    await log.until(lambda: log.next_offset == log.high_watermark or not log.is_open)
+    await log.ready()
 
 
 def _told(topic: Topic) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Verbatim batches of another cluster on their way into a partition's log: each at the offset that it had there.
+"""Batches of another cluster on their way into a partition's log: each at the offset that it had there.
 
 What the other log lacks (compaction took it, its log began later) becomes a batch without records, as compaction leaves
 one. A batch that is in the log already is compared with what is there, byte by byte, before it counts as written:
@@ -10,27 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-import crc32c
-
-from bridges.errors import BatchInvalid, BatchTooLarge, LogError, LogUnavailable
-from bridges.formats import IMPORTED, FormatId
-from bridges.formats.kafka import CONTROL, HEADER_SIZE, LOG_OVERHEAD, MAGIC, Header, encode, marker, parse_header
-from bridges.formats.kafka import transaction_of as transaction_of_batch
+from bridges.errors import BatchInvalid, LogError, LogUnavailable
+from bridges.formats.kafka import encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Appended, Batch, Guard
 from bridges.log.partition_log import PartitionLog
+from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
-FLAGS = int(FormatId.KAFKA) | IMPORTED
-MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
-"""Largest batch that fits a frame of the backend."""
+_KAFKA = KafkaForm()
 _MOST_GAP = (1 << 31) - 1
 """Offsets that one batch can span."""
 _IN_FLIGHT_BYTES = 16 * 1024 * 1024
 _AT_ONCE = 64
 """Batches taken in one turn of the event loop."""
 _COMPARED_BYTES = 1024 * 1024
-_CRC_FROM = 21
 
 
 class ImportConflict(LogError):
@@ -48,9 +42,10 @@ class Intake:
     with any batch so far: BatchInvalid, BatchTooLarge, ImportConflict, ImportFenced, LogUnavailable, StorageFull.
     """
 
-    def __init__(self, log: PartitionLog, epoch: int) -> None:
+    def __init__(self, log: PartitionLog, epoch: int, form: Form = _KAFKA) -> None:
         self._log = log
         self._epoch = epoch
+        self._form = form
         self._rest = bytearray()
         self._in_flight = 0
         self._error: LogError | None = None
@@ -73,17 +68,13 @@ class Intake:
         self.missing = 0
         at = 0
         taken = 0
-        while len(view) - at >= HEADER_SIZE:
-            header = parse_header(view, at)
-            if header.magic != MAGIC or header.length < HEADER_SIZE - LOG_OVERHEAD:
-                raise BatchInvalid(f"what lies at offset {header.base_offset} is no batch of format 2")
-            if header.size > MOST_BATCH_BYTES:
-                raise BatchTooLarge(f"the batch at offset {header.base_offset} has {header.size} bytes")
-            if len(view) - at < header.size:
-                self.missing = header.size - (len(view) - at)
+        while len(view) - at >= self._form.head_bytes:
+            size = self._form.size(view, at)
+            if len(view) - at < size:
+                self.missing = size - (len(view) - at)
                 break
-            await self._batch(view[at : at + header.size], header)
-            at += header.size
+            await self._batch(self._form.open(view[at : at + size]))
+            at += size
             taken += 1
             if taken % _AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -106,35 +97,35 @@ class Intake:
         while self._log.next_offset < until:
             base = self._log.next_offset
             count = min(until - base, _MOST_GAP)
-            await self._append(Batch(encode([], base, count=count), count, FLAGS), base)
+            await self._append(Batch(encode([], base, count=count), count, _KAFKA.flags), base)
 
     async def abort_open(self) -> int:
         """End the transactions that are open, as aborted; gives how many. Their producers are no longer there."""
         opened = list(self._log.state.transactions.open)
         for producer in opened:
             part = InTransaction(producer, -1, False)
-            batch = Batch(marker(part, 0), 1, FLAGS, transaction=part)
+            batch = Batch(marker(part, 0), 1, _KAFKA.flags, transaction=part)
             await self._append(batch, self._log.next_offset)
         return len(opened)
 
     # --- one batch --------------------------------------------------------------------------------------------------
 
-    async def _batch(self, payload: memoryview, header: Header) -> None:
-        count = header.last_offset_delta + 1
-        base = header.base_offset
-        if count < 1 or not 0 <= header.record_count <= count or base < 0:
-            raise BatchInvalid(f"the batch at offset {base} claims {header.record_count} records in {count} offsets")
-        if crc32c.crc32c(payload[_CRC_FROM:]) != header.crc:
-            raise BatchInvalid(f"the batch at offset {base} does not match its checksum")
+    async def _batch(self, brought: Brought) -> None:
+        base = brought.base
         if base > self._log.next_offset:
             await self.fill(base)
         if base < self._log.next_offset:
-            await self._compare(payload, base, base + count)
+            await self._compare(brought.payload, base, base + brought.span)
             return
-        transaction = transaction_of_batch(payload, header)
-        control = header.attributes & CONTROL
-        newest = -1 if control else header.max_timestamp
-        await self._append(Batch(payload, count, FLAGS, newest, transaction=transaction), base)
+        batch = Batch(
+            brought.payload,
+            brought.span,
+            self._form.flags,
+            brought.newest,
+            brought.producer,
+            transaction=brought.transaction,
+        )
+        await self._append(batch, base)
 
     async def _append(self, batch: Batch, base: int) -> None:
         size = len(batch.payload)
@@ -181,7 +172,7 @@ class Intake:
         if stored is None or stored.base_offset != base or stored.end_offset != end:
             raise ImportConflict(f"{place} has another batch at offset {base} than the one that is brought", base)
         there = memoryview(stored.payload)
-        if len(there) != len(payload) or there[:12] != payload[:12] or bytes(there[16:]) != bytes(payload[16:]):
+        if len(there) != len(payload) or not self._form.same(there, payload):
             raise ImportConflict(f"{place} holds other bytes at offset {base} than those that are brought", base)
         self.compared += 1
 

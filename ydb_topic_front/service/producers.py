@@ -58,8 +58,19 @@ class Producers:
         self._most = most
         self._clock = clock
 
-    async def partition_of(self, topic: Topic, producer: bytes, wanted: int | None) -> int:
-        """The partition that a producer writes to; if it is nowhere yet, ``wanted``, or one by its name.
+    async def knows(self, topic: Topic, producer: bytes) -> bool:
+        """Whether a producer has written to the topic, as far as that is remembered."""
+        key = SeqNoStamp(producer, ()).key
+
+        def find(connection: sqlite3.Connection) -> bool:
+            query = "SELECT 1 FROM front_ydb_producers WHERE topic = ? AND producer = ?"
+            return connection.execute(query, (topic.name, key)).fetchone() is not None
+
+        return await self._db.run(find)
+
+    async def partition_of(self, topic: Topic, producer: bytes, wanted: int | None, written: int | None = None) -> int:
+        """The partition that a producer writes to; if it is nowhere yet, ``wanted``, or the one that it has ``written``
+        to in another cluster, or one by its name.
 
         Durable when this returns. A producer whose partition was split goes on in the part that has its key. Raises
         YdbError: it is elsewhere than ``wanted``.
@@ -67,7 +78,9 @@ class Producers:
         key = SeqNoStamp(producer, ()).key
         active = topic.active
         numbers = {one.index: one for one in topic.partitions}
-        fresh = wanted if wanted is not None else place_of(producer, active).index
+        fresh = wanted if wanted is not None else written
+        if fresh is None:
+            fresh = place_of(producer, active).index
         now = self._clock()
 
         def find(connection: sqlite3.Connection) -> int:

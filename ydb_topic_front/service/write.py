@@ -22,7 +22,7 @@ from bridges.net.grpc_server import GrpcRefusal
 from bridges.sliced import advance
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.write_appends import WriteAppends
-from ydb_topic_front.service.write_start import insisted_on, last_seq_no
+from ydb_topic_front.service.write_start import bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
 from ydb_topic_front.session.write_acks import Times, encode_response
 from ydb_topic_front.session.write_batches import Batches
@@ -240,7 +240,7 @@ class WriteStream:
     async def _partition(self, topic: Topic, init: WriteInit) -> PartitionLog:
         wanted = insisted_on(topic, init)
         if init.producer:
-            wanted = await self._writing.producers.partition_of(topic, init.producer, wanted)
+            wanted = await bound_to(self._service, self._writing.producers, topic, init.producer, wanted)
             self._bound_at = time.monotonic()
         elif wanted is None:
             wanted = self._writing.any_partition(topic)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from bridges.awaited import awaited
+from bridges.catalog.imports import NOT_IMPORTING
 from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.log.interfaces import Appended, note
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from bridges.catalog.topics import Topic
     from bridges.log.partition_log import PartitionLog
     from ydb_topic_front.service.core import YdbService
+    from ydb_topic_front.service.producers import Producers
     from ydb_topic_front.session.write_init import WriteInit
 
 _SEQ_NO = int(LedgerKind.SEQ_NO)
+_OPENED_TOGETHER = 64
 
 
 def insisted_on(topic: Topic, init: WriteInit) -> int | None:
@@ -30,6 +33,33 @@ def insisted_on(topic: Topic, init: WriteInit) -> int | None:
             message = f"partition {wanted} is sealed and takes no more messages"
             raise YdbError(Status.OVERLOADED, message, Issue.PARTITION_INACTIVE)
     return wanted
+
+
+async def bound_to(service: YdbService, producers: Producers, topic: Topic, producer: bytes, wanted: int | None) -> int:
+    """The partition that a producer writes to, durably. Raises YdbError, LogError."""
+    if topic.import_epoch >= 0:
+        # Where it is to write is known when all that it wrote is here.
+        raise service.log_of(topic, wanted or 0).not_importing(NOT_IMPORTING)
+    written = None
+    if wanted is None and topic.imported is not None and not await producers.knows(topic, producer):
+        written = await _imported_to(service, topic, producer)
+    return await producers.partition_of(topic, producer, wanted, written)
+
+
+async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> int | None:
+    """The partition to which a producer wrote before the topic was moved here: its messages came with their numbers,
+    but not the choice. Of several, which a split leaves behind, the one with its latest number. Raises LogError."""
+    key = SeqNoStamp(producer, ()).key
+    found, latest = None, -1
+    numbers = [one.index for one in topic.partitions]
+    for first in range(0, len(numbers), _OPENED_TOGETHER):
+        logs = [service.log_of(topic, number) for number in numbers[first : first + _OPENED_TOGETHER]]
+        await asyncio.gather(*(log.ready() for log in logs))
+        for log in logs:
+            last = log.last(_SEQ_NO, key)
+            if last is not None and last.number > latest:
+                found, latest = log.partition, last.number
+    return found
 
 
 async def last_seq_no(service: YdbService, topic: Topic, log: PartitionLog, producer: bytes) -> int:

@@ -1,0 +1,145 @@
+"""What a migration may bring: batches of Kafka's as they are, of others behind heads that tell their offsets.
+
+A form says where one batch ends in what comes, and what the log has to know of it. Producers of Kafka's are numbered by
+their cluster, so what those numbers mean is not known here, and the entry says so (IMPORTED). YDB's have names, which
+they keep: their last ``seq_no`` is known as soon as the batch is in the log, as if it had been written here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import crc32c
+
+from bridges.errors import BatchInvalid, BatchTooLarge
+from bridges.formats import IMPORTED, FormatId, format_of, ydb
+from bridges.formats import pravega as pravega_format
+from bridges.formats.kafka import CONTROL as KAFKA_CONTROL
+from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
+from bridges.formats.kafka import transaction_of as transaction_of_batch
+from bridges.formats.producer import InTransaction, Stamp
+from spark_pipeline.core.import_frames import HEAD
+
+MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
+"""Largest batch that fits a frame of the backend."""
+_CRC_FROM = 21
+_EPOCH_FROM, _EPOCH_TO = 12, 16
+
+
+class Brought(NamedTuple):
+    """A batch at offsets ``[base, base + span)``, checked. ``newest`` in ms, -1 unknown."""
+
+    base: int
+    span: int
+    payload: memoryview
+    newest: int
+    transaction: InTransaction | None = None
+    producer: Stamp | None = None
+
+
+class Form(Protocol):
+    """How batches of one stored format come."""
+
+    flags: int
+    """Of the entry that the batch becomes."""
+    head_bytes: int
+    """Bytes that have to be there before :meth:`size` may be asked."""
+
+    def size(self, view: memoryview, at: int) -> int:
+        """Bytes of the batch at ``at``, its head included. Raises BatchInvalid, BatchTooLarge."""
+
+    def open(self, piece: memoryview) -> Brought:
+        """The batch that ``piece`` is, whole. Raises BatchInvalid, BatchCorrupt."""
+
+    def same(self, there: memoryview, brought: memoryview) -> bool:
+        """Whether what is stored is what is brought, but for what the log has filled in."""
+
+
+class KafkaForm:
+    """Record batches of message format 2."""
+
+    flags = int(FormatId.KAFKA) | IMPORTED
+    head_bytes = HEADER_SIZE
+
+    def size(self, view: memoryview, at: int) -> int:
+        header = parse_header(view, at)
+        if header.magic != MAGIC or header.length < HEADER_SIZE - LOG_OVERHEAD:
+            raise BatchInvalid(f"what lies at offset {header.base_offset} is no batch of format 2")
+        if header.size > MOST_BATCH_BYTES:
+            raise BatchTooLarge(f"the batch at offset {header.base_offset} has {header.size} bytes")
+        return int(header.size)
+
+    def open(self, piece: memoryview) -> Brought:
+        header = parse_header(piece)
+        count, base = header.last_offset_delta + 1, header.base_offset
+        if count < 1 or not 0 <= header.record_count <= count or base < 0:
+            raise BatchInvalid(f"the batch at offset {base} claims {header.record_count} records in {count} offsets")
+        if crc32c.crc32c(piece[_CRC_FROM:]) != header.crc:
+            raise BatchInvalid(f"the batch at offset {base} does not match its checksum")
+        newest = -1 if header.attributes & KAFKA_CONTROL else header.max_timestamp
+        return Brought(base, count, piece, newest, transaction_of_batch(piece, header))
+
+    def same(self, there: memoryview, brought: memoryview) -> bool:
+        return there[:_EPOCH_FROM] == brought[:_EPOCH_FROM] and bytes(there[_EPOCH_TO:]) == bytes(brought[_EPOCH_TO:])
+
+
+class _Framed:
+    """Batches behind heads (:mod:`spark_pipeline.core.import_frames`)."""
+
+    head_bytes = HEAD.size
+
+    def size(self, view: memoryview, at: int) -> int:
+        base, count, size = HEAD.unpack_from(view, at)
+        if base < 0 or not 1 <= count < 1 << 31:
+            raise BatchInvalid(f"a batch at offset {base} that spans {count} offsets is none")
+        if size > MOST_BATCH_BYTES:
+            raise BatchTooLarge(f"the batch at offset {base} has {size} bytes")
+        return int(HEAD.size + size)
+
+    def same(self, there: memoryview, brought: memoryview) -> bool:
+        return bytes(there) == bytes(brought)
+
+
+class YdbForm(_Framed):
+    """Messages of YDB's writers."""
+
+    flags = int(FormatId.YDB)
+
+    def open(self, piece: memoryview) -> Brought:
+        base, count, _ = HEAD.unpack_from(piece)
+        payload = piece[HEAD.size :]
+        head = ydb.parse_head(payload)
+        if head.messages < 1 or (head.messages > count if head.sparse else head.messages != count):
+            raise BatchInvalid(f"the batch at offset {base} has {head.messages} messages in {count} offsets")
+        for _ in ydb.check_crc(payload):
+            pass
+        told = format_of(self.flags).describe(payload)
+        return Brought(base, count, payload, told.max_timestamp, producer=told.producer)
+
+
+class PravegaForm(_Framed):
+    """Events of a Pravega segment, whose writers are not known any more."""
+
+    flags = int(FormatId.PRAVEGA) | IMPORTED
+
+    def open(self, piece: memoryview) -> Brought:
+        base, count, _ = HEAD.unpack_from(piece)
+        payload = piece[HEAD.size :]
+        header = pravega_format.check(payload)
+        if header.records != count or header.transaction >= 0 or header.writer_id != pravega_format.NO_WRITER:
+            raise BatchInvalid(
+                f"the batch at offset {base} has {header.records} events in {count} offsets, or a writer"
+            )
+        return Brought(base, count, payload, header.time_ms)
+
+
+FORMS: dict[int, Form] = {FormatId.KAFKA: KafkaForm(), FormatId.YDB: YdbForm(), FormatId.PRAVEGA: PravegaForm()}
+"""Stored format -> how its batches come."""
+
+
+def form_of(named: str) -> Form:
+    """The form of a stored format that a request names by its number; Kafka's if it names none. Raises BatchInvalid."""
+    form = FORMS.get(int(named)) if named.isdecimal() else None
+    if named and form is None:
+        raise BatchInvalid(f"batches of format {named!r:.20} cannot be brought: there are {sorted(map(int, FORMS))}")
+    return form or FORMS[FormatId.KAFKA]
