@@ -61,3 +61,8 @@ def is_users_name(name: str) -> bool:
 def is_internal_name(name: str) -> bool:
     """Whether it is a name that Pravega gives to what it keeps for itself."""
     return _INTERNAL.fullmatch(name) is not None
+
+
+def is_transactions(name: str) -> bool:
+    """Whether a segment is one of a transaction's own, not a large event that is written for it."""
+    return TRANSACTION in name and TRANSIENT not in name

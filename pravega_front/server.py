@@ -12,7 +12,7 @@ from bridges.net.server import Limits
 from pravega_front.access import Access
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
-from pravega_front.session import Connection, Encoded
+from pravega_front.session.connection import Connection, Encoded
 from pravega_front.wire.commands import Command
 from pravega_front.wire.frames import HEAD, LENGTH, MAX_FRAME
 

@@ -44,7 +44,7 @@ class PravegaServer:
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node, settings = self._node, self._settings
-        segments = Segments(node, settings.append_events, settings.segments)
+        segments = Segments(node, settings.append_events, settings.segments, settings.attributes_per_segment)
         await segments.load()
         self._segments = segments
         merges = self._merges = Merges(node, segments)
@@ -55,8 +55,8 @@ class PravegaServer:
         operations.register(store)
         tables.register(store, node.db, dropped)
         controller = self._controller = Controller(node, settings, segments, access, dropped)
-        await merges.load()
         await controller.load()
+        await merges.load()  # also with the segments of transactions, which are known now
         registry = Registry(access)
         for module in CALLS:
             module.register(registry, controller)

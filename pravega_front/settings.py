@@ -56,6 +56,12 @@ class PravegaSettings(Section):
     table_bytes: Size = Field(
         default=1024**3, ge=1024, description="Most bytes of keys and values that one table holds."
     )
+    scopes: int = Field(default=100_000, ge=1, description="Most scopes that clients make, with or without streams.")
+    attributes_per_segment: int = Field(
+        default=1_000,
+        ge=0,
+        description="Most attributes that clients set of one segment; numbers of writers are not among them.",
+    )
     segments: int = Field(
         default=100_000,
         ge=1,

@@ -116,6 +116,10 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request's bytes are held beyond the end of the connection, until :meth:`_fill`."""
         return False
 
+    def _begun_bytes(self) -> int:
+        """Bytes held of frames that are one request with the next one: what has begun is to be completed."""
+        return 0
+
     # --- asyncio ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -194,7 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         """May a large frame be received? Not while what came before it keeps it from being started."""
         if self._waiting or (self._slots and not self._may_start(None)):
             return False
-        if not self.account.admit(Kind.REQUESTS, size, self._stashed):
+        begun = self._begun_bytes()
+        if not self.account.admit(Kind.REQUESTS, size + begun, self._stashed + begun):
             return False
         self._stashed = 0
         return True
@@ -468,7 +473,8 @@ class Connection(asyncio.BufferedProtocol):
             framer.retry()
             if framer.blocked:
                 if not self._waiting and not self._slots:
-                    self.account.wait(framer.blocked_by, self._stashed)
+                    begun = self._begun_bytes()
+                    self.account.wait(framer.blocked_by + begun, self._stashed + begun)
                 return
             self._count_stash()
         elif self.account.crowded:

@@ -42,7 +42,7 @@ class Controller:
         self.catalog: Catalog = node.catalog
         self.segments = segments
         self.access = access
-        self.streams = Streams(node)
+        self.streams = Streams(node, settings.scopes)
         self.transactions = Transactions(node, settings, segments)
         self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
         self.watermarks = Watermarks(self)

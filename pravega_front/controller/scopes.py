@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import Change, ChangeKind, Topic, TopicKind
+from bridges.errors import LogError
 from pravega_front.names import SYSTEM_SCOPE
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ class _Streams:
     internal: set[str] = field(default_factory=set)
 
 
-class Scopes:
-    """The scopes of a node. Call :meth:`load` first, and :meth:`close` at the end."""
+class TooManyScopes(LogError):
+    """As many scopes were made as there may be."""
 
-    def __init__(self, node: NodeServices) -> None:
+
+class Scopes:
+    """The scopes of a node; clients may make ``most``. Call :meth:`load` first, and :meth:`close` at the end."""
+
+    def __init__(self, node: NodeServices, most: int) -> None:
         self._catalog = node.catalog
+        self._most = most
         self._db = node.db
         self._made: set[str] = set()
         self._streams: dict[str, _Streams] = {}
@@ -121,8 +127,15 @@ class Scopes:
     # --- changing --------------------------------------------------------------------------------------------------
 
     async def add(self, scope: str) -> None:
-        """Make a scope, durably."""
-        await self._db.run(lambda db: db.execute("INSERT OR IGNORE INTO front_pravega_scopes VALUES (?)", (scope,)))
+        """Make a scope, durably. Raises TooManyScopes."""
+
+        def change(connection: sqlite3.Connection) -> None:
+            (count,) = connection.execute("SELECT count(*) FROM front_pravega_scopes").fetchone()
+            if count >= self._most:
+                raise TooManyScopes(f"{count} scopes were made: no more can be")
+            connection.execute("INSERT OR IGNORE INTO front_pravega_scopes VALUES (?)", (scope,))
+
+        await self._db.run(change)
         self._insert(scope)
         self._made.add(scope)
 

@@ -11,6 +11,7 @@ from bridges.auth import Operation
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from pravega_front.controller.scopes import TooManyScopes
 from pravega_front.names import SYSTEM_SCOPE, is_users_name
 from pravega_front.wire.controller import (
     CreateScopeStatus,
@@ -67,7 +68,10 @@ class _Calls:
             return _Status(status=CreateScopeStatus.INVALID_SCOPE_NAME)
         if self._streams.scopes.exists(request.scope):
             return _Status(status=CreateScopeStatus.SCOPE_EXISTS)
-        await self._streams.scopes.add(request.scope)
+        try:
+            await self._streams.scopes.add(request.scope)
+        except TooManyScopes:
+            return _Status(status=CreateScopeStatus.FAILURE)
         return _Status(status=CreateScopeStatus.SUCCESS)
 
     async def check_scope(self, request: Any, caller: Principal) -> Any:

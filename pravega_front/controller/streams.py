@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
 from bridges.catalog.names import canonical_name
 from bridges.catalog.topic_config import SPLIT
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _StreamConfig = message("StreamConfig")
 _SegmentRange = message("SegmentRange")
+
+_MOST_SAID = 64 * 1024
+"""Bytes of what is said of one stream: Pravega's clients give it 128 tags of 256 characters at most."""
 
 
 class Ranged(NamedTuple):
@@ -58,11 +62,11 @@ def segment_id(partition: PartitionInfo) -> int:
 class Streams:
     """The streams of a node. Call :meth:`load` first."""
 
-    def __init__(self, node: NodeServices) -> None:
+    def __init__(self, node: NodeServices, max_scopes: int) -> None:
         self._node = node
         self._catalog = node.catalog
         self._db = node.db
-        self.scopes = Scopes(node)
+        self.scopes = Scopes(node, max_scopes)
         self._configs: dict[str, bytes] = {}
         self._by_rate: set[str] = set()
 
@@ -135,7 +139,7 @@ class Streams:
         info = config.streamInfo
         name = f"{info.scope}/{info.stream}"
         canonical = canonical_name("pravega", name)
-        raw = config.SerializeToString()
+        raw = _stored(config)
 
         def also(connection: sqlite3.Connection) -> None:
             connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (canonical, raw))
@@ -158,7 +162,7 @@ class Streams:
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change what was said of a stream, durably. Raises LogError."""
-        raw = config.SerializeToString()
+        raw = _stored(config)
 
         def also(connection: sqlite3.Connection) -> None:
             connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (topic.name, raw))
@@ -191,6 +195,14 @@ class Streams:
         config.retentionPolicy.SetInParent()
         config.tags.SetInParent()  # clients count on it, also when it is empty
         return config
+
+
+def _stored(config: Any) -> bytes:
+    """A configuration as it is kept, in memory as well. Raises InvalidConfig."""
+    raw: bytes = config.SerializeToString()
+    if len(raw) > _MOST_SAID:
+        raise InvalidConfig(f"a configuration of {len(raw)} bytes, of {_MOST_SAID} at most")
+    return raw
 
 
 def group_stream(group: str) -> str:

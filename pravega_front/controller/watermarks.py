@@ -18,6 +18,7 @@ import sqlite3
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,10 @@ _WRITERS = 1000
 """Writers of one stream that are waited for at most: how many there are is for clients to choose."""
 _KEPT_BYTES = 1024 * 1024
 """Bytes of watermarks beyond which the older half is truncated."""
+_MOST_BYTES = 4 * 1024 * 1024
+"""Bytes beyond which what lies there is not ours: clients may append to such a segment, too."""
+_SLICE_CHARACTERS = 256 * 1024
+"""Characters of positions that are looked at while others wait for the database."""
 _LARGE = 1000
 """Segments of a watermark that is made in a thread."""
 _WRITER_ID = blake2b(b"watermarks", digest_size=16).digest()
@@ -70,11 +75,12 @@ class _Marks:
 
 @dataclass(slots=True)
 class _Writer:
-    """What a writer noted last: a time of its own, positions by the ids of segments; ``noted_ms`` is when."""
+    """What a writer noted last: a time of its own; ``noted_ms`` is when (wall clock)."""
 
     name: str
     time: int
-    position: dict[int, int]
+    size: int
+    """Characters of its position."""
     alive: bool
     noted_ms: int
 
@@ -111,9 +117,10 @@ class Watermarks:
         if change.kind is ChangeKind.DELETED and change.topic is not None:
             self._noted.pop(change.topic.name, None)
             self._marks.pop(change.topic.name, None)
-            name = self._segments.mark_of(change.topic)
-            if self._segments.find(name) is not None:
-                self._delete(name)
+            if "pravega" in change.topic.names:  # others are hidden, and no streams
+                name = self._segments.mark_of(change.topic)
+                if self._segments.find(name) is not None:
+                    self._delete(name)
 
     def _delete(self, name: str) -> None:
         task = asyncio.create_task(self._deleted(name))
@@ -122,7 +129,7 @@ class Watermarks:
 
     async def _deleted(self, name: str) -> None:
         try:
-            await self._segments.delete(name)
+            await self._segments.delete(name, mark=True)
         except SegmentMissing:
             return
         except LogError as error:
@@ -132,8 +139,7 @@ class Watermarks:
 
     async def note(self, topic: Topic, writer: str, time: int, position: dict[int, int], now_ms: int) -> Noted:
         """A writer has come to ``time`` and written up to ``position``, by the ids of segments."""
-        known = {segment_id(one) for one in topic.partitions}
-        if not known.issuperset(position):
+        if not all(_has_segment(topic, number) for number in position):
             return Noted.INVALID_POSITION
         position = {number: max(0, offset) for number, offset in position.items()}  # of one that wrote nothing it is -1
 
@@ -177,28 +183,47 @@ class Watermarks:
             except LogError as error:
                 self._noted[name] = None
                 log.warning("a watermark is written later", topic=name, reason=str(error))
+            except Exception as error:  # noqa: BLE001 - logged and counted: it costs this stream's watermark only
+                self._controller.node.barrier.caught("watermark", error, topic=name)
 
     async def _look_at(self, topic: Topic, now_ms: int) -> None:
         marks = await self._of(topic)
         last = None if marks is None else marks.last
-        query = "SELECT writer, time, position, alive, noted_ms FROM front_pravega_noted WHERE topic = ?"
+        query = "SELECT writer, time, length(position), alive, noted_ms FROM front_pravega_noted WHERE topic = ?"
         rows = await self._db.run(lambda connection: connection.execute(query, (topic.name,)).fetchall())
-        writers = [_Writer(name, time, _position(raw), bool(alive), ms) for name, time, raw, alive, ms in rows]
+        writers = [_Writer(name, time, size, bool(alive), ms) for name, time, size, alive, ms in rows]
         settings = self._controller.settings
         patience = self._controller.streams.config(topic).timestampAggregationTimeout
         oldest = now_ms - max(patience, settings.watermark_interval_ms)
         behind = [one for one in writers if last is not None and one.time <= last.lower]
         ended = [one for one in behind if not one.alive or one.noted_ms < oldest]
-        further = [one for one in writers if one not in behind]
+        further = [one for one in writers if last is None or one.time > last.lower]
         if len(behind) > len(ended):
             self._noted[topic.name] = None  # until they come further, or are waited for no more
         elif further:
-            lower, upper = min(one.time for one in further), max(one.time for one in further)
+            reached: dict[int, int] = {} if last is None else {one.segment_id: at for one, at in last.cut.items()}
+            upper = await self._reached(topic, further, reached)
             upper = upper if last is None else max(upper, last.upper)
-            watermark = Watermark(lower, upper, _cut(topic, further, last))
-            await self._write(topic, marks, watermark)
+            lower = min(one.time for one in further)
+            await self._write(topic, marks, Watermark(lower, upper, _cut(topic, reached)))
             ended += [one for one in further if not one.alive]
         await self._forget(topic, ended)
+
+    async def _reached(self, topic: Topic, writers: list[_Writer], reached: dict[int, int]) -> int:
+        """Add to ``reached``, positions by the ids of segments, how far writers have come together; gives the latest of
+        their times. A writer that has noted something meanwhile counts with that. A slice at a time: others need the
+        database."""
+        latest = max(one.time for one in writers)
+        at = 0
+        while at < len(writers):
+            begin, size = at, 0
+            while at < len(writers) and (at == begin or size + writers[at].size <= _SLICE_CHARACTERS):
+                size += writers[at].size
+                at += 1
+            names = [one.name for one in writers[begin:at]]
+            times = await self._db.run(partial(_add_reached, topic=topic.name, writers=names, reached=reached))
+            latest = max([latest, *times])
+        return latest
 
     async def _forget(self, topic: Topic, ended: list[_Writer]) -> None:
         if not ended:
@@ -239,29 +264,48 @@ class Watermarks:
             return None
         marks = _Marks(segment)
         start, end = await segment.start(), await segment.length()
-        data = b""
-        while start + len(data) < end:
-            data += b"".join(await segment.read(start + len(data), end - start - len(data)))
-        begins = places(data)
-        if begins:
-            marks.last = await asyncio.to_thread(decode, data[begins[-1] :])
-        marks.begins.extend(start + one for one in begins)
+        try:
+            if end - start > _MOST_BYTES:
+                raise ValueError(f"{end - start} bytes are too many")
+            data = b""
+            while start + len(data) < end:
+                data += b"".join(await segment.read(start + len(data), end - start - len(data)))
+            begins = await asyncio.to_thread(places, data)
+            if begins:
+                marks.last = await asyncio.to_thread(decode, data[begins[-1] :])
+            marks.begins.extend(start + one for one in begins)
+        except ValueError as error:
+            log.warning("what was appended to a stream's watermarks is none", topic=topic.name, reason=str(error))
+            await segment.truncate(end)
         last = segment.log.last(LedgerKind.EVENT_NUMBER, _WRITER_ID)
         marks.number = 0 if last is None else last.number
         return self._marks.setdefault(topic.name, marks)
+
+
+def _has_segment(topic: Topic, number: int) -> bool:
+    index, epoch = split_id(number)
+    return index < len(topic.partitions) and topic.partitions[index].made_epoch == epoch
 
 
 def _position(raw: str) -> dict[int, int]:
     return {int(number): offset for number, offset in json.loads(raw).items()}
 
 
-def _cut(topic: Topic, writers: list[_Writer], last: Watermark | None) -> dict[Ranged, int]:
+def _add_reached(connection: sqlite3.Connection, topic: str, writers: list[str], reached: dict[int, int]) -> list[int]:
+    """Add positions of writers to those that are reached; gives their times."""
+    times = []
+    query = "SELECT time, position FROM front_pravega_noted WHERE topic = ? AND writer = ?"
+    for writer in writers:
+        for time, raw in connection.execute(query, (topic, writer)):
+            times.append(time)
+            for number, offset in _position(raw).items():
+                reached[number] = max(reached.get(number, 0), offset)
+    return times
+
+
+def _cut(topic: Topic, reached: dict[int, int]) -> dict[Ranged, int]:
     """The positions that all writers have reached or are below, over all keys: of the segments that there were in the
     latest epoch that any of them writes to. Of those before, all is below."""
-    reached: dict[int, int] = {one.segment_id: at for one, at in last.cut.items()} if last is not None else {}
-    for writer in writers:
-        for number, offset in writer.position.items():
-            reached[number] = max(reached.get(number, 0), offset)
     epoch = max((split_id(number)[1] for number in reached), default=topic.epoch)
     there = [one for one in topic.partitions if one.lived_in(epoch)]
     return {Ranged(segment_id(part), low, high): reached.get(segment_id(part), 0) for part, low, high in ranged(there)}

@@ -26,7 +26,7 @@ import structlog
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
-from pravega_front.names import TRANSACTION, TRANSIENT
+from pravega_front.names import TRANSIENT
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.service.state import Merging
@@ -55,10 +55,6 @@ _NONE = -1
 """No attempt."""
 
 _Work = Callable[["_Large", "Hold"], Awaitable[int]]
-
-
-class TooLarge(LogError):
-    """The source is larger than can be merged with this target."""
 
 
 def transient_name(parent: str, writer_id: bytes) -> str:
@@ -95,6 +91,7 @@ class Merges:
         self._running: dict[str, tuple[Segment, asyncio.Task[int]]] = {}
         self._changing: dict[str, int] = {}
         self._cleaning: asyncio.Task[None] | None = None
+        segments.merged = self._ended_with
 
     async def load(self) -> None:
         """Carry out what was decided, and delete what writers of large events have left behind."""
@@ -139,7 +136,7 @@ class Merges:
     async def merge(self, target: Segment, source_name: str) -> int:
         """Append all of a segment to another, atomically, and delete it; gives the target's length behind it.
 
-        Raises SegmentMissing (there never was one), TooLarge, NotPossible, PartitionSealed, LogError.
+        Raises SegmentMissing (there never was one), NotPossible, PartitionSealed, LogError.
         """
         await target.log.ready()
         running = self._running.get(source_name)
@@ -149,8 +146,8 @@ class Merges:
                 if target.log.last(LedgerKind.EVENT_NUMBER, _writer_of(source_name)) is None:
                     raise SegmentMissing(f"there is no segment {source_name!r} to merge")
                 return await target.length()
-            if TRANSACTION in source_name:
-                raise NotPossible("segments of a transaction are merged by its commit")
+            if self._segments.is_kept(source_name):
+                raise NotPossible("segments of a transaction are merged by its commit, and watermarks stay")
             running = self._start(source_name, target, partial(self._begin, source_name, source, target))
         if running[0] is not target:
             raise NotPossible(f"{source_name} is being merged with another segment")
@@ -170,14 +167,18 @@ class Merges:
         begins. Whoever seals segments, through whichever protocol, does it in here."""
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
-            tasks = [task for target, task in self._running.values() if target.topic == topic]
-            if tasks:
-                await asyncio.wait(tasks)
+            await self._ended_with(topic)
             yield
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:
                 del self._changing[topic]
+
+    async def _ended_with(self, topic: str) -> None:
+        """Return when all merges with segments in a topic that have begun have ended."""
+        tasks = [task for target, task in self._running.values() if target.topic == topic]
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _start(
         self, name: str, target: Segment, work: Callable[[], Awaitable[int]]
@@ -214,8 +215,6 @@ class Merges:
             size = await source.length() - start
             if size <= _ONE_BATCH:
                 length = await self._append_one(target, _writer_of(name), source, start, size)
-            elif TRANSACTION in target.name:
-                raise TooLarge(f"{size} bytes are more than the {_ONE_BATCH} that a transaction takes as one")
             else:
                 decided = await self._decided(source, target)
         except BaseException:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from bridges.errors import LogDeleted, PartitionSealed
 from bridges.formats.producer import LedgerKind
 from pravega_front.names import parse_segment
-from pravega_front.service.merging import TooLarge, transient_name
+from pravega_front.service.merging import transient_name
 from pravega_front.service.segment import Segment, Truncated
 from pravega_front.service.segments import NotPossible, SegmentExists, SegmentMissing
+from pravega_front.service.state import TooManyAttributes
 from pravega_front.wire import commands as wire
 from pravega_front.wire.fields import Merged
 
 if TYPE_CHECKING:
     from pravega_front.server import SegmentStore
-    from pravega_front.session import Connection
+    from pravega_front.session.connection import Connection
 
 
 def register(store: SegmentStore) -> None:
@@ -45,6 +48,7 @@ class _Operations:
         self._store = store
         self._segments = store.segments
         self._state = store.segments.state
+        self._conditional: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def info(self, connection: Connection, request: wire.GetStreamSegmentInfo) -> wire.Command:
         name = request.segment
@@ -63,7 +67,8 @@ class _Operations:
         return wire.StreamSegmentInfo(request.request_id, name, True, segment.sealed, False, modified, length, start)
 
     async def create(self, connection: Connection, request: wire.CreateSegment) -> wire.Command:
-        if parse_segment(request.segment) is None:
+        parsed = parse_segment(request.segment)
+        if parsed is None or parsed.suffix:
             return wire.ErrorMessage(request.request_id, request.segment, "no name of a segment", 0)
         try:
             await self._segments.create(request.segment)
@@ -135,9 +140,12 @@ class _Operations:
         segment = self._segments.find(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
-        updated = await self._state.update_attribute(
-            segment.topic, segment.partition, request.attribute, request.new_value, request.expected_value
-        )
+        try:
+            updated = await self._state.update_attribute(
+                segment.topic, segment.partition, request.attribute, request.new_value, request.expected_value
+            )
+        except TooManyAttributes as error:
+            return wire.ErrorMessage(request.request_id, request.segment, str(error))
         return wire.SegmentAttributeUpdated(request.request_id, updated)
 
     async def locate(self, connection: Connection, request: wire.LocateOffset) -> wire.Command:
@@ -171,15 +179,25 @@ class _Operations:
         target = self._segments.find(request.target)
         if target is None:
             return wire.NoSuchSegment(request.request_id, request.target)
-        for update in request.updates:
-            value = await self._state.attribute(target.topic, target.partition, update.attribute)
-            if update.kind == 4 and value != update.old:
-                return wire.SegmentAttributeUpdated(request.request_id, False)
+        if not request.updates:
+            return await self._merge_one(connection, request, target)
+        # Of merges that depend on attributes one at a time is with a target: what they depend on stays as it is.
+        lock = self._conditional.setdefault(request.target, asyncio.Lock())
+        async with lock:
+            try:
+                if not await self._state.applies(target.topic, target.partition, request.updates):
+                    return wire.SegmentAttributeUpdated(request.request_id, False)
+            except TooManyAttributes as error:
+                return wire.ErrorMessage(request.request_id, request.target, str(error))
+            answer = await self._merge_one(connection, request, target)
+            if isinstance(answer, wire.SegmentsMerged):
+                await self._state.set_attributes(target.topic, target.partition, request.updates)
+            return answer
+
+    async def _merge_one(self, connection: Connection, request: wire.MergeSegments, target: Segment) -> wire.Command:
         answer = await self._merged(connection, request.request_id, target, request.target, request.source)
         if isinstance(answer, wire.Command):
             return answer
-        for update in request.updates:
-            await self._state.set_attribute(target.topic, target.partition, update.attribute, update.new)
         return wire.SegmentsMerged(request.request_id, request.target, request.source, answer)
 
     async def merge_batch(self, connection: Connection, request: wire.MergeSegmentsBatch) -> wire.Command:
@@ -208,7 +226,7 @@ class _Operations:
             return wire.NoSuchSegment(request_id, target_name)
         except PartitionSealed:
             return wire.SegmentIsSealed(request_id, target_name)
-        except (TooLarge, NotPossible):
+        except NotPossible:
             return wire.OperationUnsupported(request_id, "mergeSegments")
         connection.transient.discard(source_name)
         return length

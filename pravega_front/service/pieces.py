@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from bridges.awaited import awaited
+from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.pravega import EVENT_HEAD, Shape, parse_header, segment_bytes
 
@@ -71,7 +72,10 @@ async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Bu
     size = events = 0
     offset, end = 0, segment.log.high_watermark
     while offset < end:
-        for batch in await segment.log.read_committed(offset, most):
+        batches = await segment.log.read_committed(offset, most)
+        if not batches:
+            raise LogError(f"{segment.name} has nothing at offset {offset}, below its end {end}")
+        for batch in batches:
             offset = batch.end_offset
             if batch.flags != FormatId.PRAVEGA:
                 continue  # a note of a writer that has appended nothing

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from pravega_front.names import MARK, TRANSACTION, SegmentName, parse_segment
+from pravega_front.names import MARK, SegmentName, is_transactions, parse_segment
 from pravega_front.service.segment import Segment
 from pravega_front.service.state import SegmentState, add_loose
 from pravega_front.service.table_life import table_count
@@ -45,14 +45,18 @@ class NotPossible(LogError):
 class Segments:
     """The segments of a node, by name. Call :meth:`load` first."""
 
-    def __init__(self, node: NodeServices, max_events: int, max_loose: int) -> None:
-        self.state = SegmentState(node.db)
+    def __init__(self, node: NodeServices, max_events: int, max_loose: int, max_attributes: int) -> None:
+        self.state = SegmentState(node.db, max_attributes)
         self._node = node
         self._max_events = max_events
         self._max_loose = max_loose
         self._loose: dict[str, str] = {}
         self.of_transaction: Callable[[str], tuple[str, int] | None] = lambda name: None
         """(Hidden topic, partition) of an open transaction's segment; whoever keeps transactions sets it."""
+        self.in_transaction: Callable[[str, int], str | None] = lambda topic, partition: None
+        """The name of an open transaction's segment by its hidden topic and partition; set likewise."""
+        self.merged: Callable[[str], Awaitable[None]] = _nothing
+        """Returns when nothing is being merged any more with the segments in a topic; whoever merges sets it."""
         self.has_transactions: Callable[[str], bool] = lambda topic: False
         """Whether a stream has open transactions; set likewise."""
         self.merging: set[str] = set()
@@ -84,29 +88,31 @@ class Segments:
 
     def find(self, name: str) -> Segment | None:
         """The segment called ``name``."""
-        if TRANSACTION in name:
+        if is_transactions(name):
             place = self.of_transaction(name)
             if place is None:
                 return None
             log = self._node.logs.hidden(*place)
             return None if log is None else self._segment(name, log, loose=True)
-        topic = self._loose.get(name)
-        if topic is not None:
-            log = self._node.logs.hidden(topic, 0)
-            return None if log is None else self._segment(name, log, loose=True)
         parsed = parse_segment(name)
         if parsed is None or parsed.suffix:
-            return None
+            return self._find_loose(name)
         found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{parsed.stream}")
         if found is None:
+            # What was made by a command under a name of a stream that is made later stands behind that.
             marked = self._marked(name)
-            return None if marked is None or (own := self.mark_of(marked)) not in self._loose else self.find(own)
+            return self._find_loose(name if marked is None else self.mark_of(marked))
         if not parsed.number < len(found.partitions):
             return None
         if found.partitions[parsed.number].made_epoch != parsed.epoch:
             return None
         log = self._node.logs.get(found.name, parsed.number)
         return None if log is None else self._segment(str(parsed), log)
+
+    def _find_loose(self, name: str) -> Segment | None:
+        topic = self._loose.get(name)
+        log = None if topic is None else self._node.logs.hidden(topic, 0)
+        return None if log is None else self._segment(name, log, loose=True)
 
     # --- watermarks ------------------------------------------------------------------------------------------------
 
@@ -130,7 +136,10 @@ class Segments:
     def orphaned_marks(self) -> list[str]:
         """Segments of watermarks whose streams are deleted."""
         found = [name for name in self._loose if _OF in name]
-        known = {self.mark_of(topic) for topic in self._node.catalog.topics.values()} if found else set()
+        if not found:
+            return []
+        topics = self._node.catalog.topics.values()
+        known = {self.mark_of(topic) for topic in topics if "pravega" in topic.names}
         return [name for name in found if name not in known]
 
     def wait_for_mark(self, name: str, made: Callable[[], None]) -> Callable[[], None]:
@@ -169,6 +178,7 @@ class Segments:
         """The segment that lies in a partition of a topic, also of a hidden one."""
         if topic in self._node.catalog.hidden:
             name = next((name for name, hidden in self._loose.items() if hidden == topic), None)
+            name = name or self.in_transaction(topic, partition)
             return None if name is None else self.find(name)
         found = self._node.catalog.topics.get(topic)
         if found is None or not partition < len(found.partitions):
@@ -211,12 +221,17 @@ class Segments:
     def _too_many(self) -> NotPossible:
         return NotPossible(f"there are {self._max_loose} segments that belong to no stream: no more can be made")
 
-    async def delete(self, name: str) -> None:
-        """Delete a loose segment with its data. Raises SegmentMissing, NotPossible (a stream's), LogError."""
+    def is_kept(self, name: str) -> bool:
+        """Whether a loose segment goes with its stream or its transaction only, whatever clients say."""
+        return is_transactions(name) or _OF in name or self.is_mark(name)
+
+    async def delete(self, name: str, *, mark: bool = False) -> None:
+        """Delete a loose segment with its data; ``mark``: also one of watermarks. Raises SegmentMissing, NotPossible (a
+        stream's), LogError."""
         segment = self.find(name)
         if segment is None:
             raise SegmentMissing(f"there is no segment {name!r}")
-        if not segment.loose or TRANSACTION in name or name in self.merging:
+        if not segment.loose or name in self.merging or (self.is_kept(name) and not mark):
             raise NotPossible("segments of a stream or a transaction are deleted with it, and merged ones by that")
         self._loose.pop(name, None)
         try:
@@ -233,8 +248,8 @@ class Segments:
         One of a stream is sealed alone only where the stream has no other that takes appends: the stream ends then.
         """
         if segment.loose:
-            if TRANSACTION in segment.name:
-                raise NotPossible("a transaction's segments end with it")
+            if self.is_kept(segment.name):
+                raise NotPossible("a transaction's segments end with it, and watermarks with their stream")
             segment.loose_sealed = True
             await self.state.seal_loose(segment.name)
             segment.log.moved()
@@ -253,3 +268,7 @@ class Segments:
         active = [one.index for one in catalog.topic(topic).active]
         if active:
             await catalog.change_partitions(topic, active, ())
+
+
+async def _nothing(topic: str) -> None:
+    return

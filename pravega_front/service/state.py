@@ -6,10 +6,20 @@ It lives in the node's database, and what is changed is durable when a call retu
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bridges.catalog.sql import Database
+from bridges.errors import LogError
 from pravega_front.wire.commands import NO_NUMBER
+from pravega_front.wire.fields import AttributeUpdate
+
+IF_EQUALS = 4
+"""Kind of an update that depends on what the attribute was; any other replaces whatever it was."""
+
+
+class TooManyAttributes(LogError):
+    """There are as many attributes of a segment as there may be."""
 
 
 class Loose(NamedTuple):
@@ -33,8 +43,9 @@ class Merging(NamedTuple):
 class SegmentState:
     """Reads and changes the state of segments."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, max_attributes: int) -> None:
         self._db = db
+        self._max_attributes = max_attributes
 
     async def loose(self) -> dict[str, Loose]:
         """All segments that belong to no stream, by name."""
@@ -75,20 +86,41 @@ class SegmentState:
         """An attribute's value; NO_NUMBER if it is not set."""
         return await self._db.run(lambda connection: _attribute(connection, topic, partition, attribute))
 
-    async def set_attribute(self, topic: str, partition: int, attribute: bytes, value: int) -> None:
-        """Set an attribute, whatever it was."""
-        await self._db.run(lambda connection: set_attribute(connection, topic, partition, attribute, value))
-
     async def update_attribute(self, topic: str, partition: int, attribute: bytes, new: int, expected: int) -> bool:
-        """Set an attribute if it has the expected value; whether it had."""
+        """Set an attribute if it has the expected value; whether it had. Raises TooManyAttributes."""
+        updates = [AttributeUpdate(attribute, IF_EQUALS, new, expected)]
 
         def change(connection: sqlite3.Connection) -> bool:
-            if _attribute(connection, topic, partition, attribute) != expected:
+            if not self._applies(connection, topic, partition, updates):
                 return False
-            set_attribute(connection, topic, partition, attribute, new)
+            _set_attributes(connection, topic, partition, updates)
             return True
 
         return await self._db.run(change)
+
+    async def applies(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> bool:
+        """Whether all conditions of ``updates`` hold. Raises TooManyAttributes if there is no room for them."""
+        return await self._db.run(lambda connection: self._applies(connection, topic, partition, updates))
+
+    async def set_attributes(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
+        """Set attributes, whatever they were."""
+        await self._db.run(lambda connection: _set_attributes(connection, topic, partition, updates))
+
+    def _applies(
+        self, connection: sqlite3.Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]
+    ) -> bool:
+        more = 0
+        for update in updates:
+            value = _attribute(connection, topic, partition, update.attribute)
+            if update.kind == IF_EQUALS and value != update.old:
+                return False
+            more += value == NO_NUMBER and update.new != NO_NUMBER
+        if more:
+            query = "SELECT count(*) FROM front_pravega_attributes WHERE topic = ? AND partition = ?"
+            (count,) = connection.execute(query, (topic, partition)).fetchone()
+            if count + more > self._max_attributes:
+                raise TooManyAttributes(f"{count} attributes are set of the segment: no more can be")
+        return True
 
 
 def _attribute(connection: sqlite3.Connection, topic: str, partition: int, attribute: bytes) -> int:
@@ -97,14 +129,16 @@ def _attribute(connection: sqlite3.Connection, topic: str, partition: int, attri
     return NO_NUMBER if row is None else int(row[0])
 
 
-def set_attribute(connection: sqlite3.Connection, topic: str, partition: int, attribute: bytes, value: int) -> None:
-    """Set an attribute, inside a transaction; NO_NUMBER unsets it."""
-    if value == NO_NUMBER:
-        query = "DELETE FROM front_pravega_attributes WHERE topic = ? AND partition = ? AND id = ?"
-        connection.execute(query, (topic, partition, attribute))
-    else:
-        row = (topic, partition, attribute, value)
-        connection.execute("REPLACE INTO front_pravega_attributes VALUES (?, ?, ?, ?)", row)
+def _set_attributes(
+    connection: sqlite3.Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]
+) -> None:
+    for update in updates:
+        if update.new == NO_NUMBER:  # which unsets it
+            query = "DELETE FROM front_pravega_attributes WHERE topic = ? AND partition = ? AND id = ?"
+            connection.execute(query, (topic, partition, update.attribute))
+        else:
+            row = (topic, partition, update.attribute, update.new)
+            connection.execute("REPLACE INTO front_pravega_attributes VALUES (?, ?, ?, ?)", row)
 
 
 def add_loose(connection: sqlite3.Connection, name: str, topic: str) -> None:

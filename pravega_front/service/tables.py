@@ -23,7 +23,7 @@ from pravega_front.wire.fields import TableKey
 
 if TYPE_CHECKING:
     from pravega_front.server import SegmentStore
-    from pravega_front.session import Connection, Encoded
+    from pravega_front.session.connection import Connection, Encoded
 
 _PAGE_BYTES = 4 * 1024 * 1024
 """Most bytes of keys and values of one page."""
@@ -147,7 +147,7 @@ async def _within(connection: Connection, read: Callable[[int], Awaitable[wire.C
     taken what was read before."""
     least = _SMALL_PAGE
     while True:
-        async with connection.room_to_read(max(least, _PAGE_BYTES), least) as room:
+        async with connection.reads.room(max(least, _PAGE_BYTES), least) as room:
             if not room:
                 raise LogError("the connection has ended")
             try:

@@ -15,24 +15,19 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bridges.catalog.topics import ChangeKind, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
-from bridges.net.budget import Kind
 from pravega_front.names import TRANSACTION, SegmentName
-from pravega_front.service.pieces import appended, appends_of, marked
 from pravega_front.service.segments import KEEP
+from pravega_front.service.transaction import ENDED, Transaction, append_to_parent
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
     from bridges.catalog.topics import Change, Topic
-    from bridges.formats.records import Buffer
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments
@@ -41,15 +36,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _HIDDEN = "_pravega.transaction-"
-_PIECE = 8 * 1024 * 1024
-"""Bytes of a transaction that are appended to a parent in one batch."""
 _KEPT = 1000
 """Transactions of a stream that have ended and whose fate can still be asked for."""
 _AGAIN_S = 1.0
 _AT_ONCE = 4
 """Commits that are carried out at the same time: each holds a piece in memory."""
 _SWEEP_S = 60.0
-_ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
 
 class TooManyOpen(LogError):
@@ -60,35 +52,6 @@ class TooManyOpen(LogError):
 
 class LeaseRefused(LogError):
     """A lease is too short or too long."""
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """One transaction; ``parents`` are the numbers of the segments it may write to. Times in ms."""
-
-    topic: str
-    high: int
-    low: int
-    state: TxnState
-    lease_ms: int
-    created_ms: int
-    hidden: str
-    parents: list[int]
-    deadline: float = 0.0
-    """Monotonic clock in seconds."""
-    deciding: asyncio.Task[None] | None = None
-    """While it is made durable how the transaction ends."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def epoch(self) -> int:
-        """The stream's epoch in which it began."""
-        return self.high >> 32
-
-    @property
-    def hex_id(self) -> str:
-        """Its id as it stands in names of segments."""
-        return f"{self.high & (1 << 64) - 1:016x}{self.low & (1 << 64) - 1:016x}"
 
 
 class Transactions:
@@ -111,6 +74,7 @@ class Transactions:
         self._account = node.budget.account(lambda: None)
         self._swept = time.monotonic()
         segments.of_transaction = self._place
+        segments.in_transaction = self._at
         segments.has_transactions = lambda topic: any(one.topic == topic for one in self._open_by_hex.values())
 
     async def load(self) -> None:
@@ -131,7 +95,7 @@ class Transactions:
             if found.state is TxnState.COMMITTING:
                 for segment in self._own_segments(found):
                     segment.loose_sealed = True
-            if found.state not in (TxnState.OPEN, *_ENDED):
+            if found.state not in (TxnState.OPEN, *ENDED):
                 self._spawn(found)
         # A creation that a crash cut short has left a topic of nobody.
         used = {one.hidden for one in self._open_by_hex.values()}
@@ -149,7 +113,7 @@ class Transactions:
 
     def _know(self, found: Transaction) -> None:
         self._known.setdefault(found.topic, {})[found.high, found.low] = found
-        if found.state in _ENDED:
+        if found.state in ENDED:
             found.ended.set()
         else:
             self._open_by_hex[found.hex_id] = found
@@ -162,6 +126,12 @@ class Transactions:
         for place, number in enumerate(found.parents):
             if self._name_of(found, number) == parent:
                 return found.hidden, place
+        return None
+
+    def _at(self, topic: str, partition: int) -> str | None:
+        for found in self._open_by_hex.values():
+            if found.hidden == topic and partition < len(found.parents):
+                return f"{self._name_of(found, found.parents[partition])}{TRANSACTION}{found.hex_id}"
         return None
 
     def _name_of(self, transaction: Transaction, number: int) -> str | None:
@@ -278,6 +248,7 @@ class Transactions:
         """Take no more appends: what is acknowledged from now on would not be part of it."""
         for segment in self._own_segments(transaction):
             segment.loose_sealed = True
+        await self._segments.merged(transaction.hidden)
         for segment in self._own_segments(transaction):
             await segment.quiet()
 
@@ -295,7 +266,7 @@ class Transactions:
             for begun in list(self._beginning.get(topic, ())):
                 await begun.wait()
             for one in self.of(topic):
-                if one.state not in _ENDED:
+                if one.state not in ENDED:
                     try:
                         async with asyncio.timeout_at(end):
                             await one.ended.wait()
@@ -317,7 +288,7 @@ class Transactions:
     def _stream_gone(self, transaction: Transaction) -> None:
         self._forget_ids([_key(transaction)])
         carried_out = transaction.state is not TxnState.OPEN
-        if transaction.state not in _ENDED:
+        if transaction.state not in ENDED:
             transaction.state = TxnState.ABORTING
             transaction.ended.set()  # what is left to do concerns nobody
             if not carried_out:
@@ -341,7 +312,7 @@ class Transactions:
         self._swept = now
         ended: dict[str, list[Transaction]] = {}
         for topic in list(self._known):
-            ended[topic] = [one for one in self.of(topic) if one.state in _ENDED]
+            ended[topic] = [one for one in self.of(topic) if one.state in ENDED]
             await asyncio.sleep(0)  # there may be many streams
         for topic, found in ended.items():
             gone = found if topic not in self._node.catalog.topics else found[:-_KEPT]
@@ -384,7 +355,7 @@ class Transactions:
         delay = _AGAIN_S
         lock = self._locks.setdefault(transaction.topic, asyncio.Lock())
         async with lock:
-            while transaction.state not in _ENDED:
+            while transaction.state not in ENDED:
                 try:
                     async with self._few:
                         await self._try(transaction)
@@ -404,7 +375,7 @@ class Transactions:
             for segment, parent in zip(
                 self._own_segments(transaction), self._parent_segments(transaction), strict=True
             ):
-                await self._append(transaction, segment, parent)
+                await append_to_parent(transaction, segment, parent, self._account)
         state = TxnState.COMMITTED if transaction.state is TxnState.COMMITTING else TxnState.ABORTED
         await self._store_state(transaction, state)
         transaction.state = state
@@ -435,49 +406,6 @@ class Transactions:
                 raise LogError(f"a segment of {transaction.topic} cannot be found")
             found.append(segment)
         return found
-
-    async def _append(self, transaction: Transaction, segment: Segment, parent: Segment) -> None:
-        """Append a transaction's segment to its parent, or the part of it that is not there yet."""
-        size = await segment.length()
-        if not size:
-            return
-        writer_id = blake2b(segment.name.encode(), digest_size=16).digest()
-        await parent.log.ready()
-        last = parent.log.last(LedgerKind.EVENT_NUMBER, writer_id)
-        # What is read at once, twice that where pieces meet, and the batch that is made of it.
-        held = 3 * min(size, _PIECE)
-        self._account.take(Kind.READS, held)
-        try:
-            if size <= _PIECE:
-                parts, length, events = await _one(segment)
-                if events <= segment.most_events:
-                    if last is None:
-                        await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
-                    return
-            part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
-            done = 0 if last is None else last.number
-            number = 0
-            async for parts, length, events in appends_of(segment, _PIECE):
-                number += 1
-                if number > done:
-                    await appended(parent, parts, length, EventStamp(writer_id, number, events), part)
-        finally:
-            self._account.give(Kind.READS, held)
-        if done < number or transaction.low in parent.log.state.transactions.open:
-            await marked(parent, transaction.low)
-
-
-async def _one(segment: Segment) -> tuple[list[Buffer], int, int]:
-    """All of a small segment's appends: (bytes, their size, events), no events where some are none."""
-    parts: list[Buffer] = []
-    size = events = 0
-    whole = True
-    async for some, length, count in appends_of(segment, 2 * _PIECE):
-        parts += some
-        size += length
-        events += count
-        whole = whole and count > 0
-    return parts, size, events if whole else 0
 
 
 def _key(transaction: Transaction) -> tuple[str, int, int]:

@@ -56,7 +56,14 @@ def _count(number: int) -> bytes:
 
 
 def decode(event: bytes | memoryview) -> Watermark:
-    """The watermark that :func:`encode` has made an event of."""
+    """The watermark that :func:`encode` has made an event of. Raises ValueError for anything else."""
+    try:
+        return _decode(event)
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"this is no watermark: {error}") from error
+
+
+def _decode(event: bytes | memoryview) -> Watermark:
     at = _EVENT.size + len(_VERSIONS) + _LENGTH.size
     lower, upper = _BOUNDS.unpack_from(event, at)
     at += _BOUNDS.size

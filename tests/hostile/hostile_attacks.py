@@ -45,6 +45,8 @@ class Done:
     requests: int = 0
     answers: int = 0
     bytes_sent: int = 0
+    appenders: int = 0
+    """Writers of Pravega's that were set up, several on each connection."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ SCOPE = "default"
 _MIB = 1024 * 1024
 _KEEP_ALIVE = raw(wire.KeepAlive())
 _LEASE_MS = 10_000
+_APPENDERS = 10
+"""Appenders of one connection that do nothing."""
 
 
 def _table(number: int) -> str:
@@ -73,24 +75,27 @@ async def _receive(attack: Attack, link: Link, count: int) -> bool:
 
 
 async def pravega_idle(attack: Attack) -> None:
-    """Appenders that are set up, some of whom have appended once, and then do nothing."""
+    """Connections that set up ten appenders each, some of whom append once, and then do nothing."""
 
     async def one(number: int) -> None:
         async def work(link: Link) -> None:
-            writer, data = _writer(attack), _event(10)
+            writers, data = [_writer(attack) for _ in range(_APPENDERS)], _event(10)
             appends = number % 3 == 0
             name = segment(frames.BOMBS, 0) if appends else segment(frames.BULK, number % attack.partitions)
-            if not await _set_up(attack, link, writer, name):
+            setups = (wire.SetupAppend(1, writer, name, "") for writer in writers)
+            said = raw(wire.Hello(17, 5), *setups)
+            if not await attack.send(link, said) or not await _receive(attack, link, 1 + _APPENDERS):
                 return
             if appends:
-                if not await attack.send(link, raw(wire.AppendBlockEnd(writer, len(data), data, 1, 1, 1))):
+                ends = (wire.AppendBlockEnd(writer, len(data), data, 1, 1, 1) for writer in writers)
+                if not await attack.send(link, raw(*ends)) or not await _receive(attack, link, _APPENDERS):
                     return
-                await _receive(attack, link, 1)
+            attack.done.appenders += _APPENDERS
             await attack.linger(link)
 
         await _on_link(attack, work)
 
-    await attack.each(one, 1000)
+    await attack.each(one, 100)
 
 
 async def pravega_half_blocks(attack: Attack) -> None:

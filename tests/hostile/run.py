@@ -96,7 +96,7 @@ PHASES = (
     Phase("ydb-bombs", (("ydb_bombs", 200),)),
     Phase("ydb-nonsense", (("ydb_nonsense", 500),)),
     Phase("ydb-half-messages", (("ydb_half_messages", 40),)),
-    Phase("pravega-idle", (("pravega_idle", 10_000),)),
+    Phase("pravega-idle", (("pravega_idle", 1_000),)),
     Phase("pravega-half-blocks", (("pravega_half_blocks", 300),)),
     Phase("pravega-slow-readers", (("pravega_slow_readers", 500),)),
     Phase("pravega-tables", (("pravega_tables", 200),)),
@@ -131,7 +131,7 @@ PHASES = (
     Phase(
         "pravega-all-at-once",
         (
-            ("pravega_idle", 4_000),
+            ("pravega_idle", 400),
             ("pravega_half_blocks", 50),
             ("pravega_slow_readers", 50),
             ("pravega_tables", 50),

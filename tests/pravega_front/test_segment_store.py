@@ -346,3 +346,24 @@ def test_a_segment_that_is_merged_takes_no_more(client: RawClient, segment: str)
     client.ask(append(writer, 3, event(b"late")), wire.SegmentIsSealed)
     again = client.ask(wire.MergeSegments(1, segment, source, ""), wire.SegmentsMerged)
     assert again.new_target_write_offset == len(event(b"merged")), "it was merged before"
+
+
+def test_names_that_clients_do_not_give_are_refused(client: RawClient, segment: str) -> None:
+    for suffix in ("#transaction.0123", "#transient.0.1", "#anything"):
+        client.ask(wire.CreateSegment(1, segment + suffix, 0, 0, ""), wire.ErrorMessage)
+    client.ask(wire.CreateTransientSegment(1, uuid4().bytes, f"{segment}#transaction.0123", ""), wire.NoSuchSegment)
+
+
+def test_an_append_of_two_whole_frames(client: RawClient, segment: str) -> None:
+    """The most that a block and its end can hold: so does Pravega."""
+    writer = set_up(client, segment)
+    block = b"b" * (MAX_FRAME - 8 - 16)
+    end = b"e" * (MAX_FRAME - 8 - 16 - 4 - 4 - 4 - 8 - 8)
+    partial = struct.pack(">ii", -2, len(block) - 8) + block[8:]
+    client.send(wire.AppendBlock(writer, partial), wire.AppendBlockEnd(writer, 0, end, 1, 1, 7))
+    size = len(block) - 8 + len(end)
+    assert client.receive(wire.DataAppended).current_segment_write_offset == size
+    found = bytearray()
+    while len(found) < size:
+        found += client.ask(wire.ReadSegment(segment, len(found), 1 << 23, "", 1), wire.SegmentRead).data
+    assert bytes(found) == block[8:] + end

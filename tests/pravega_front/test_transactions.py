@@ -276,3 +276,59 @@ def test_writers_are_told_when_their_transaction_is_gone(node: NodeProcess) -> N
                 answer = client.ask(wire.AppendBlockEnd(writer, 4, b"late", 1, number, 1), wire.Command)
             except Closed:
                 pytest.fail("the connection stays")
+
+
+def _write_large(client: RawClient, parent: str, size: int) -> tuple[str, bytes]:
+    """Write a large event for a segment, part by part as clients do; gives the transient segment, and its bytes."""
+    data = event((bytes(range(251)) * (size // 251 + 1))[: size - 8])
+    writer = uuid4().bytes
+    made = client.ask(wire.CreateTransientSegment(1, writer, parent, ""), wire.SegmentCreated).segment
+    client.ask(wire.SetupAppend(1, writer, made, ""), wire.AppendSetup)
+    for number, at in enumerate(range(0, size, 1 << 23)):
+        part = wire.ConditionalBlockEnd(writer, number, at, data[at : at + (1 << 23)], 1)
+        client.ask(part, wire.DataAppended)
+    return made, data
+
+
+@pytest.mark.parametrize("size", [1 << 20, 20 << 20])
+def test_large_events_are_merged_into_a_transaction(node: NodeProcess, size: int) -> None:
+    found = Stream(node, f"large-{size}")
+    txn, aborted = found.begin(), found.begin()
+    with RawClient(node.addresses["pravega-segmentstore"], 60) as client:
+        found.write(txn, event(b"before"))
+        source, data = _write_large(client, found.segment(0, txn), size)
+        client.ask(wire.MergeSegments(1, found.segment(0, txn), source, ""), wire.SegmentsMerged)
+        found.write(txn, event(b"after"))
+        dropped, _ = _write_large(client, found.segment(1, aborted), size)
+        client.ask(wire.MergeSegments(1, found.segment(1, aborted), dropped, ""), wire.SegmentsMerged)
+        assert found.calls.abortTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.SUCCESS
+        assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
+        assert (found.ended(txn), found.ended(aborted)) == (TxnState.COMMITTED, TxnState.ABORTED)
+        client.ask(wire.GetStreamSegmentInfo(1, source, ""), wire.NoSuchSegment)
+    assert found.read(0) == event(b"before") + data + event(b"after")
+    assert found.read(1) == event(b"before") + event(b"after")
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05])
+def test_a_merge_into_a_transaction_under_which_the_process_is_killed(mortal: NodeProcess, delay: float) -> None:
+    found = Stream(mortal, f"large-killed-{int(delay * 1000)}")
+    txn = found.begin()
+    target = found.segment(0, txn)
+    with RawClient(mortal.addresses["pravega-segmentstore"], 60) as client:
+        source = f"{SCOPE}/source-{int(delay * 1000)}/0.#epoch.0"
+        client.ask(wire.CreateSegment(1, source, 0, 0, ""), wire.SegmentCreated)
+        writer = uuid4().bytes
+        client.ask(wire.SetupAppend(1, writer, source, ""), wire.AppendSetup)
+        data = event(bytes(range(250)) * 80_000)
+        for number, at in enumerate(range(0, len(data), 1 << 23)):
+            client.ask(wire.ConditionalBlockEnd(writer, number, at, data[at : at + (1 << 23)], 1), wire.DataAppended)
+        client.send(wire.MergeSegments(1, target, source, ""))
+        time.sleep(delay)  # how far it has come is different each time, and every outcome is right
+        mortal.restart(kill=True)
+    found = _again(found)
+    with RawClient(mortal.addresses["pravega-segmentstore"], 60) as client:
+        # What was decided goes on, and to ask again does it once.
+        client.ask(wire.MergeSegments(1, target, source, ""), wire.SegmentsMerged)
+    assert found.calls.commitTransaction(streamInfo=found.info, txnId=txn).status == TxnStatus.SUCCESS
+    assert found.ended(txn) is TxnState.COMMITTED
+    assert found.read(0) == data

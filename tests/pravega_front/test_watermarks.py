@@ -145,3 +145,36 @@ def test_watermarks_are_truncated(mortal: NodeProcess) -> None:
             pass  # it is truncated behind the second watermark's being written
         last = client.ask(wire.ReadSegment(times.mark, found.start_offset, 4096, "", 1), wire.SegmentRead)
         assert decode(bytes(last.data)) == Watermark(2, 2, cut(2, 0))
+
+
+def test_segments_of_watermarks_go_with_their_streams_only(mortal: NodeProcess) -> None:
+    times = Times(mortal, "kept")
+    other = f"{SCOPE}/other/0.#epoch.0"
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
+        times.note("w", 1, s0=1)
+        times.watermarks(client, 1)
+        client.ask(wire.CreateSegment(1, other, 0, 0, ""), wire.SegmentCreated)
+        client.ask(wire.SealSegment(1, times.mark, ""), wire.OperationUnsupported)
+        client.ask(wire.DeleteSegment(1, times.mark, ""), wire.OperationUnsupported)
+        client.ask(wire.MergeSegments(1, other, times.mark, ""), wire.OperationUnsupported)
+        times.note("w", 2, s0=2)
+        assert times.watermarks(client, 2)[-1] == Watermark(2, 2, cut(2, 0))
+
+
+def test_what_others_append_to_watermarks_costs_that_stream_only(mortal: NodeProcess) -> None:
+    spoilt, whole = Times(mortal, "spoilt"), Times(mortal, "whole")
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
+        for times in (spoilt, whole):
+            times.note("w", 1, s0=1)
+            times.watermarks(client, 1)
+        writer = uuid4().bytes
+        client.ask(wire.SetupAppend(1, writer, spoilt.mark, ""), wire.AppendSetup)
+        client.ask(wire.AppendBlockEnd(writer, 12, b"\0\0\0\0\0\0\0\4none", 1, 1, 1), wire.DataAppended)
+        end = client.ask(wire.GetStreamSegmentInfo(1, spoilt.mark, ""), wire.StreamSegmentInfo).write_offset
+    mortal.restart(kill=True)
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
+        for times in (spoilt, whole):
+            times.note("w", 5, s0=5)
+        assert whole.watermarks(client, 5)[-1] == Watermark(5, 5, cut(5, 0))
+        found = client.ask(wire.ReadSegment(spoilt.mark, end, 4096, "", 1), wire.SegmentRead)
+        assert decode(bytes(found.data)) == Watermark(5, 5, cut(5, 0))

@@ -44,3 +44,11 @@ def test_counts_take_as_many_bytes_as_they_need(segments: int, head: str) -> Non
 def test_places_of_events() -> None:
     events = [encode(Watermark(number, number, {Ranged(0, 0.0, 1.0): number})) for number in range(3)]
     assert places(b"".join(events)) == [0, len(events[0]), 2 * len(events[0])]
+
+
+@pytest.mark.parametrize(
+    "event", [b"", b"\0\0\0\0\0\0\0\4none", encode(Watermark(1, 2, {Ranged(0, 0.0, 1.0): 3}))[:-1]]
+)
+def test_what_is_no_watermark(event: bytes) -> None:
+    with pytest.raises(ValueError, match="no watermark"):
+        decode(event)

@@ -1,0 +1,96 @@
+"""One transaction, and what a commit does with each of its segments (reference/pravega.md, section 4.7)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
+from bridges.net.budget import Kind
+from pravega_front.service.pieces import appended, appends_of, marked
+from pravega_front.wire.controller import TxnState
+
+if TYPE_CHECKING:
+    from bridges.formats.records import Buffer
+    from bridges.net.budget import Account
+    from pravega_front.service.segment import Segment
+
+_PIECE = 8 * 1024 * 1024
+"""Bytes of a transaction that are appended to a parent in one batch."""
+ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction; ``parents`` are the numbers of the segments it may write to. Times in ms."""
+
+    topic: str
+    high: int
+    low: int
+    state: TxnState
+    lease_ms: int
+    created_ms: int
+    hidden: str
+    parents: list[int]
+    deadline: float = 0.0
+    """Monotonic clock in seconds."""
+    deciding: asyncio.Task[None] | None = None
+    """While it is made durable how the transaction ends."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def epoch(self) -> int:
+        """The stream's epoch in which it began."""
+        return self.high >> 32
+
+    @property
+    def hex_id(self) -> str:
+        """Its id as it stands in names of segments."""
+        return f"{self.high & (1 << 64) - 1:016x}{self.low & (1 << 64) - 1:016x}"
+
+
+async def append_to_parent(transaction: Transaction, segment: Segment, parent: Segment, account: Account) -> None:
+    """Append a transaction's segment to its parent, or the part of it that is not there yet: as one batch where it fits
+    into one, else as a transaction of the log. What is held meanwhile counts in ``account``. Raises LogError."""
+    size = await segment.length()
+    if not size:
+        return
+    writer_id = blake2b(segment.name.encode(), digest_size=16).digest()
+    await parent.log.ready()
+    last = parent.log.last(LedgerKind.EVENT_NUMBER, writer_id)
+    # What is read at once, twice that where pieces meet, and the batch that is made of it.
+    held = 3 * min(size, _PIECE)
+    account.take(Kind.READS, held)
+    try:
+        if size <= _PIECE:
+            parts, length, events = await _one(segment)
+            if events <= segment.most_events:
+                if last is None:
+                    await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
+                return
+        part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
+        done = 0 if last is None else last.number
+        number = 0
+        async for parts, length, events in appends_of(segment, _PIECE):
+            number += 1
+            if number > done:
+                await appended(parent, parts, length, EventStamp(writer_id, number, events), part)
+    finally:
+        account.give(Kind.READS, held)
+    if done < number or transaction.low in parent.log.state.transactions.open:
+        await marked(parent, transaction.low)
+
+
+async def _one(segment: Segment) -> tuple[list[Buffer], int, int]:
+    """All of a small segment's appends: (bytes, their size, events), no events where some are none."""
+    parts: list[Buffer] = []
+    size = events = 0
+    whole = True
+    async for some, length, count in appends_of(segment, 2 * _PIECE):
+        parts += some
+        size += length
+        events += count
+        whole = whole and count > 0
+    return parts, size, events if whole else 0

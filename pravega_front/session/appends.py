@@ -1,0 +1,201 @@
+"""The writers that are set up on one connection, and what they append: blocks, their ends, conditional appends."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from bridges.errors import LogDeleted
+from bridges.formats.producer import LedgerKind
+from bridges.net.budget import Kind
+from pravega_front.access import Refused
+from pravega_front.service.appends import Appender, Appending, Protest
+from pravega_front.wire import commands as wire
+from pravega_front.wire.blocks import appended, parse_block, parse_block_end
+from pravega_front.wire.fields import Buffer, WireError
+
+if TYPE_CHECKING:
+    from bridges.net.connection import Slot
+    from pravega_front.service.segment import Segment
+    from pravega_front.session.connection import Connection
+
+BLOCK, BLOCK_END = wire.AppendBlock.code, wire.AppendBlockEnd.code
+_WRITER_BYTES = 1024
+"""What a writer that was set up counts with in the budget."""
+
+
+class Appends:
+    """The writers of one connection, by their ids."""
+
+    __slots__ = ("_block", "_connection", "_writers", "gathering")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._writers: dict[bytes, Appender] = {}
+        self.gathering: dict[Appender, None] = {}
+        """Those that have gathered appends in this turn of the event loop."""
+        # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
+        self._block: tuple[bytes, Buffer, int, float] | None = None
+
+    @property
+    def block_since(self) -> float | None:
+        """When a block came whose end has not (monotonic clock); None if there is none."""
+        return None if self._block is None else self._block[3]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the frame of a block whose end has not come; 0 if there is none."""
+        return 0 if self._block is None else self._block[2]
+
+    async def set_up(self, request: wire.SetupAppend, until: float | None) -> wire.Command | None:
+        """Set a writer up, whose token is valid ``until`` (wall clock, s; None: for ever). Raises Protest, LogError."""
+        connection = self._connection
+        server = connection.server
+        segment = server.segments.find(request.segment)
+        if segment is None:
+            return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
+        if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
+            raise Protest("too many writers are set up on one connection")
+        try:
+            last = await _last_number(segment, request.writer_id)
+            await segment.length()  # from now on it is known with every append
+        except LogDeleted:
+            return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
+        traffic = None if segment.loose else server.metrics.topic(segment.topic)
+        if connection.closed:
+            return None
+        if request.writer_id not in self._writers:
+            connection.account.take(Kind.REQUESTS, _WRITER_BYTES)
+        self._writers[request.writer_id] = Appender(
+            request.writer_id,
+            segment,
+            last,
+            traffic,
+            until,
+            send=connection.send,
+            begun=self._begun,
+            over=self._over,
+            broken=connection.close,
+            gone=self._gone,
+        )
+        number = wire.NO_NUMBER if last is None else last
+        return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)
+
+    def start(self, code: int, frame: bytes | bytearray, arrived: float) -> None:
+        """A block or the end of one: what most frames are, with as little as possible done for each."""
+        try:
+            if code == BLOCK:
+                self._begin_block(frame, arrived)
+            else:
+                self._end_block(frame, arrived)
+        except (Protest, WireError) as error:
+            self._connection.release(len(frame))
+            self._connection.close(str(error), command=code, bytes=len(frame))
+
+    def conditional(self, slot: Slot, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: Buffer) -> None:
+        """Append if the segment ends where the writer says. Raises Protest, Refused."""
+        if self._block is not None:
+            raise Protest("a block was not ended")
+        writer = self._writer(command.writer_id)
+        if self._expired(writer):
+            raise Refused("the token of a writer has expired", True)
+        parts = [data] if len(data) else []
+        held, slot._size = slot._size, 0  # which is counted with the append from now on
+        try:
+            writer.append_at(
+                parts, command.event_number, command.request_id, held, slot.arrived, command.expected_offset
+            )
+        except Protest:
+            slot._size = held
+            raise
+        self._connection.finish(slot)
+
+    def flush(self) -> None:
+        """Append what was gathered."""
+        gathering, self.gathering = self.gathering, {}
+        for writer in gathering:
+            writer.flush()
+
+    def end(self) -> None:
+        """The connection has ended."""
+        for writer in self._writers.values():
+            writer.ended = True
+        self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES * len(self._writers))
+        self._writers.clear()
+        if self._block is not None:
+            self._connection.release(self._block[2])
+            self._block = None
+
+    def _writer(self, writer_id: bytes) -> Appender:
+        writer = self._writers.get(writer_id)
+        if writer is None:
+            raise Protest("an append of a writer that was not set up")
+        return writer
+
+    def _gone(self, writer: Appender) -> None:
+        if self._writers.get(writer.writer_id) is writer:
+            del self._writers[writer.writer_id]
+            self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES)
+
+    def _expired(self, writer: Appender) -> bool:
+        return writer.until is not None and self._connection.server.access.expired(writer.until)
+
+    def _begin_block(self, frame: bytes | bytearray, arrived: float) -> None:
+        if self._block is not None:
+            raise Protest("a block begins within another")
+        writer_id, data = parse_block(frame)
+        self._writer(writer_id)
+        self._block = (writer_id, data, len(frame), arrived)
+
+    def _end_block(self, frame: bytes | bytearray, arrived: float) -> None:
+        block, self._block = self._block, None
+        held = len(frame)
+        data: Buffer | None = None
+        try:
+            end = parse_block_end(frame)
+            if block is not None:
+                writer_id, data, size, arrived = block
+                held += size
+                if writer_id != end.writer_id:
+                    raise Protest("a block is ended by another writer")
+            writer = self._writer(end.writer_id)
+            parts = appended(data, end)
+            if self._expired(writer):
+                self._connection.release(held)
+                refused = Refused("the token of a writer has expired", True)
+                self._connection.refuse(end.request_id, refused, "AppendBlockEnd")
+                return
+            self.gathering[writer] = None
+            writer.append(parts, end.last_event_number, end.num_events, end.request_id, held, arrived)
+        except (Protest, WireError):
+            self._connection.release(held - len(frame))  # the block's; whoever called this one has the frame's
+            raise
+
+    def _begun(self, append: Appending) -> None:
+        append.slot = self._connection.slot(0, append.arrived, retained=True)
+
+    def _over(self, append: Appending) -> None:
+        connection = self._connection
+        slot, held = append.slot, append.held
+        connection.server.appends.many(append.appends, monotonic() - append.arrived, held)
+        slot._size = held
+        if connection.closed and not slot._done:
+            # The connection has forgotten its requests; the bytes were held until now.
+            slot._done = True
+            slot._size = 0
+            connection.release(held)
+            return
+        connection.finish(slot)
+
+
+async def _last_number(segment: Segment, writer_id: bytes) -> int | None:
+    """The number of a writer's last event that is durable; None if there is none. Raises LogError."""
+    log = segment.log
+    while True:
+        await log.ready()
+        last = log.last(LedgerKind.EVENT_NUMBER, writer_id)
+        if last is None:
+            return None
+        if last.base_offset < log.high_watermark:
+            return last.number
+        await segment.passed(last.base_offset)

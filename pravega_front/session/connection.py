@@ -1,0 +1,363 @@
+"""One connection to the segment store: frames in, answers out as they come.
+
+Answers do not wait for one another: a read may be parked for hours while appends and other reads go on over the same
+connection. Those of one writer are in the order of its appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import structlog
+
+from bridges.errors import LogError
+from bridges.net import connection as net
+from bridges.net.outbox import joined
+from pravega_front.access import Refused
+from pravega_front.service.appends import Protest
+from pravega_front.service.reads import BeyondEnd, Found
+from pravega_front.session.appends import BLOCK, BLOCK_END, Appends
+from pravega_front.session.reads import Reads
+from pravega_front.wire import commands as wire
+from pravega_front.wire.fields import Buffer, WireError
+from pravega_front.wire.frames import HEAD, code_of, decode, encode, segment_read
+
+if TYPE_CHECKING:
+    from pravega_front.server import SegmentStore
+
+log = structlog.get_logger(__name__)
+
+#: Requests up to this size are read on the event loop, longer ones in a thread, but for those that hold bytes only.
+_SHORT_BYTES = 32 * 1024
+_BYTES_ONLY = frozenset((wire.ConditionalAppend.code, wire.ConditionalBlockEnd.code))
+#: Those with lists of small things take longer for their bytes.
+_SHORT_LIST_BYTES = 4 * 1024
+_LISTS = frozenset(
+    one.code
+    for one in (
+        wire.UpdateTableEntries,
+        wire.RemoveTableKeys,
+        wire.ReadTable,
+        wire.MergeSegments,
+        wire.MergeSegmentsBatch,
+    )
+)
+#: Things of an answer up to which it is written on the event loop.
+_SHORT_LIST = 250
+
+#: Commands of one connection that are carried out at the same time; what comes behind them waits.
+_RUNNING = 64
+#: Bytes of answers that do not wait for others of the same turn of the loop.
+_AT_ONCE = 64 * 1024
+
+#: Commands that change nothing; what tables hold of reader groups is changed by readers.
+_READING = frozenset(
+    {
+        wire.GetStreamSegmentInfo,
+        wire.GetSegmentAttribute,
+        wire.LocateOffset,
+        wire.GetTableSegmentInfo,
+        wire.ReadTable,
+        wire.ReadTableKeys,
+        wire.ReadTableEntries,
+        wire.ReadTableEntriesDelta,
+    }
+)
+
+
+class Encoded(NamedTuple):
+    """An answer as it is sent."""
+
+    parts: list[Buffer]
+
+
+#: Segments that one command merges, and attributes that it changes with that.
+_SOURCES = 100
+
+
+def _segments_of(command: Any) -> list[str]:
+    """The segments that a command is about. Raises Protest for one that names none, or too many."""
+    found = [getattr(command, name) for name in ("segment", "parent", "target", "source") if hasattr(command, name)]
+    sources = getattr(command, "sources", ())
+    if not found or len(sources) > _SOURCES or len(getattr(command, "updates", ())) > _SOURCES:
+        raise Protest("the command names no segment, or too many segments or attributes")
+    return [*found, *sources]
+
+
+class Connection(net.Connection):
+    """A client's connection to the segment store."""
+
+    server: SegmentStore
+
+    def __init__(self, server: SegmentStore, listener: str, advertised: tuple[str, int] | None) -> None:
+        super().__init__(server, listener, advertised, server.framing)
+        self.transient: set[str] = set()
+        """Segments for large events that were made on this connection and not merged yet."""
+        self.appends = Appends(self)
+        self.reads = Reads(self)
+        self._running = 0
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def _may_start(self, frame: bytes | bytearray | None) -> bool:
+        return self._running < _RUNNING
+
+    def _outlives(self, slot: net.Slot) -> bool:
+        # Appends go on and hold their bytes: they stay accounted until they are durable.
+        return slot._retained
+
+    def _begun_bytes(self) -> int:
+        return self.appends.block_bytes
+
+    def _start(self, frame: bytes | bytearray, arrived: float) -> None:
+        code = code_of(frame)
+        if code in (BLOCK, BLOCK_END):
+            self.appends.start(code, frame, arrived)
+            return
+        if self.appends.gathering:
+            self.appends.flush()  # whatever this is about, it comes behind them
+        slot = self.slot(len(frame), arrived)
+        if len(frame) > (_SHORT_LIST_BYTES if code in _LISTS else _SHORT_BYTES) and code not in _BYTES_ONLY:
+            self._running += 1
+            self.server.spawn(self._start_long(slot, frame))
+            return
+        try:
+            command = decode(frame)
+        except WireError as error:
+            self._malformed(slot, frame, str(error))
+            return
+        self._handle(slot, command, frame)
+
+    def _work(self) -> None:
+        try:
+            super()._work()
+        finally:
+            if self.appends.gathering:
+                self.appends.flush()
+        since = self.appends.block_since
+        if since is not None:
+            # A block holds memory that others wait for, like a frame that is not complete.
+            self.receiving_since = min(self.receiving_since, since)
+
+    def slot(self, size: int, arrived: float, *, retained: bool = False) -> net.Slot:
+        """The place of something that is in progress, and holds ``size`` bytes of its request since ``arrived``
+        (monotonic clock); ``retained``: also when the connection has ended."""
+        slot = net.Slot(size, arrived)
+        slot._retained = retained
+        self._slots.append(slot)
+        return slot
+
+    def release(self, size: int) -> None:
+        """Bytes of requests are free again."""
+        self._release(size)
+
+    async def _start_long(self, slot: net.Slot, frame: bytes | bytearray) -> None:
+        try:
+            command = await self.server.off_loop(decode, frame)
+            if not self._closing:
+                self._handle(slot, command, frame)
+        except WireError as error:
+            self._malformed(slot, frame, str(error))
+        except Exception:  # the log gets a traceback, and the client an end
+            log.exception("command failed", bytes=len(frame))
+            self._malformed(slot, frame, "an unexpected error")
+        finally:
+            self._ran()
+
+    def _malformed(self, slot: net.Slot, frame: bytes | bytearray, reason: str) -> None:
+        self.finish(slot)
+        self.close(reason, command=HEAD.unpack_from(frame)[0], bytes=len(frame))
+
+    def _handle(self, slot: net.Slot, command: wire.Command, frame: bytes | bytearray) -> None:
+        try:
+            match command:
+                case wire.ConditionalAppend():
+                    self.appends.conditional(slot, command, command.event)
+                case wire.ConditionalBlockEnd():
+                    self.appends.conditional(slot, command, command.data)
+                case wire.Padding():
+                    self.finish(slot)
+                case wire.KeepAlive():
+                    self.finish(slot, [frame])
+                case wire.Hello():
+                    self._hello(slot, command)
+                case wire.SetupAppend():
+                    until = self._check(command, command.segment, update=True)
+                    self.carry_out(slot, command, self.appends.set_up(command, until))
+                case wire.ReadSegment():
+                    self._check(command, command.segment, update=False)
+                    self.carry_out(slot, command, self.reads.read(command))
+                case _:
+                    handler = self.server.handlers.get(type(command))
+                    if handler is None:
+                        raise Protest("the command is not served")
+                    for segment in _segments_of(command):
+                        self._check(command, segment, update=type(command) not in _READING)
+                    self.carry_out(slot, command, handler(self, command))
+        except (Protest, WireError) as error:
+            self.finish(slot)
+            self.close(str(error), command=type(command).__name__)
+        except Refused as error:
+            self.refuse(getattr(command, "request_id", wire.NO_ID), error, type(command).__name__)
+            self.finish(slot)
+
+    def _check(self, command: Any, segment: str, *, update: bool) -> float | None:
+        """Until when the command's token is valid. Raises Refused."""
+        return self.server.access.check(command.token, segment, update)
+
+    def refuse(self, request_id: int, error: Refused, kind: str) -> None:
+        """Tell a client that its token does not allow a command of this kind."""
+        self.server.observer.error_told(kind, "AuthTokenCheckFailed")
+        self.send(wire.AuthTokenCheckFailed(request_id, "", 1 if error.expired else 0))
+        if error.expired:
+            self.close(str(error), command=kind)
+
+    def carry_out(self, slot: net.Slot, command: wire.Command, work: Awaitable[Any]) -> None:
+        """Have ``work`` done, which gives the answer to a command."""
+        self._running += 1
+        self.server.spawn(self._run(slot, command, work))
+
+    async def _run(self, slot: net.Slot, command: wire.Command, work: Awaitable[Any]) -> None:
+        kind = type(command).__name__
+        try:
+            answer = await work
+            size = 0
+            if isinstance(answer, Found):
+                size = self.emit_found(answer)
+            elif isinstance(answer, Encoded):
+                size = self._emit(answer.parts)
+            elif answer is not None:
+                size = self._emit((await self.encoded(answer)).parts)
+                if type(answer).__name__ in self.server.errors:
+                    self.server.observer.error_told(kind, type(answer).__name__)
+            self.server.observer.request_done(kind, monotonic() - slot.arrived, slot._size, size)
+        except (Protest, WireError, BeyondEnd) as error:
+            self.close(str(error), command=kind)
+        except LogError as error:
+            # What cannot be had now is had on another connection, to which clients come back.
+            self.server.observer.error_told(kind, type(error).__name__)
+            self.close(str(error), command=kind)
+        except Exception:  # the log gets a traceback, and the client an end
+            log.exception("command failed", command=kind)
+            self.server.observer.error_told(kind, "unexpected exception")
+            self.close("an unexpected error", command=kind)
+        finally:
+            self.finish(slot)
+            self._ran()
+
+    def _ran(self) -> None:
+        """A command was carried out: one that waits may be."""
+        self._running -= 1
+        if self._waiting or not self._reading:
+            self._schedule()
+
+    def maybe_resume(self) -> None:
+        super().maybe_resume()
+        if self._reading and self.appends.block_since is not None:
+            # It is the client's turn again, of which nothing may come.
+            self.receiving_since = min(self.receiving_since, monotonic())
+
+    def shed(self, since: float) -> None:
+        """Memory is short. What was read cannot be given back and read again: a client that takes nothing of it for
+        long is cut, and comes back when it wants more."""
+        super().shed(since)
+        patience = self.server.settings.reader_patience_ms / 1000
+        if not self._closing and self.stalled_since < monotonic() - patience:
+            self._tell_closed("nothing is taken of what was asked for, while memory is short", {})
+            self.abort()
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> bool:
+        """Whether the node stops: nothing waits any more."""
+        return self._draining
+
+    @property
+    def write_paused(self) -> bool:
+        """Whether so much is unsent that nothing more is read for this client."""
+        return self._write_paused
+
+    def flush_much(self) -> None:
+        """Send what waits for others of this turn of the loop, if it is much: it counts as unsent from then on."""
+        if self._output_bytes > self.server.limits.write_buffer_bytes:
+            self._flush()
+
+    def _check_unsent(self) -> None:
+        super()._check_unsent()
+        if not self._write_paused:
+            self.reads.go_on()
+
+    def send(self, command: wire.Command) -> None:
+        """Send a command, with others of this turn of the loop."""
+        self._emit(encode(command))
+
+    async def encoded(self, answer: wire.Command) -> Encoded:
+        """An answer as it is sent, one with many things in it written in a thread."""
+        many = max(len(getattr(answer, name, ())) for name in ("entries", "keys", "versions"))
+        if many <= _SHORT_LIST:
+            return Encoded(encode(answer))
+        return Encoded(await self.server.off_loop(_encode_in_few, answer))
+
+    def _emit(self, parts: list[Buffer]) -> int:
+        if self._closing:
+            return 0
+        size = sum(map(len, parts))
+        self._output += parts
+        self._output_bytes += size
+        if not self._busy:
+            if self._output_bytes > _AT_ONCE:
+                self._flush()  # what was read counts as unsent before anybody else reads
+            else:
+                self._schedule()
+        return size
+
+    def emit_found(self, found: Found) -> int:
+        """Send the answer to a read; gives its bytes."""
+        if found.data is None or not isinstance(found.answer, wire.SegmentRead):
+            return self._emit(encode(found.answer))
+        return self._emit(segment_read(found.answer, list(found.data)))
+
+    def finish(self, slot: net.Slot, output: list[Buffer] | None = None) -> None:
+        """A request is over: what it held is free. Its answer, if any, has been sent or is ``output``."""
+        if slot._done:
+            return
+        slot._done = True
+        if output:
+            self._emit(output)
+        # What keeps a slot that is done is only those before it.
+        slot._retained = False
+        self._fill(slot, [], 0)
+
+    def _fill(self, slot: net.Slot, output: list[Buffer], sent: int) -> None:
+        super()._fill(slot, output, sent)
+        # Those in front may take long: what is done behind them need not be remembered.
+        slots = self._slots
+        while slots and slots[-1]._done:
+            slots.pop()
+
+    def _hello(self, slot: net.Slot, hello: wire.Hello) -> None:
+        self.finish(slot, encode(wire.Hello(wire.WIRE_VERSION, wire.OLDEST_COMPATIBLE)))
+        if hello.low > wire.WIRE_VERSION or hello.high < wire.OLDEST_COMPATIBLE:
+            self.close(f"the client speaks versions {hello.low} to {hello.high}")
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        self.reads.stop()
+        super().drain()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reads.forget()
+        self.appends.end()
+        super().connection_lost(exc)
+        self.reads.end()
+        transient, self.transient = self.transient, set()
+        for name in transient:
+            self.server.spawn(self.server.forget_transient(name))
+
+
+def _encode_in_few(answer: wire.Command) -> list[Buffer]:
+    return joined(encode(answer))

@@ -1,0 +1,150 @@
+"""The reads of one connection: one after the other, each when the client has taken what was read before; and those that
+wait at the ends of segments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from bridges.net.budget import Kind
+from pravega_front.service.appends import Protest
+from pravega_front.service.reads import Found, Parked, ParkedMark, missing, read, stopping
+from pravega_front.wire import commands as wire
+
+if TYPE_CHECKING:
+    from pravega_front.session.connection import Connection
+
+_PARKED_BYTES = 1024
+"""What a read that waits at the end of a segment counts with in the budget."""
+_SHORT_READ = 64 * 1024
+"""What a read gets when memory is short."""
+
+
+class Reads:
+    """The reads of one connection. Call :meth:`go_on` when its client has taken something, :meth:`end` at the end."""
+
+    __slots__ = ("_account", "_connection", "_parked", "_room", "_taken", "_turn")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._parked: set[Parked | ParkedMark] = set()
+        self._turn = asyncio.Lock()
+        self._taken: asyncio.Future[None] | None = None
+        # Of what is read and no answer yet; another account than that of requests, so that each waits by itself.
+        self._account = connection.server.budget.account(self._room_came)
+        self._room: asyncio.Future[None] | None = None
+
+    async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
+        """The answer to a read; None if it waits at the end of its segment, or the connection has ended. ``parked``: it
+        has waited. Raises Protest, BeyondEnd, LogError."""
+        connection = self._connection
+        server = connection.server
+        segment = server.segments.find(request.segment)
+        if segment is None:
+            return self._read_mark(request) if server.segments.is_mark(request.segment) else missing(request)
+        most = min(server.settings.read_max_bytes, max(request.suggested_length, 8))
+        async with self.room(most, min(most, _SHORT_READ)) as room:
+            if not room:
+                return None
+            found = await read(segment, request, room, parked=parked)
+        if found is None:
+            if connection.draining:
+                return stopping(request)
+            if not segment.log.is_open:
+                return await self.read(request, parked)  # it was deleted meanwhile, or its log failed
+            # Its token was looked at, and is not kept: how long it is was the client's to choose.
+            self._park(Parked(segment, replace(request, token=""), self._again))
+        elif found.data and not segment.loose:
+            server.metrics.topic(segment.topic).fetched(1, 0, sum(map(len, found.data)))
+        return found
+
+    @asynccontextmanager
+    async def room(self, most: int, least: int) -> AsyncIterator[int]:
+        """When it is this command's turn to read, and the client has taken what was read before: how many bytes may be
+        read, from ``least`` to ``most``. They are counted until the end. 0 if the connection has ended."""
+        connection, account = self._connection, self._account
+        async with self._turn:
+            await self._all_taken()
+            granted = 0
+            while not connection.closed and not (granted := account.grant(Kind.READS, most, least)):
+                self._room = asyncio.get_running_loop().create_future()
+                account.wait(least)
+                await self._room
+            try:
+                yield granted
+            finally:
+                account.give(Kind.READS, granted)
+
+    def go_on(self) -> None:
+        """The client has taken so much that more may be read, or the connection has ended."""
+        taken, self._taken = self._taken, None
+        if taken is not None and not taken.done():
+            taken.set_result(None)
+
+    def stop(self) -> None:
+        """The node stops: those that wait are answered."""
+        for one in self._unpark():
+            self._connection.emit_found(stopping(one.request))
+
+    def forget(self) -> None:
+        """The connection has ended: those that wait do no more."""
+        self._unpark()
+
+    def end(self) -> None:
+        """Nothing more is read; to be called when the connection counts as closed."""
+        self._account.close()
+        self._room_came()
+        self.go_on()
+
+    def _room_came(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    async def _all_taken(self) -> None:
+        connection = self._connection
+        connection.flush_much()
+        while connection.write_paused and not connection.closed:
+            self._taken = asyncio.get_running_loop().create_future()
+            await self._taken
+
+    # --- those that wait -------------------------------------------------------------------------------------------
+
+    def _read_mark(self, request: wire.ReadSegment) -> wire.Command | Found | None:
+        """The stream has no watermarks yet."""
+        if request.offset < 0:
+            return wire.SegmentIsTruncated(request.request_id, request.segment, 0, "", request.offset)
+        if self._connection.draining:
+            return stopping(request)
+        self._park(ParkedMark(self._connection.server.segments, replace(request, token=""), self._again))
+        return None
+
+    def _park(self, parked: Parked | ParkedMark) -> None:
+        connection = self._connection
+        if connection.closed:
+            parked.leave()
+            return
+        if len(self._parked) >= connection.server.settings.parked_reads_per_connection:
+            parked.leave()
+            raise Protest("too many reads wait at the ends of segments")
+        self._parked.add(parked)
+        connection.account.take(Kind.REQUESTS, _PARKED_BYTES)
+
+    def _unpark(self) -> list[Parked | ParkedMark]:
+        parked, self._parked = list(self._parked), set()
+        for one in parked:
+            one.leave()
+        self._connection.account.give(Kind.REQUESTS, _PARKED_BYTES * len(parked))
+        return parked
+
+    def _again(self, parked: Parked | ParkedMark) -> None:
+        connection = self._connection
+        self._parked.discard(parked)
+        connection.account.give(Kind.REQUESTS, _PARKED_BYTES)
+        if not connection.closed:
+            slot = connection.slot(0, monotonic())
+            connection.carry_out(slot, parked.request, self.read(parked.request, parked=True))

@@ -1,0 +1,277 @@
+"""Commands about segments: reading, life, attributes, merging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pravega_front.wire.fields import I8, I32, I64, Blob, Bool, Merges, Str, Strings, Updates, Uuid
+from pravega_front.wire.layouts import NO_ID, Command, of_code
+
+
+@of_code(9)
+@dataclass(slots=True)
+class ReadSegment(Command):
+    """Asks for bytes; at the end of the segment, for the next ones that come."""
+
+    segment: Str
+    offset: I64
+    suggested_length: I32
+    token: Str
+    request_id: I64 = NO_ID
+
+
+@of_code(10)
+@dataclass(slots=True)
+class SegmentRead(Command):
+    """Bytes of a segment."""
+
+    segment: Str
+    offset: I64
+    at_tail: Bool
+    end_of_segment: Bool
+    data: Blob
+    request_id: I64 = NO_ID
+
+
+@of_code(41)
+@dataclass(slots=True)
+class LocateOffset(Command):
+    """Asks for an offset near another."""
+
+    request_id: I64
+    segment: Str
+    target_offset: I64
+    token: Str
+
+
+@of_code(42)
+@dataclass(slots=True)
+class OffsetLocated(Command):
+    """The nearest offset that is known."""
+
+    request_id: I64
+    segment: Str
+    offset: I64
+
+
+@of_code(11)
+@dataclass(slots=True)
+class GetStreamSegmentInfo(Command):
+    """Asks what is known of a segment."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+
+
+@of_code(12)
+@dataclass(slots=True)
+class StreamSegmentInfo(Command):
+    """What is known of a segment; the time in ms."""
+
+    request_id: I64
+    segment: Str
+    exists: Bool
+    is_sealed: Bool
+    is_deleted: Bool
+    last_modified: I64
+    write_offset: I64
+    start_offset: I64 = 0
+
+
+@of_code(20)
+@dataclass(slots=True)
+class CreateSegment(Command):
+    """Makes a segment; the scale type is 0 none, 1 kilobytes, 2 events each second."""
+
+    request_id: I64
+    segment: Str
+    target_rate: I32
+    scale_type: I8
+    token: Str
+    rollover_size_bytes: I64 = 0
+
+
+@of_code(21)
+@dataclass(slots=True)
+class SegmentCreated(Command):
+    """There is the segment."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(28)
+@dataclass(slots=True)
+class SealSegment(Command):
+    """Ends a segment for good."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+
+
+@of_code(29)
+@dataclass(slots=True)
+class SegmentSealed(Command):
+    """It takes no more."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(30)
+@dataclass(slots=True)
+class DeleteSegment(Command):
+    """Deletes a segment."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+
+
+@of_code(31)
+@dataclass(slots=True)
+class SegmentDeleted(Command):
+    """It is gone."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(32)
+@dataclass(slots=True)
+class UpdateSegmentPolicy(Command):
+    """Changes a segment's scaling policy."""
+
+    request_id: I64
+    segment: Str
+    target_rate: I32
+    scale_type: I8
+    token: Str
+
+
+@of_code(33)
+@dataclass(slots=True)
+class SegmentPolicyUpdated(Command):
+    """It is changed."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(34)
+@dataclass(slots=True)
+class GetSegmentAttribute(Command):
+    """Asks for an attribute."""
+
+    request_id: I64
+    segment: Str
+    attribute: Uuid
+    token: Str
+
+
+@of_code(35)
+@dataclass(slots=True)
+class SegmentAttribute(Command):
+    """Its value."""
+
+    request_id: I64
+    value: I64
+
+
+@of_code(36)
+@dataclass(slots=True)
+class UpdateSegmentAttribute(Command):
+    """Sets an attribute if it has the expected value."""
+
+    request_id: I64
+    segment: Str
+    attribute: Uuid
+    new_value: I64
+    expected_value: I64
+    token: Str
+
+
+@of_code(37)
+@dataclass(slots=True)
+class SegmentAttributeUpdated(Command):
+    """Whether it was set."""
+
+    request_id: I64
+    success: Bool
+
+
+@of_code(38)
+@dataclass(slots=True)
+class TruncateSegment(Command):
+    """Gives up what lies before an offset."""
+
+    request_id: I64
+    segment: Str
+    truncation_offset: I64
+    token: Str
+
+
+@of_code(39)
+@dataclass(slots=True)
+class SegmentTruncated(Command):
+    """It is given up."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(40)
+@dataclass(slots=True)
+class CreateTransientSegment(Command):
+    """Makes a segment for a large event, which is then merged into the parent."""
+
+    request_id: I64
+    writer_id: Uuid
+    parent: Str
+    token: Str
+
+
+@of_code(58)
+@dataclass(slots=True)
+class MergeSegments(Command):
+    """Appends all of a segment to another, and deletes it."""
+
+    request_id: I64
+    target: Str
+    source: Str
+    token: Str
+    updates: Updates = field(default_factory=list)
+
+
+@of_code(59)
+@dataclass(slots=True)
+class SegmentsMerged(Command):
+    """Where the target ends now."""
+
+    request_id: I64
+    target: Str
+    source: Str
+    new_target_write_offset: I64 = -1
+
+
+@of_code(90)
+@dataclass(slots=True)
+class MergeSegmentsBatch(Command):
+    """Merges several segments, in this order."""
+
+    request_id: I64
+    target: Str
+    sources: Strings
+    token: Str
+
+
+@of_code(91)
+@dataclass(slots=True)
+class SegmentsBatchMerged(Command):
+    """Where the target ended after each."""
+
+    request_id: I64
+    target: Str
+    merged: Merges

@@ -1,0 +1,225 @@
+"""Commands about table segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pravega_front.wire.fields import I32, I64, Blob, Bool, Entries, Keys, Numbers, Str
+from pravega_front.wire.layouts import Command, of_code
+
+
+@of_code(68)
+@dataclass(slots=True)
+class GetTableSegmentInfo(Command):
+    """Asks what is known of a table."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+
+
+@of_code(69)
+@dataclass(slots=True)
+class TableSegmentInfo(Command):
+    """What is known of a table."""
+
+    request_id: I64
+    segment: Str
+    start_offset: I64
+    length: I64
+    entry_count: I64
+    key_length: I32
+
+
+@of_code(70)
+@dataclass(slots=True)
+class CreateTableSegment(Command):
+    """Makes a table; with a key length, one whose keys are sorted."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    sorted: Bool = False
+    key_length: I32 = 0
+    rollover_size_bytes: I64 = 0
+
+
+@of_code(71)
+@dataclass(slots=True)
+class DeleteTableSegment(Command):
+    """Deletes a table."""
+
+    request_id: I64
+    segment: Str
+    must_be_empty: Bool
+    token: Str
+
+
+@of_code(74)
+@dataclass(slots=True)
+class UpdateTableEntries(Command):
+    """Sets entries, all or none, each if its key has the version said."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    entries: Entries
+    table_offset: I64 = -1
+
+
+@of_code(75)
+@dataclass(slots=True)
+class TableEntriesUpdated(Command):
+    """The versions of the entries."""
+
+    request_id: I64
+    versions: Numbers
+
+
+@of_code(76)
+@dataclass(slots=True)
+class RemoveTableKeys(Command):
+    """Removes keys, all or none."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    keys: Keys
+    table_offset: I64 = -1
+
+
+@of_code(77)
+@dataclass(slots=True)
+class TableKeysRemoved(Command):
+    """They are removed."""
+
+    request_id: I64
+    segment: Str
+
+
+@of_code(78)
+@dataclass(slots=True)
+class ReadTable(Command):
+    """Asks for entries by their keys."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    keys: Keys
+
+
+@of_code(79)
+@dataclass(slots=True)
+class TableRead(Command):
+    """Entries in the order asked for."""
+
+    request_id: I64
+    segment: Str
+    entries: Entries
+
+
+@of_code(80)
+@dataclass(slots=True)
+class TableSegmentNotEmpty(Command):
+    """The table has entries."""
+
+    request_id: I64
+    segment: Str
+    stack: Str = ""
+
+
+@of_code(81)
+@dataclass(slots=True)
+class TableKeyDoesNotExist(Command):
+    """A key that must have a version does not exist."""
+
+    request_id: I64
+    segment: Str
+    stack: Str = ""
+
+
+@of_code(82)
+@dataclass(slots=True)
+class TableKeyBadVersion(Command):
+    """A key has another version."""
+
+    request_id: I64
+    segment: Str
+    stack: Str = ""
+
+
+@of_code(83)
+@dataclass(slots=True)
+class ReadTableKeys(Command):
+    """Asks for keys, some at a time."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    suggested_count: I32
+    continuation: Blob = b""
+    prefix: Blob = b""
+    first: Blob = b""
+    last: Blob = b""
+
+
+@of_code(84)
+@dataclass(slots=True)
+class TableKeysRead(Command):
+    """Keys, and where to go on."""
+
+    request_id: I64
+    segment: Str
+    keys: Keys
+    continuation: Blob
+
+
+@of_code(85)
+@dataclass(slots=True)
+class ReadTableEntries(Command):
+    """Asks for entries, some at a time."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    suggested_count: I32
+    continuation: Blob = b""
+    prefix: Blob = b""
+    first: Blob = b""
+    last: Blob = b""
+
+
+@of_code(86)
+@dataclass(slots=True)
+class TableEntriesRead(Command):
+    """Entries, and where to go on."""
+
+    request_id: I64
+    segment: Str
+    entries: Entries
+    continuation: Blob
+
+
+@of_code(88)
+@dataclass(slots=True)
+class ReadTableEntriesDelta(Command):
+    """Asks what was set from a position on."""
+
+    request_id: I64
+    segment: Str
+    token: Str
+    from_position: I64
+    suggested_count: I32
+
+
+@of_code(87)
+@dataclass(slots=True)
+class TableEntriesDeltaRead(Command):
+    """Entries, and the position behind them."""
+
+    request_id: I64
+    segment: Str
+    entries: Entries
+    should_clear: Bool
+    reached_end: Bool
+    last_position: I64
