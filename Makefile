@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python fuzz spark-proof setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega fuzz spark-proof setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -78,6 +78,9 @@ compat-kafka-python: $(VENV)/.dev  ## kafka-python's own integration tests again
 
 compat-ydb-python: $(VENV)/.dev  ## the topic tests of YDB's SDK for Python against a node
 	$(BIN)/python tests/compat/ydb_python/run.py $(ARGS)
+
+compat-pravega: $(VENV)/.dev  ## the tests of Pravega's wheel and Java client against a real Pravega
+	$(BIN)/python tests/compat/pravega/run.py $(ARGS)
 
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, YDB, record and SBP decoders, FUZZ_SECONDS each
 	for target in kafka_wire pravega ydb records sbp_frames; do \

@@ -6,8 +6,10 @@ import base64
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import grpc
@@ -18,9 +20,11 @@ from tests.certificates import Authority
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
 from tests.pravega_front.controller_client import ControllerClient
+from tests.pravega_front.java_client import Java, events, numbers
 from tests.pravega_front.raw_client import RawClient
 
 USER, PASSWORD = "writer", "a pass:word"
+TOKEN_S = 2
 LOGIN = (("authorization", "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()),)
 
 
@@ -31,7 +35,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     command = [sys.executable, "-m", "bridges", "user", "add", USER, "--data", str(data)]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
     listen = {name: ANY if name.startswith("pravega") else "off" for name in LISTENERS}
-    settings = {"auth.required": "true", "pravega.token_ms": "2s"}
+    settings = {"auth.required": "true", "pravega.token_ms": f"{TOKEN_S}s"}
     node = NodeProcess(data, settings=settings, listen=listen)
     try:
         yield node.start()
@@ -122,12 +126,18 @@ def wheel(uri: str, *, tls: bool = False, **more: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_the_wheel_logs_in_over_tls(tmp_path: Path) -> None:
+class Secured(NamedTuple):
+    """A node that speaks TLS on both ports and takes nobody who does not say who it is; ``trust`` is its authority."""
+
+    port: int
+    trust: Path
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    tmp_path = tmp_path_factory.mktemp("secured")
     authority = Authority(tmp_path, "ours")
     cert, key = authority.issue("node")
-    certs = tmp_path / "certs"  # a directory of nothing else
-    certs.mkdir()
-    shutil.copy(authority.cert, certs)
     data = tmp_path / "data"
     command = [sys.executable, "-m", "bridges", "user", "add", USER, "--data", str(data)]
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
@@ -142,10 +152,51 @@ def test_the_wheel_logs_in_over_tls(tmp_path: Path) -> None:
     node.settings["advertise.pravega-segmentstore"] = store
     try:
         node.restart()
-        wheel(
-            f"tls://localhost:{node.addresses['pravega'].rpartition(':')[2]}",
-            tls=True,
-            pravega_client_tls_cert_path=str(certs),
-        )
+        yield Secured(int(node.addresses["pravega"].rpartition(":")[2]), authority.cert)
     finally:
         node.dispose()
+
+
+def test_the_wheel_logs_in_over_tls(secured: Secured, tmp_path: Path) -> None:
+    certs = tmp_path / "certs"  # a directory of nothing else
+    certs.mkdir()
+    shutil.copy(secured.trust, certs)
+    wheel(f"tls://localhost:{secured.port}", tls=True, pravega_client_tls_cert_path=str(certs))
+
+
+@pytest.mark.java
+def test_java_logs_in_over_tls(secured: Secured) -> None:
+    who = {"user": USER, "password": PASSWORD, "trust": str(secured.trust)}
+    java = Java(f"localhost:{secured.port}", "secret", "tls", **who)
+    try:
+        assert java("create", stream="events", segments=2)
+        java("writer", name="w", stream="events")
+        assert java("write", name="w", events=events(0, 100, 5)) == 100
+        assert java("transact", stream="events", rounds=[[True, events(100, 110, 5)]]) == ["COMMITTED"]
+        java("group", name="group", stream="events")
+        java("reader", name="group", reader="r")
+        assert sorted(numbers(java("read", reader="r", count=110))) == list(range(110))
+        found = java("tables", name="table", partitions=2, count=3)
+        assert (found["made"], found["value"], found["deleted"]) == (True, "new", True)
+        java("close_reader", reader="r")
+        java("close_writer", name="w")
+    finally:
+        java.close()
+
+
+@pytest.mark.java
+def test_java_goes_on_when_its_tokens_have_expired(strict: NodeProcess) -> None:
+    java = Java(strict.addresses["pravega"], "expiring", user=USER, password=PASSWORD)
+    try:
+        java("create", stream="events")
+        java("writer", name="w", stream="events")
+        began, written = time.monotonic(), 0
+        while time.monotonic() < began + 1.5 * TOKEN_S:
+            written += java("write", name="w", events=events(written, written + 1))
+        java("group", name="group", stream="events")
+        java("reader", name="group", reader="r")
+        assert numbers(java("read", reader="r", count=written)) == list(range(written))
+        java("close_reader", reader="r")
+        java("close_writer", name="w")
+    finally:
+        java.close()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -17,48 +14,20 @@ from tests import drivers
 from tests.node_process import NodeProcess
 from tests.pravega_front.conftest import needs_node
 from tests.pravega_front.controller_client import ControllerClient
+from tests.pravega_front.java_client import Java, b64, events, numbers, plain
 
-HERE = Path(__file__).resolve().parent
 SCOPE = "java"
-DRIVER = drivers.java("pravega-java", HERE / "java" / "pom.xml", "anabranch.tests.PravegaDriver")
-JAVA = replace(
-    DRIVER, run=lambda directory: ["-Xmx768m" if one.startswith("-Xmx") else one for one in DRIVER.run(directory)]
-)
-"""With a heap for events of 64 MiB, of which the client holds several copies."""
 
 pytestmark = pytest.mark.java
 
 
-class Java:
-    """The driver, told what to do with which controller."""
-
-    def __init__(self, driver: drivers.Driver, controller: str) -> None:
-        self._driver = driver
-        self._controller = f"tcp://{controller}"
-
-    def __call__(self, op: str, **arguments: Any) -> Any:
-        return self._driver.call({"op": op, "controller": self._controller, "scope": SCOPE} | arguments)
-
-
 @pytest.fixture(scope="module")
 def java(controller_address: str) -> Iterator[Java]:
-    driver = JAVA.start()
+    client = Java(controller_address, SCOPE)
     try:
-        yield Java(driver, controller_address)
+        yield client
     finally:
-        driver.close()
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def plain(found: Sequence[str]) -> list[bytes]:
-    return [base64.b64decode(one) for one in found]
-
-
-def events(first: int, last: int, keys: int = 1) -> list[list[str]]:
-    return [[f"key-{number % keys}", b64(f"{number}".encode())] for number in range(first, last)]
+        client.close()
 
 
 def test_a_writer_and_a_reader_group_over_a_scale(java: Java) -> None:
@@ -100,6 +69,60 @@ def test_checkpoints_truncation_and_the_batch_client(java: Java) -> None:
     assert java("truncate", stream="points", point="middle")
     assert sorted(map(int, plain(java("batch", stream="points")))) == list(range(100, 200))
     java("close_reader", reader="again")
+
+
+def test_stream_cuts(java: Java) -> None:
+    java("create", stream="cuts", segments=2)
+    java("writer", name="cuts", stream="cuts")
+    java("write", name="cuts", events=events(0, 50, 7))
+    java("tail", stream="cuts", name="first")
+    java("write", name="cuts", events=events(50, 100, 7))
+    assert java("scale", stream="cuts", sealed=[0], ranges=[[0.0, 0.25], [0.25, 0.5]])
+    java("write", name="cuts", events=events(100, 150, 7))
+    java("tail", stream="cuts", name="second")
+    java("write", name="cuts", events=events(150, 200, 7))
+    # A group that reads what lies between two cuts, over the scale, and the batch client likewise.
+    assert java("group_between", name="between", stream="cuts", **{"from": "first", "to": "second"})
+    java("reader", name="between", reader="between")
+    assert sorted(numbers(java("read", reader="between", count=100))) == list(range(50, 150))
+    assert java("read", reader="between", count=1, seconds=3) == [], "the cut is the end"
+    java("close_reader", reader="between")
+    for first, last, wanted in (
+        ("first", "second", range(50, 150)),
+        ("", "first", range(50)),
+        ("second", "", range(150, 200)),
+    ):
+        found = java("batch_between", stream="cuts", **{"from": first, "to": last})
+        assert sorted(numbers(found)) == list(wanted)
+    # Where a group's reader is, as a cut: from there another one goes on.
+    assert java("group_between", name="begins", stream="cuts")
+    java("reader", name="begins", reader="begins")
+    assert len(java("read", reader="begins", count=200)) == 200
+    java("write", name="cuts", events=events(200, 210, 7))
+    assert sorted(numbers(java("read", reader="begins", count=10))) == list(range(200, 210))
+    java("generate_cut", name="begins", reader="begins", stream="cuts", cut="read")
+    java("write", name="cuts", events=events(210, 220, 7))
+    assert sorted(numbers(java("batch_between", stream="cuts", **{"from": "read"}))) == list(range(210, 220))
+    java("close_reader", reader="begins")
+    # What lies before a cut is truncated, segments that were sealed before it among that.
+    assert java("truncate_at", stream="cuts", name="second")
+    assert java("head", stream="cuts", name="head") == java("tail_of", name="second")
+    assert sorted(numbers(java("batch", stream="cuts"))) == list(range(150, 220))
+    java("close_writer", name="cuts")
+
+
+def test_a_list_of_events_as_long_as_a_frame_of_pravegas(java: Java) -> None:
+    java("create", stream="lists", segments=1)
+    java("writer", name="lists", stream="lists")
+    # A frame has 16 MiB less a byte, with 24 bytes in front of the data, and each event has a head of eight.
+    room = 16 * 1024**2 - 1 - 24
+    sizes = [room // 2 - 8, room - room // 2 - 8]
+    assert java("write_list", name="lists", events=sizes) == 2
+    java("group", name="lists", stream="lists")
+    java("reader", name="lists", reader="lists")
+    assert java("read", reader="lists", count=2, digests=True) == [*map(digest, sizes)]
+    java("close_reader", reader="lists")
+    java("close_writer", name="lists")
 
 
 def test_transactions(java: Java) -> None:
@@ -226,7 +249,7 @@ def test_key_value_tables(java: Java) -> None:
         }
 
 
-def test_a_scope_is_deleted_with_everything_in_it(java: Java, node: NodeProcess, controller: ControllerClient) -> None:
+def test_a_scope_is_deleted_with_everything_in_it(java: Java, controller: ControllerClient) -> None:
     inside = {"scope": "goes"}
     java("create", stream="events", segments=2, **inside)
     java("writer", name="goes", stream="events", **inside)

@@ -28,10 +28,8 @@ import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
-import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Serializer;
 import io.pravega.client.stream.Stream;
-import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.StreamCut;
 import io.pravega.client.stream.TimeWindow;
 import io.pravega.client.stream.Transaction;
@@ -54,7 +52,6 @@ import io.pravega.shared.watermarks.SegmentWithRange;
 import io.pravega.shared.watermarks.Watermark;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
-import java.net.URI;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
@@ -111,7 +108,7 @@ public final class PravegaDriver {
     }
 
     private static Object run(JsonNode command) throws Exception {
-        ClientConfig config = ClientConfig.builder().controllerURI(URI.create(command.get("controller").asText())).build();
+        ClientConfig config = PravegaStreams.config(command);
         String scope = command.get("scope").asText();
         String stream = command.path("stream").asText();
         String name = command.path("name").asText();
@@ -119,8 +116,7 @@ public final class PravegaDriver {
             case "create":
                 try (StreamManager manager = StreamManager.create(config)) {
                     manager.createScope(scope);
-                    return manager.createStream(scope, stream, StreamConfiguration.builder()
-                            .scalingPolicy(ScalingPolicy.fixed(command.path("segments").asInt(1))).build());
+                    return manager.createStream(scope, stream, PravegaStreams.configuration(command));
                 }
             case "seal":
                 try (StreamManager manager = StreamManager.create(config)) {
@@ -198,7 +194,7 @@ public final class PravegaDriver {
             case "scale":
                 return scale(scope, stream, config, command);
             default:
-                throw new IllegalArgumentException(command.get("op").asText());
+                return PravegaStreams.run(command, config, GROUPS, WRITERS, READERS, EXECUTOR);
         }
     }
 
@@ -212,7 +208,7 @@ public final class PravegaDriver {
     }
 
     /** An event's data, which may be told by its size: bytes that count from 0 to 250, again and again. */
-    private static byte[] data(JsonNode told) {
+    static byte[] data(JsonNode told) {
         if (!told.isInt()) {
             return decoded(told);
         }
@@ -260,7 +256,7 @@ public final class PravegaDriver {
         int count = command.get("count").asInt();
         boolean digests = command.path("digests").asBoolean(false);
         List<String> found = new ArrayList<>();
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(command.path("seconds").asInt(60));
         while (found.size() < count && System.nanoTime() < end) {
             EventRead<byte[]> event = reader.readNextEvent(1000);
             if (event.getEvent() != null) {
