@@ -284,13 +284,23 @@ class Account:
 
     def take(self, kind: Kind, size: int) -> None:
         """Hold bytes that are there already, whether they fit or not; see :attr:`crowded`."""
-        self._budget._change(self, size)
-        self._budget.by_kind[kind] += size
+        budget = self._budget
+        after = self.held + size
+        if after <= budget.share and not self.wanted:
+            self.held = after  # the short way for what nearly every request is
+            budget._small += size
+        else:
+            budget._change(self, size)
+        budget.by_kind[kind] += size
 
     def give(self, kind: Kind, size: int) -> None:
         """Bytes are free again. Those that wait are told later, not from here."""
         budget = self._budget
-        budget._change(self, -size)
+        if self.held <= budget.share and not self.wanted:
+            self.held -= size
+            budget._small -= size
+        else:
+            budget._change(self, -size)
         budget.by_kind[kind] -= size
         if budget._large is self:
             budget._settle_large(self)
@@ -311,7 +321,10 @@ class Account:
     @property
     def crowded(self) -> bool:
         """Not one more byte fits: nothing more should be received for it."""
-        return not self._budget._fits(self, 1)
+        budget = self._budget
+        if self.held < budget.share and budget._small < budget.reserve:
+            return False  # as the long way would find
+        return not budget._fits(self, 1)
 
     def wait(self, size: int = 1, instead: int = 0) -> None:
         """Have ``on_room`` called when ``size`` bytes fit, once; replaces what it waited for. See :meth:`admit`.

@@ -152,13 +152,14 @@ async def start_embedded(
     memory = options.range_server_listener.memory_bytes
     budget = options.budget or MemoryBudget(memory, asyncio.get_running_loop().call_soon)
 
+    def is_own(info: RangeServerInfo) -> bool:
+        return bool(own) and info.server_id == own[0].info.server_id
+
     def connect(info: RangeServerInfo) -> Carrier:
-        if own and info.server_id == own[0].info.server_id:
-            return InProcessCarrier(own[0], barrier)
-        return elsewhere(info)
+        return InProcessCarrier(own[0], barrier) if is_own(info) else elsewhere(info)
 
     def connect_to_write(info: RangeServerInfo) -> Carrier:
-        return connect(info) if own and info.server_id == own[0].info.server_id else elsewhere_met(info)
+        return connect(info) if is_own(info) else elsewhere_met(info)
 
     def listen_at(name: str, listener: ListenerOptions) -> ListenAt | None:
         address = options.listen.get(name)
@@ -188,6 +189,8 @@ async def start_embedded(
         undo.push_async_callback(server.close)
         client = Client(InProcessCarrier(pd.driver, barrier), connect_to_write, options.client, barrier)
         client.locator = store.locate
+        server.server.local.timeout = options.client.writer.retry.append_timeout
+        client.local = lambda info: own[0].local if is_own(info) else None
         document: DocumentService | None = None
         named = options.listen.keys() - {PD_LISTENER, RANGE_SERVER_LISTENER}
         wanted = {name: listen_at(name, ListenerOptions.placement_driver()) for name in sorted(named)}

@@ -56,6 +56,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "deadlines": 2,
         "awaited": 1,
         "barrier": 1,
+        "cycle": 1,
         "errors": 0,
     },
     "spark_pipeline": {

@@ -62,6 +62,7 @@ def run(
     from bridges.node import descriptors
     from bridges.node import logging as log
     from bridges.node.log_limit import LOG_LIMIT, tell_left_out
+    from sbp_back.cycle import CycleLoop
     from sbp_back.errors import StoreError
 
     LOG_LIMIT.lines = settings.logging.repeated_lines
@@ -70,7 +71,8 @@ def run(
     if lowered is not None:
         structlog.get_logger("anabranch").warning(lowered)
     try:
-        failure = asyncio.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))
+        with asyncio.Runner(loop_factory=CycleLoop) as runner:
+            failure = runner.run(_telling_of_gaps(_until_stopped(lambda give_up: make(settings, give_up), ready)))
     except (StoreError, OSError) as error:
         fail(str(error), EXIT_CANNOT_START)
     except SettingsError as error:

@@ -146,7 +146,11 @@ class Owner(Protocol):
     def snapshot(self, log: PartitionLog) -> Awaitable[LogError | None]:
         """Have ``log.save_snapshot`` called soon; gives what went wrong, if anything did."""
 
-    def schedule(self, callback: Callable[[], None]) -> None: ...
+    def schedule(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called in the next turn of the event loop."""
+
+    def schedule_answer(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when everything that is ready in this turn has been worked off, or soon after."""
 
 
 class Phase(Enum):

@@ -31,6 +31,7 @@ from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
 from bridges.log.transactions import Transactions
 from bridges.sliced import SlicedWorks
+from sbp_back.cycle import cycle_of
 from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Logs:
         self._byte_starts: ByteStartStore = byte_starts or ByteStarts()
         self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
+        self._cycle = cycle_of(self._loop)
         self._closing = False
         self._shared: set[int] = set()
         self.epoch = -1
@@ -243,6 +245,9 @@ class Logs:
 
     def schedule(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
+
+    def schedule_answer(self, callback: Callable[[], None]) -> None:
+        self._cycle.answer(callback)
 
     def opening(self, log: PartitionLog) -> None:
         self._spawn(self._open(log))

@@ -37,7 +37,7 @@ class Waiters:
             self._moved_again = True
         elif self.waiting:
             self._notify_scheduled = True
-            self._owner.schedule(self._notify)
+            self._owner.schedule_answer(self._notify)
 
     def _notify(self) -> None:
         self._moved_again = False

@@ -322,10 +322,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and responses ------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Go on in the next turn of the loop: answers of one turn leave in one write."""
+        """Go on at the end of the loop's cycle: answers of one cycle leave in one write."""
         if not self._scheduled and not self._closing:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self.server.cycle.answer(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -387,8 +387,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._output = []
         self._output_bytes = 0
-        outbox.send(output)
-        self._check_unsent()
+        if not outbox.send(output) or self._write_paused:
+            self._check_unsent()
 
     def _close_transport(self) -> None:
         """Close once everything answered so far has been sent."""

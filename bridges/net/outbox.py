@@ -155,8 +155,16 @@ class Outbox:
         """Bytes the socket has not taken yet, in memory or not."""
         return self._queued + self._promised + self._transport.get_write_buffer_size()
 
-    def send(self, parts: Sequence[Buffer | Source]) -> None:
-        """Append ``parts`` and send what the socket takes."""
+    def send(self, parts: Sequence[Buffer | Source]) -> bool:
+        """Append ``parts`` and send what the socket takes; whether that was all of them, and all before them."""
+        if not self._pieces and self.blocked_since is None and len(parts) == 1:
+            alone = parts[0]
+            if type(alone) is bytes and len(alone) <= _SMALLEST_PIECE:
+                self._transport.write(alone)  # what nearly every answer is, and nearly every socket takes
+                if not self._counted and not self._transport.get_write_buffer_size():
+                    return True
+                self._count()
+                return False
         for piece in joined(parts):
             self._pieces.append(piece)
             if isinstance(piece, bytes | memoryview | bytearray):
@@ -164,6 +172,7 @@ class Outbox:
             else:
                 self._promised += piece.left
         self._pump()
+        return False
 
     def block(self) -> None:
         """The transport holds bytes (its ``pause_writing``)."""

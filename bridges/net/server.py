@@ -20,6 +20,7 @@ from bridges.net.budget import MemoryBudget
 from bridges.net.framing import ReceiveBuffer
 from bridges.net.outbox import Turns
 from bridges.net.tls import HANDSHAKE_SECONDS
+from sbp_back.cycle import cycle_of
 
 if TYPE_CHECKING:
     from bridges.net.connection import Connection
@@ -81,6 +82,7 @@ class Server(ABC):
         self.limits = limits
         self.observer = observer
         self.loop = asyncio.get_running_loop()
+        self.cycle = cycle_of(self.loop)
         self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
         self.turns = Turns(self.loop)
         self.receive_buffer = ReceiveBuffer()

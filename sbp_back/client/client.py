@@ -13,7 +13,8 @@ from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges
 from sbp_back.client.fetch import Fetch, FetchDone
-from sbp_back.client.replica import Channel
+from sbp_back.client.local_channel import LocalChannel, LocalServer
+from sbp_back.client.replica import Channel, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
@@ -62,13 +63,15 @@ class Client:
         self._connect = connect
         self.barrier = barrier or Barrier()
         self._options = options if options is not None else ClientOptions()
-        self._channels: dict[tuple[int, str], Channel] = {}
+        self._channels: dict[tuple[int, str], Way] = {}
         self._ranges: dict[int, list[m.RangeInfo]] = {}
         self._listing: dict[int, list[Callable[[SbpError | None], None]]] = {}
         self._looked: dict[int, float] = {}  # when the ranges of a stream were last asked for because nothing came
         self._writers: dict[int, StreamWriter] = {}
         self.locator: Locator | None = None
         """Looks into the index of a range server in this process; see :meth:`locate`."""
+        self.local: Callable[[m.RangeServerInfo], LocalServer | None] = _nobody
+        """Which range servers are in this process, to be set before anything is written."""
 
     @property
     def pd(self) -> Carrier:
@@ -313,7 +316,7 @@ class Client:
 
     # --- for writers and fetches ------------------------------------------------------------------------------------
 
-    def channel(self, server: m.RangeServerInfo) -> Channel:
+    def channel(self, server: m.RangeServerInfo) -> Way:
         """The way to a range server. Raises ``ConnectionLost`` when its address is of no use."""
         key = (server.server_id, server.advertise_addr)
         channel = self._channels.get(key)
@@ -323,8 +326,13 @@ class Client:
             except ValueError as error:
                 raise ConnectionLost(f"range server {server.server_id}: {error}") from error
             timeout = self._options.writer.retry.append_timeout
-            tell = replace(self._options.writer.tell, tells=self.tells)
-            channel = self._channels[key] = Channel(carrier, asyncio.get_running_loop(), timeout, self.barrier, tell)
+            local, loop = self.local(server), asyncio.get_running_loop()
+            if local is not None:
+                channel = LocalChannel(local, carrier, loop, timeout, self.barrier)
+            else:
+                tell = replace(self._options.writer.tell, tells=self.tells)
+                channel = Channel(carrier, loop, timeout, self.barrier, tell)
+            self._channels[key] = channel
         return channel
 
     @property
@@ -413,6 +421,10 @@ class Client:
 
 def _ignore(answer: object) -> None:
     pass
+
+
+def _nobody(server: m.RangeServerInfo) -> LocalServer | None:
+    return None
 
 
 def _stream(response: m.StreamResponse) -> m.StreamInfo:

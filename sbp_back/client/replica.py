@@ -9,7 +9,7 @@ reference/sbp.md, sections 2.2 and 2.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -78,6 +78,42 @@ class RetryOptions:
     patience: float = 30.0
 
 
+class Way(Protocol):
+    """A way to one range server. ``framed``: what is appended passes through frames, which bounds its length."""
+
+    @property
+    def carrier(self) -> Carrier: ...
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for a request."""
+
+    @property
+    def barrier(self) -> Barrier: ...
+
+    @property
+    def framed(self) -> bool: ...
+
+    @property
+    def push(self) -> Callable[[Replica, Entry], None]:
+        """Sends an entry at the end of this turn, or cycle, of the loop; the replica gets the result."""
+
+    def tell(self, replicas: Iterable[Replica]) -> None:
+        """Tells the server now what they have confirmed, ahead of whatever is sent after this."""
+
+    async def told(self) -> None:
+        """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
+
+    def confirmed(self, replicas: Iterable[Replica]) -> None:
+        """Their ``confirm`` may have grown, and their writers are about to hear of it."""
+
+    def closed(self, replica: Replica) -> None:
+        """What the replica has confirmed since its writer last heard of it is nobody's business any more."""
+
+
 class ReplicaOwner(Protocol):
     """The writer a replica belongs to. It is told after the fact, once for all entries of an answer."""
 
@@ -116,7 +152,6 @@ class Channel:
 
     __slots__ = (
         "_direct",
-        "_loop",
         "_queue",
         "_reminder",
         "_replicas",
@@ -127,6 +162,7 @@ class Channel:
         "barrier",
         "carrier",
         "framed",
+        "loop",
         "timeout",
     )
 
@@ -144,7 +180,7 @@ class Channel:
         self._direct = carrier if isinstance(carrier, InProcessCarrier) else None
         self.framed = self._direct is None
         """Whether what is appended passes through frames, which bounds its length."""
-        self._loop = loop
+        self.loop = loop
         self._queue: list[tuple[Replica, Entry]] = []
         self._scheduled = False
         self._tell_options = tell if tell is not None else TellOptions()
@@ -157,7 +193,7 @@ class Channel:
         self._queue.append((replica, entry))
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -175,7 +211,7 @@ class Channel:
 
     def _submit(self, items: list[tuple[Replica, Entry]]) -> None:
         request = AppendRequest(int(self.timeout * 1000), [entry for _, entry in items], framed=self.framed)
-        self.carrier.submit(request, lambda answer: _answered(items, answer), self.timeout)
+        self.carrier.submit(request, lambda answer: answered(items, answer), self.timeout)
 
     # --- what is confirmed ------------------------------------------------------------------------------------------
 
@@ -192,7 +228,7 @@ class Channel:
             self.tell(replicas)
             return
         for replica in replicas:
-            if replica.confirm > replica.told and not replica._closed:
+            if replica.confirm > replica.told and not replica.ended:
                 self._untold.setdefault(replica, replica.confirm)
         self._wait_to_tell(options.delay)
 
@@ -200,7 +236,7 @@ class Channel:
         """Tells the server now, ahead of whatever is sent after this."""
         if not self._tell_options.tells:
             return
-        behind = [replica for replica in replicas if replica.confirm > replica.told and not replica._closed]
+        behind = [replica for replica in replicas if replica.confirm > replica.told and not replica.ended]
         if self._direct is None:
             self._tell(behind)
         elif behind:
@@ -210,7 +246,7 @@ class Channel:
 
     async def told(self) -> None:
         """Waits until the server knows what it was not told yet. Raises ``ConnectionLost``."""
-        replicas = [replica for replica in self._untold if not replica._closed]
+        replicas = [replica for replica in self._untold if not replica.ended]
         for first in range(0, len(replicas), _MAX_TOLD):
             part = replicas[first : first + _MAX_TOLD]
             await self.carrier.call(_telling(part), self.timeout)
@@ -227,14 +263,14 @@ class Channel:
         if not isinstance(answer, ConnectionLost):
             return  # a server that refuses would do so again
         for replica, told in zip(replicas, before, strict=True):
-            if not replica._closed:
+            if not replica.ended:
                 replica.told = min(replica.told, told)
                 self._untold.setdefault(replica, replica.confirm)
         self._wait_to_tell(self._tell_options.again)
 
     def _wait_to_tell(self, delay: float) -> None:
         if self._untold and self._tell_timer is None:
-            self._tell_timer = self._loop.call_later(delay, self._tell_the_quiet)
+            self._tell_timer = self.loop.call_later(delay, self._tell_the_quiet)
 
     def _tell_the_quiet(self) -> None:
         """Who still moves is told of by its own entries."""
@@ -254,7 +290,8 @@ def _telling(replicas: list[Replica]) -> AppendRequest:
     return AppendRequest(0, [], [(replica.info.stream_id, replica.info.index, replica.confirm) for replica in replicas])
 
 
-def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
+def answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
+    """What became of entries that their replicas sent in one request."""
     touched: dict[Replica, None] = {}
     if type(answer) is AppendResponse and answer.status.code == OK and len(answer.results) == len(items):
         for (replica, entry), result in zip(items, answer.results, strict=True):
@@ -284,8 +321,12 @@ def _answered(items: list[tuple[Replica, Entry]], answer: Answer) -> None:
     if touched:
         # First, so that whoever hears from a writer that its batch is stored finds it there.
         items[0][0].channel.confirmed(touched)
-    for replica in touched:
-        # Other streams' entries are in the same answer: what goes wrong in one of them is not theirs.
+    settle(touched)
+
+
+def settle(replicas: Iterable[Replica]) -> None:
+    """Have each act on what became of its entries: what goes wrong in one stream is not the others'."""
+    for replica in replicas:
         try:
             replica.settle()
         except Exception as error:  # noqa: BLE001 - logged and counted there
@@ -297,32 +338,34 @@ class Replica:
 
     Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
     some were never answered, so they may still become durable behind our back; only sealing the range settles that.
-    ``told``: how far the server knows, or is about to, what is confirmed.
+    ``told``: how far the server knows, or is about to, what is confirmed. ``ended``: it is closed.
     """
 
     __slots__ = (
         "_attempts",
-        "_closed",
         "_delay",
         "_failed_at",
         "_failure",
         "_moved_at",
         "_options",
         "_owner",
+        "_push",
         "_stalls",
         "_timer",
         "channel",
         "confirm",
+        "ended",
         "info",
         "outstanding",
         "told",
         "uncertain",
     )
 
-    def __init__(self, owner: ReplicaOwner, channel: Channel, info: RangeInfo, options: RetryOptions) -> None:
+    def __init__(self, owner: ReplicaOwner, channel: Way, info: RangeInfo, options: RetryOptions) -> None:
         self._owner = owner
         self._options = options
         self.channel = channel
+        self._push = channel.push
         self.info = info
         self.confirm = info.start
         self.outstanding = 0
@@ -335,19 +378,21 @@ class Replica:
         self._stalls = 0
         self._delay = options.delay_first
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self.ended = False
 
     def send(self, entry: Entry) -> None:
         """Sends the entry that follows the last one; while a repetition is due it will be part of that."""
-        if self._failure is None and self._timer is None and not self._closed:
+        if self._failure is None and self._timer is None and not self.ended:
             if not self.outstanding:
                 self._moved_at = monotonic()
             self.outstanding += 1
-            self._push(entry)
+            if entry.confirmed > self.told:
+                self.told = entry.confirmed
+            self._push(self, entry)
 
     def close(self) -> None:
         """Reports nothing more. Idempotent."""
-        self._closed = True
+        self.ended = True
         self.channel.closed(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -361,7 +406,7 @@ class Replica:
 
     def settle(self) -> None:
         """All entries of one answer are counted: acts on what they amount to."""
-        if self._closed:
+        if self.ended:
             return
         if self.confirm > self._owner.confirm_offset:
             self._moved_at = monotonic()
@@ -371,7 +416,7 @@ class Replica:
         failure = self._failure
         if failure is not None and self._failed_at < self.confirm:
             failure = self._failure = None  # answered twice, and the good answer counts
-        if failure is None or self._closed:
+        if failure is None or self.ended:
             return
         if failure.code in FENCED_CODES or failure.code in HOPELESS_CODES:
             self.close()
@@ -394,7 +439,7 @@ class Replica:
             self.close()
             self._owner.broken(self, failure)
             return
-        self._timer = self.channel._loop.call_later(self._delay, self._repeat)
+        self._timer = self.channel.loop.call_later(self._delay, self._repeat)
         self._delay = min(2 * self._delay, options.delay_limit)
 
     def _repeat(self) -> None:
@@ -407,7 +452,7 @@ class Replica:
         self._send_all()
 
     def _created(self, answer: Answer) -> None:
-        if self._closed:
+        if self.ended:
             return
         if isinstance(answer, ConnectionLost):
             self._failure = Status(answer.code, answer.message)
@@ -426,9 +471,6 @@ class Replica:
         self._failure = None
         for entry in self._owner.unsent(self):
             self.outstanding += 1
-            self._push(entry)
-
-    def _push(self, entry: Entry) -> None:
-        if entry.confirmed > self.told:
-            self.told = entry.confirmed
-        self.channel.push(self, entry)
+            if entry.confirmed > self.told:
+                self.told = entry.confirmed
+            self._push(self, entry)

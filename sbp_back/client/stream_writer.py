@@ -21,10 +21,10 @@ from sbp_back.client.replica import (
     FENCED_CODES,
     HOPELESS_CODES,
     MAX_ENTRY_PAYLOAD,
-    Channel,
     Replica,
     RetryOptions,
     TellOptions,
+    Way,
 )
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.transport.carrier import Carrier
@@ -63,7 +63,7 @@ class WriterHome(Protocol):
     @property
     def barrier(self) -> Barrier: ...
 
-    def channel(self, server: m.RangeServerInfo) -> Channel:
+    def channel(self, server: m.RangeServerInfo) -> Way:
         """Raises ``ConnectionLost`` when the server's address is of no use."""
 
     @property
@@ -306,7 +306,7 @@ class StreamWriter:
         else:
             self._refuse_all(error)
 
-    async def _start(self, info: m.RangeInfo, channel: Channel) -> None:
+    async def _start(self, info: m.RangeInfo, channel: Way) -> None:
         # Whatever goes wrong here, the first append will meet it again, and a replica knows how to deal with it.
         with contextlib.suppress(SbpError):
             await ask(channel.carrier, m.CreateRangeRequest(info), m.RangeResponse, self._options.control)
@@ -321,7 +321,7 @@ class StreamWriter:
         for entry, _ in self._pending:
             replica.send(entry)
 
-    def _bound(self, channel: Channel) -> None:
+    def _bound(self, channel: Way) -> None:
         """A range server elsewhere takes less at once than one in this process."""
         options = self._options
         self._max_payload, self._bounded_by = options.max_payload, options.bounded_by

@@ -74,13 +74,30 @@ class Appends:
     def handle(self, request: AppendRequest, reply: Reply) -> None:
         """All entries pass their windows, in order, before the first is stored (reference/sbp.md, section 2.2)."""
         entries = request.entries
-        ranges = self._ranges
         if request.confirmed:
             self._told(request.confirmed)
         if not entries:
             reply(AppendResponse())
             return
-        most = MAX_ENTRY_BYTES if request.framed else self._store.largest_entry - TELLING_PREFIX_BYTES
+        most = MAX_ENTRY_BYTES if request.framed else self.most_unframed
+        accepted, states, positions, refused = self.admit(entries, most)
+        call = AppendCall(self, reply, len(entries), accepted, states, positions, refused)
+        if accepted:
+            self._store.append(accepted, call.stored)
+        else:
+            call.answer()
+
+    @property
+    def most_unframed(self) -> int:
+        """Bytes of the longest payload that comes in no frame."""
+        return self._store.largest_entry - TELLING_PREFIX_BYTES
+
+    def admit(
+        self, entries: list[Entry], most: int
+    ) -> tuple[list[Entry], list[RangeState], list[int] | None, dict[int, AppendResult] | None]:
+        """Let ``entries`` of at most ``most`` bytes through their windows: (those to be stored, their ranges, their
+        positions, the refusals of the others by position); without the last two when there are no others."""
+        ranges = self._ranges
         states: list[RangeState] = []
         refused: dict[int, AppendResult] | None = None
         for position, entry in enumerate(entries):
@@ -102,16 +119,10 @@ class Appends:
         self.requests += 1
         self.entries += len(entries)
         if refused is None:
-            accepted, positions = entries, None
-        else:
-            self.failed += 1
-            positions = [position for position in range(len(entries)) if position not in refused]
-            accepted = [entries[position] for position in positions]
-        call = AppendCall(self, reply, len(entries), accepted, states, positions, refused)
-        if accepted:
-            self._store.append(accepted, call.stored)
-        else:
-            call.answer()
+            return entries, states, None, None
+        self.failed += 1
+        positions = [position for position in range(len(entries)) if position not in refused]
+        return [entries[position] for position in positions], states, positions, refused
 
     def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
         """A writer says how far it knows its ranges to be durable: that much may be shown to anybody. Of a range whose
@@ -255,12 +266,15 @@ class AppendCall:
         if self._refused is not None:
             for position, result in self._refused.items():
                 results[position] = result
-        self._appends.latency_seconds += time.monotonic() - self._started
+        self._count_latency()
         # In one go with this others are answered, whose entries became durable at the same moment.
         try:
             self._reply(AppendResponse(results=results))
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._appends.barrier.caught("reply", error)
+
+    def _count_latency(self) -> None:
+        self._appends.latency_seconds += time.monotonic() - self._started
 
     def _position(self, index: int) -> int:
         return index if self._positions is None else self._positions[index]

@@ -19,6 +19,7 @@ from sbp_back.range_server.appends import Appends
 from sbp_back.range_server.controls import Controls
 from sbp_back.range_server.fetches import Fetches, FetchLimits
 from sbp_back.range_server.load import LoadMeter
+from sbp_back.range_server.local_appends import LocalAppends
 from sbp_back.range_server.ranges import RangeState, RangeTable
 from sbp_back.range_server.reconcile import reconcile
 from sbp_back.range_server.reporter import Reporter
@@ -77,6 +78,8 @@ class RangeServer:
             self._table.add(RangeState(stored))
         self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, barrier)
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed, barrier)
+        self.local = LocalAppends(self._appends, self._table.by_key, store, loop, lambda: self._refusal)
+        """For writers in this process."""
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
         if store.failed is not None:
@@ -266,6 +269,7 @@ class RangeServer:
         if self._refusal is None:
             self._refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down")
         self._fetches.abort(m.Status(ErrorCode.NO_NEW_RECORD))
+        self.local.close()
 
     def _store_failed(self, error: StoreError) -> None:
         if self._refusal is not None:

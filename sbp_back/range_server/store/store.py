@@ -69,6 +69,8 @@ class Store:
         self._small_bytes = 0
         self._small_entries = 0
         self._writes_here = False
+        self._scheduled = False
+        """Whether what is in ``_small`` is written at the end of this turn."""
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = Maintenance(log, self._background, self._submit, self._space_is, self._disk_failing)
@@ -232,8 +234,9 @@ class Store:
 
     # --- writing
 
-    def append(self, entries: list[Entry], done: Done) -> None:
+    def append(self, entries: list[Entry], done: Done, *, gathered: bool = False) -> None:
         """Store entries, each of which must begin where its range ends. ``done`` is called when they are durable.
+        ``gathered``: whoever calls this gathers a cycle's entries himself, and calls :meth:`write_gathered` in the end.
 
         All or none of them are stored, unless together they are larger than a segment; then they are stored one part
         after the other and an error may concern the later parts only. Errors: ``DiskFull`` (may be tried again),
@@ -248,7 +251,7 @@ class Store:
             self._append_parts(entries, done)
             return
         self._log.stats.pending_bytes += size
-        self._submit(Append(entries, size, done))
+        self._submit(Append(entries, size, done), gathered)
 
     def _append_parts(self, entries: list[Entry], done: Done) -> None:
         parts: list[list[Entry]] = []
@@ -293,15 +296,21 @@ class Store:
         """Forget a stream and free its space; fine when there is none."""
         self._submit(Control(RecordType.DELETE_STREAM, stream_id, 0, 0, 0, done))
 
-    def _submit(self, item: Item) -> None:
+    def write_gathered(self) -> None:
+        """All that this cycle brings has been appended: what is little is written now."""
+        if self._small:
+            self._write_small()
+
+    def _submit(self, item: Item, gathered: bool = False) -> None:
         if self._closed:
             item.done(StoreError("the store is closed"))
             return
         if self._writes_here and not self._in_flight:
             if type(item) is Append and self._small_bytes + item.bytes <= SMALL_BYTES:
-                if not self._small:
+                if not gathered and not self._scheduled:
                     # At the end of this turn: what is submitted until then belongs into the same group.
-                    self._require_loop().call_soon(self._write_small)
+                    self._scheduled = True
+                    self._require_loop().call_soon(self._write_scheduled)
                 self._small.append(item)
                 self._small_bytes += item.bytes
                 self._small_entries += len(item.entries)
@@ -310,10 +319,13 @@ class Store:
         self._in_flight += 1
         self._writer.queue.put(item)
 
+    def _write_scheduled(self) -> None:
+        self._scheduled = False
+        if self._small:
+            self._write_small()
+
     def _write_small(self) -> None:
         """Write on the loop what waits for that, unless it turned out to be work for the thread."""
-        if not self._small:
-            return
         assert not self._in_flight, "the writer belongs to the thread while it has anything to do"
         if not self._writer.quick(self._small_entries, self._small_bytes):
             self._queue_small()
@@ -356,6 +368,7 @@ class Store:
 
     def _complete(self, group: Group) -> None:
         """Bring the state up to what is durable now, then tell everybody, in the order of submission."""
+        began = time.perf_counter()
         freed = False
         try:
             if not self._behind:
@@ -378,6 +391,8 @@ class Store:
                     self._writer.fail(error)
                 else:
                     self._report(error)
+        if group.records:
+            self._writer.handled(group.records, time.perf_counter() - began)
         if freed:
             self._guarded(self._freed)
 

@@ -54,6 +54,11 @@ _SLOW_SECONDS = 0.001
 _SLOW_PAUSE = 32
 """The thread does the writing for so many times as long as the slow write took."""
 
+_LEAST_SHARE = 64
+"""Records that a group takes whatever the loop's speed: below that the write's own cost counts more."""
+_LATELY = 1 / 8
+"""Weight of the newest number among those before."""
+
 _APPEND = int(RecordType.APPEND)
 _RELOCATE = int(RecordType.RELOCATE)
 
@@ -105,6 +110,10 @@ class WalWriter:
         self._bodies: list[Buffer] = []
         self._body_bytes = 0
         self._room_bytes = 0
+        self.handling_seconds = 0.0
+        """What the loop takes for each record of a group that comes back, lately; told by the store."""
+        self._flush_seconds = 0.0
+        """What a flush takes, lately."""
         self._quick_from = 0.0
         """Before this time (of ``perf_counter``) the loop leaves the writing to the thread."""
 
@@ -163,6 +172,10 @@ class WalWriter:
         self._on_failed(failure)
         return failure
 
+    def handled(self, records: int, seconds: float) -> None:
+        """The loop has dealt with a group of so many records."""
+        self.handling_seconds += _LATELY * (seconds / records - self.handling_seconds)
+
     # --- called by the event loop, while nothing is queued or being written
 
     def quick(self, entries: int, size: int) -> bool:
@@ -200,7 +213,6 @@ class WalWriter:
     def _run(self) -> None:
         queue = self.queue
         limit_bytes = self._options.group_max_bytes
-        limit_records = self._options.group_max_records
         item: object = None
         carried: object | None = None
         items: list[Item] = []
@@ -212,6 +224,7 @@ class WalWriter:
                     return
                 group = self._begin()
                 items = group.items
+                limit_records = self._share()
                 while True:
                     if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
                         pass
@@ -242,6 +255,15 @@ class WalWriter:
         while item is not _STOP:
             self._deliver(self._refused([cast("Item", item)], failure))
             item = queue.get()
+
+    def _share(self) -> int:
+        """Records after which a group takes no further item: as many as the event loop deals with while another one is
+        flushed. So where the disk is the faster of the two, each works on its half while the other does on the other
+        one, and where it is slower, groups are as large as may be."""
+        most = self._options.group_max_records
+        if not self._options.durable or self.handling_seconds <= 0:
+            return most
+        return min(most, max(_LEAST_SHARE, int(self._flush_seconds / self.handling_seconds)))
 
     def _refused(self, items: Sequence[Item], failure: StoreFailed) -> Group:
         """``items`` as a group of which nothing counts, in place of the one that was being made."""
@@ -521,6 +543,7 @@ class WalWriter:
                 self._undo(group)
             return
         group.flush_seconds = time.perf_counter() - started
+        self._flush_seconds += _LATELY * (group.flush_seconds - self._flush_seconds)
         group.seq = self._seq
         group.body_at = self._position + GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records)
         group.end = self._position = end

@@ -306,16 +306,19 @@ async def test_many_waiters_are_woken_in_slices_each_once_and_none_is_left_out()
     world = World()
     log = await world.boot()
     turns: list[list[Sleeper]] = []
-    schedule = world.logs.schedule
 
-    def counted(callback: Callable[[], None]) -> None:
-        def turn() -> None:
-            turns.append([])
-            callback()
+    def counting(schedule: Callable[[Callable[[], None]], None]) -> Callable[[Callable[[], None]], None]:
+        def counted(callback: Callable[[], None]) -> None:
+            def turn() -> None:
+                turns.append([])
+                callback()
 
-        schedule(turn)
+            schedule(turn)
 
-    world.logs.schedule = counted  # type: ignore[method-assign]
+        return counted
+
+    world.logs.schedule = counting(world.logs.schedule)  # type: ignore[method-assign]
+    world.logs.schedule_answer = counting(world.logs.schedule_answer)  # type: ignore[method-assign]
 
     class Counted(Sleeper):
         def log_moved(self, log: PartitionLog) -> None:

@@ -1,0 +1,89 @@
+"""The ways of requests through a node, step by step: which functions ``benchmarks.profile`` measures, and in what order
+they come. docs/design.md has the same ways as a picture.
+
+A step's functions are probed where they are *used*: a name that a module imported from another is found in the former.
+"""
+
+from __future__ import annotations
+
+from benchmarks.probes import Step
+
+_LOOP = (
+    Step("the loop asks the kernel what there is to do", ("selectors:EpollSelector.select",), waits=True),
+    Step(
+        "receive from the socket",
+        ("asyncio.selector_events:_SelectorSocketTransport._read_ready__get_buffer",),
+    ),
+    Step("count, queue and start requests", ("bridges.net.connection:Connection.buffer_updated",)),
+    Step("cut the stream into frames", ("bridges.net.framing:Framer.received",)),
+    Step("request header, context", ("kafka_front.session:Connection._start",)),
+    Step("decode the message", ("kafka_front.wire.generate:decoder",), makes=True),
+)
+"""How every request comes in."""
+
+_ANSWER = (
+    Step("answer, metrics", ("kafka_front.session:Connection.answer",)),
+    Step("encode the response", ("kafka_front.wire.codec:ServerCodec.response",)),
+    Step("responses in order", ("bridges.net.connection:Connection._fill", "bridges.net.connection:Connection._flush")),
+    Step("outbox", ("bridges.net.outbox:Outbox.send",)),
+    Step("send to the socket", ("asyncio.selector_events:_SelectorSocketTransport.write",), waits=True),
+)
+"""How every response goes out."""
+
+PRODUCE = (
+    *_LOOP,
+    Step("Produce: the request and its partitions", ("kafka_front.service.produce:Produce.handle",)),
+    Step("check the batch: header, checksum, claims", ("kafka_front.service.produce:accept",)),
+    Step(
+        "partition's log: ledger, offset, stamp",
+        ("bridges.log.append_path:AppendPath.append", "bridges.log.append_path:AppendPath._hand_over"),
+    ),
+    Step("stream's writer: entry", ("sbp_back.client.stream_writer:StreamWriter.append",)),
+    Step(
+        "range server: what the cycle brought, windows",
+        (
+            "sbp_back.range_server.local_appends:LocalAppends.push",
+            "sbp_back.range_server.local_appends:LocalAppends._flush",
+        ),
+    ),
+    Step(
+        "store: takes entries, checksums",
+        (
+            "sbp_back.range_server.store.store:Store.append",
+            "sbp_back.range_server.store.store:Store.write_gathered",
+        ),
+    ),
+    Step(
+        "log: a group",
+        (
+            "sbp_back.range_server.store.wal_writer:WalWriter.write_here",
+            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
+            "sbp_back.range_server.store.wal_writer:WalWriter._add_one",
+            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
+        ),
+    ),
+    Step("write (and flush) the group", ("sbp_back.files:Files.write",), waits=True),
+    Step(
+        "from the log's thread to the loop (fsync)",
+        ("sbp_back.range_server.store.inbox:Inbox.put", "sbp_back.range_server.store.inbox:Inbox._wakened"),
+        seldom=True,
+    ),
+    Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
+    Step(
+        "range server: commit, what may be shown",
+        (
+            "sbp_back.range_server.appends:AppendCall.stored",
+            "sbp_back.range_server.local_appends:LocalCall.answer",
+        ),
+    ),
+    Step(
+        "stream's writer: answers",
+        ("sbp_back.client.replica:Replica.settle", "sbp_back.client.stream_writer:StreamWriter.progressed"),
+    ),
+    Step("partition's log: index, tail, high watermark", ("bridges.log.append_path:AppendPath._stored",)),
+    Step(
+        "Produce: the partition's answer, the whole response",
+        ("kafka_front.service.produce:_Append.__call__", "kafka_front.service.produce:Produce.finished"),
+    ),
+    *_ANSWER,
+)

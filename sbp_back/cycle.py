@@ -1,0 +1,131 @@
+"""The end of a cycle of the event loop: all that was ready has been worked off, the kernel is about to be asked again.
+
+Whoever gathers the work of many does it then: what all connections append goes into one write, what a connection is
+answered into one send. ``call_soon`` serves as well, a turn of the loop later each time, with a system call in between;
+a request that is alone pays for each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+from collections.abc import Callable
+from enum import IntEnum
+
+Work = Callable[[], None]
+
+
+class _Phase(IntEnum):
+    """What the cycle still takes."""
+
+    NOTHING = 0
+    ANSWERS = 1
+    ALL = 2
+
+
+class Cycle:
+    """Work for the end of the cycle: first what was gathered, then the answers that this and everything else gave.
+
+    What comes too late for a cycle is done at the end of the next, which then comes at once: work that makes more work
+    keeps nobody from being heard. Without ``ends``, of a loop that is no :class:`CycleLoop`, it is done a turn later.
+    """
+
+    __slots__ = ("_answers", "_ends", "_gathered", "_loop", "_phase")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, ends: bool = False) -> None:
+        self._loop = loop
+        self._ends = ends
+        self._phase = _Phase.NOTHING
+        self._gathered: list[Work] = []
+        self._answers: list[Work] = []
+
+    def gather(self, work: Work) -> None:
+        """Have ``work`` done when everything that was ready has had its say."""
+        if self._phase == _Phase.ALL:
+            self._gathered.append(work)
+        elif self._ends:
+            self._gathered.append(work)
+            self._loop.call_soon(_nothing)
+        else:
+            self._loop.call_soon(work)
+
+    def answer(self, work: Work) -> None:
+        """Have ``work`` done after all that was gathered."""
+        if self._phase:
+            self._answers.append(work)
+        elif self._ends:
+            self._answers.append(work)
+            self._loop.call_soon(_nothing)
+        else:
+            self._loop.call_soon(work)
+
+    def begin(self) -> None:
+        """The loop has been told what is ready."""
+        self._phase = _Phase.ALL
+
+    def end(self) -> None:
+        """Everything that was ready has been worked off."""
+        self._phase = _Phase.ANSWERS
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._do(gathered)
+        self._phase = _Phase.NOTHING
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._do(answers)
+
+    def _do(self, works: list[Work]) -> None:
+        for work in works:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - told as the loop tells it of any callback; the others go on
+                self._loop.call_exception_handler({"message": "work at the end of a cycle failed", "exception": error})
+
+
+class _Selector(selectors.DefaultSelector):
+    """Finds, behind everything that is ready, also ``last``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cycle: Cycle | None = None
+        self.last: tuple[selectors.SelectorKey, int] | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        if self.cycle is not None and self.last is not None:
+            self.cycle.begin()
+            found.append(self.last)
+        return found
+
+
+class CycleLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, with a selector that always finds one thing more, which the loop then comes to last.
+
+    Timers that are due come behind it: what they gather is done a turn later.
+    """
+
+    def __init__(self) -> None:
+        selector = _Selector()
+        super().__init__(selector)
+        self.cycle = Cycle(self, ends=True)
+        # Nothing is ever written to it: only the selector says that it is ready.
+        self._end_of_cycle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.add_reader(self._end_of_cycle, self.cycle.end)
+        selector.last = (selector.get_key(self._end_of_cycle), selectors.EVENT_READ)
+        selector.cycle = self.cycle
+
+    def close(self) -> None:
+        if not self.is_closed() and not self.is_running():
+            self.remove_reader(self._end_of_cycle)
+            os.close(self._end_of_cycle)
+        super().close()
+
+
+def _nothing() -> None:
+    """The loop does not wait for the kernel when there is something to do."""
+
+
+def cycle_of(loop: asyncio.AbstractEventLoop) -> Cycle:
+    """The cycle of ``loop``; of any other than :class:`CycleLoop` one whose work is done in the next turn."""
+    return loop.cycle if isinstance(loop, CycleLoop) else Cycle(loop)

@@ -1,0 +1,83 @@
+"""Appends of writers in the process of the range server, which go there without messages."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbp_back.client.client import ClientOptions
+from sbp_back.client.replica import RetryOptions
+from sbp_back.client.stream_writer import StreamWriter, WriterOptions
+from sbp_back.errors import SbpError
+from tests.sbp_back.test_embedded import append, read_all, running
+
+
+async def opened(embedded: Any, count: int) -> list[StreamWriter]:
+    """Writers of so many streams, whose ranges exist."""
+    client = embedded.client
+    writers = [await client.open((await client.create_stream()).stream_id, 0) for _ in range(count)]
+    await asyncio.gather(*(append(writer, b"first") for writer in writers))
+    return writers
+
+
+async def test_what_is_appended_in_one_turn_is_one_group(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded:
+        writers = await opened(embedded, 20)
+        before = embedded.store.stats.groups
+        await asyncio.gather(*(append(writer, b"second") for writer in writers))
+        assert embedded.store.stats.groups == before + 1
+
+
+async def test_a_batch_is_shown_to_everybody_when_its_writer_hears_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded:
+        (writer,) = await opened(embedded, 1)
+        shown: list[int] = []
+
+        def done(error: SbpError | None) -> None:
+            assert error is None
+            state = embedded.range_server.state_of(writer.stream_id, 0)
+            shown.append(state.shown_offset)
+
+        for _ in range(3):
+            writer.append(b"more", 2, 0, 5, done)
+        await append(writer, b"last")
+        assert shown == [8, 8, 8]  # all of a turn become durable together
+
+
+async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retry = RetryOptions(append_timeout=0.02, delay_first=0.001, delay_limit=0.005, pending_tries=100_000)
+    async with running(tmp_path, client=ClientOptions(writer=WriterOptions(retry=retry))) as embedded:
+        (writer,) = await opened(embedded, 1)
+        store = embedded.store
+        held: list[tuple[Any, Any]] = []
+        with monkeypatch.context() as slow:
+            slow.setattr(store, "append", lambda entries, done, *, gathered: held.append((entries, done)))
+            appending = asyncio.create_task(append(writer, b"second"))
+            replica = writer._replica
+            assert replica is not None
+            while not replica.uncertain:
+                await asyncio.sleep(0.001)
+        assert not appending.done()
+        for entries, done in held:
+            store.append(entries, done)
+        assert await appending == 1
+        assert await append(writer, b"third") == 2
+        assert [bytes(entry.payload) for entry in await read_all(embedded.client, writer.stream_id)] == [
+            b"first",
+            b"second",
+            b"third",
+        ]
+
+
+async def test_writers_of_a_range_server_that_ends_are_told(tmp_path: Path) -> None:
+    async with running(tmp_path) as embedded:
+        (writer,) = await opened(embedded, 1)
+        writer._options.control.tries = 1
+        await embedded.range_server.close()
+        with pytest.raises(SbpError):
+            await append(writer, b"late")
