@@ -30,6 +30,7 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "endpoint",
+    "may_cut",
     "some_topics",
 ]
 
@@ -147,11 +148,21 @@ _MODULES = {
     "pravega": "spark_pipeline.endpoints.pravega",
     "ydb": "spark_pipeline.endpoints.ydb",
     "anabranch+tls": "spark_pipeline.endpoints.anabranch",
+    "pravega+tls": "spark_pipeline.endpoints.pravega",
     "ydb+tls": "spark_pipeline.endpoints.ydb",
 }
 """Scheme of a URL -> the module that has ``open_endpoint(url, options)``; each needs a client library of its own."""
-_EXTRAS = {"pravega": "pravega", "ydb": "ydb", "ydb+tls": "ydb"}
+_EXTRAS = {"ydb": "ydb", "ydb+tls": "ydb"}
 """Scheme of a URL -> the extra of this package that brings its client, where that is not ``spark``."""
+
+
+_WHOLE = frozenset({"pravega", "pravega+tls"})
+"""Schemes of endpoints whose offsets are no numbers of records: in the middle of a range there may be no record."""
+
+
+def may_cut(url: str) -> bool:
+    """Whether ranges of the system at ``url`` may be cut anywhere; if not, they are read as a whole."""
+    return urlsplit(url).scheme not in _WHOLE
 
 
 def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_pipeline.core.errors import OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Endpoint, endpoint
+from spark_pipeline.endpoints.base import Endpoint, endpoint, may_cut
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 from spark_pipeline.lake.archive import Archive, Description
@@ -280,10 +280,13 @@ class ArchiveRun:
         parts = list(start)
         before = archive.records.progress(parts)
         dead_before = archive.dead_letters.progress(parts) if archive.dead_letters is not None else {}
-        after = {part: offset for part, offset in admit(start, ends, self.step_offsets).items() if offset > start[part]}
+        # Of a system whose ranges cannot be cut a step takes everything, and a piece is all of a partition.
+        cut = may_cut(self.url)
+        admitted = admit(start, ends, self.step_offsets) if cut else ends
+        after = {part: offset for part, offset in admitted.items() if offset > start[part]}
         pieces = [
             Piece(self.url, self.options, self.place, one, self.file_bytes, dead_before.get(one.of, 0))
-            for one in split(between(start, after), max_records=self.piece_offsets)
+            for one in split(between(start, after), max_records=self.piece_offsets if cut else None)
         ]
         self.crash("before-stage")
         staged = list(self.engine.map(stage, pieces))

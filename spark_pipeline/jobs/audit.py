@@ -21,7 +21,7 @@ from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDifference, Block
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint
+from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.jobs.audit_pieces import EXAMPLES, Checked, Piece, Seen, check, filtered, look, pieces
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
@@ -126,7 +126,7 @@ class Audit:
         items = [
             Piece(side.url, side.options, one, fields, self.since_us, level >= 3, plain_headers)
             for whole in ranges.values()
-            for one in pieces(whole)
+            for one in pieces(whole, cut=may_cut(side.url))
         ]
         total, done = sum(item.range.count for item in items), 0
         for one in self.engine.map(look, items):
@@ -162,7 +162,11 @@ class Audit:
 
     def check(self, side: Side, ranges: Mapping[TopicPartition, OffsetRange]) -> list[Checked]:
         """Compare every stored batch with its checksum."""
-        items = [Piece(side.url, side.options, one) for whole in ranges.values() for one in pieces(whole)]
+        items = [
+            Piece(side.url, side.options, one)
+            for whole in ranges.values()
+            for one in pieces(whole, cut=may_cut(side.url))
+        ]
         return list(self.engine.map(check, items))
 
     def digests(self, side: Side, topics: Sequence[str]) -> dict[str, Any]:
@@ -276,7 +280,7 @@ def differing(
             "left": one.left.as_json(),
             "right": one.right.as_json(),
         }
-        if number < BISECTED and right is not None:
+        if number < BISECTED and right is not None and may_cut(left.url) and may_cut(right.url):
             bad = audit.first_bad(left, right, here.range, one)
             said["first"] = None if bad is None else asdict(bad)
         yield said

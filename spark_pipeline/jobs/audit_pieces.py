@@ -68,8 +68,10 @@ class Seen:
     times_back: int = 0
 
 
-def pieces(range_: OffsetRange) -> list[OffsetRange]:
-    """A range cut at the ends of blocks."""
+def pieces(range_: OffsetRange, *, cut: bool = True) -> list[OffsetRange]:
+    """A range cut at the ends of blocks, if it may be cut."""
+    if not cut:
+        return [range_] if range_.count else []
     bounds = [range_.start, *range((range_.start // PIECE + 1) * PIECE, range_.end, PIECE), range_.end]
     return [OffsetRange(range_.topic, range_.partition, start, end) for start, end in pairwise(bounds) if end > start]
 

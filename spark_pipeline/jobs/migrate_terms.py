@@ -147,4 +147,53 @@ class YdbTerms:
         return config, left
 
 
-_TERMS: dict[str, Terms] = {"kafka": KafkaTerms(), "ydb": YdbTerms(), "ydb+tls": YdbTerms()}
+# --- Pravega --------------------------------------------------------------------------------------------------------
+
+
+class PravegaTerms:
+    """Events as they are, at offsets that are their positions in bytes; retention."""
+
+    def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
+        return _listed(
+            _USERS,
+            ("permissions", "the target lets everybody whom it knows do everything"),
+            (
+                "positions of reader groups",
+                "their clients keep them in forms of their own: let readers finish at the source, or begin anew here",
+            ),
+            (
+                "routing keys, writers and times of events",
+                "Pravega does not keep the keys and the times, and does not tell its writers",
+            ),
+            ("transactions that are open", "what was not committed is in no segment; a cut-over does not wait for it"),
+            ("events of more than 15 MiB", "a batch that is brought fits a frame of the backend; the run says where"),
+            ("key-value tables, and streams of bytes that are no events", "only events are records"),
+        )
+
+    def topic(self, topic: TopicInfo, target_options: Mapping[str, str]) -> Carried:
+        config = {"retention.ms": "-1"}  # Pravega's streams without a policy are kept for ever
+        left: list[NotCarried] = []
+        for key, value in sorted(topic.config.items()):
+            if key == "retention.time":
+                config["retention.ms"] = value
+            elif key == "retention.size":
+                config["retention.bytes"] = str(max(1, int(value) // max(1, len(topic.partitions))))
+            elif (key, value) != ("scaling", "fixed"):
+                left.append(
+                    NotCarried(topic.name, f"{key} = {value}", "set it by a client's updateStream at the target")
+                )
+        sealed = [number for number, state in topic.states.items() if state != "active"]
+        if sealed:
+            what = f"segments {', '.join(map(str, sealed))} were scaled or sealed"
+            why = "all of them take events at the target, each for an equal part of the keys"
+            left.append(NotCarried(topic.name, what, why))
+        return config, left
+
+
+_TERMS: dict[str, Terms] = {
+    "kafka": KafkaTerms(),
+    "ydb": YdbTerms(),
+    "ydb+tls": YdbTerms(),
+    "pravega": PravegaTerms(),
+    "pravega+tls": PravegaTerms(),
+}

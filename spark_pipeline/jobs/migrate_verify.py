@@ -22,10 +22,11 @@ from spark_pipeline.core.bisect import FEW, first_bad, narrow, range_digest
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes
 from spark_pipeline.core.digest import differences as block_differences
 from spark_pipeline.core.kafka_batches import heads, is_whole, same
+from spark_pipeline.core.lockstep import first_unlike
 from spark_pipeline.core.plan import Plan, PlannedPartition
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns, empty
-from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint
+from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint, may_cut
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit_pieces import damage
 from spark_pipeline.jobs.migrate_copy import Route
@@ -215,6 +216,8 @@ class Verifier:
         done.records = sum(one.count for one in right[0].values())
         for view, theirs, mine in zip(views, left, right, strict=True):
             for unlike in block_differences(theirs, mine):
+                if not may_cut(self._route.source):
+                    return self._side_by_side(wanted)
                 block = OffsetRange(
                     part.topic, part.partition, max(unlike.start, done.start), min(unlike.start + BLOCK, end)
                 )
@@ -228,6 +231,12 @@ class Verifier:
                 reason = view.reason or bad.reason
                 return Difference(part.topic, part.partition, 2, bad.offset, reason, bad.left, bad.right)
         return None
+
+    def _side_by_side(self, wanted: OffsetRange) -> Difference | None:
+        """Of a source whose ranges cannot be cut: the first record that differs."""
+        source, target = self._sides()
+        bad = first_unlike(source.read(wanted, _COLUMNS), target.read(wanted, _COLUMNS))
+        return None if bad is None else Difference(wanted.topic, wanted.partition, 2, *bad)
 
     def _subset(self, part: TopicPartition, done: Compared) -> Difference | None:
         """Of a compacted partition: what the source still has must be at the target; the target may have more."""

@@ -20,7 +20,7 @@ from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
 from spark_pipeline.core.errors import OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import endpoint
+from spark_pipeline.endpoints.base import endpoint, may_cut
 from spark_pipeline.endpoints.importer import Importer, ImportState
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
@@ -190,7 +190,9 @@ class Replay:
     told: Callable[[int, int], None] = lambda done, total: None
 
     def ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """What would be replayed, by partition of the source."""
+        """What would be replayed, by partition of the source. Raises OptionError."""
+        if not may_cut(self.source):
+            raise OptionError(f"{self.source} is moved by `anabranch migrate`: a replay could not go on in its middle")
         source = endpoint(self.source, self.source_options)
         try:
             positions = source.positions(matching(source, self.topics))

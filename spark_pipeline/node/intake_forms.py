@@ -126,7 +126,9 @@ class PravegaForm(_Framed):
         base, count, _ = HEAD.unpack_from(piece)
         payload = piece[HEAD.size :]
         header = pravega_format.check(payload)
-        if header.records != count or header.transaction >= 0 or header.writer_id != pravega_format.NO_WRITER:
+        scattered = header.shape == pravega_format.Shape.SCATTERED
+        fits = header.records <= count if scattered else header.records == count
+        if not fits or header.transaction >= 0 or header.writer_id != pravega_format.NO_WRITER:
             raise BatchInvalid(
                 f"the batch at offset {base} has {header.records} events in {count} offsets, or a writer"
             )

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
 from spark_pipeline.core.rows import TYPES, Columns
+from spark_pipeline.endpoints.base import may_cut
 from spark_pipeline.spark.pool import POOL
 from spark_pipeline.spark.positions import Finder, Offsets, from_json, to_json
 from spark_pipeline.spark.source_options import SourceOptions
@@ -140,7 +141,8 @@ class _Reading:
                 high = told.stable
             ranges.append(OffsetRange(one.topic, one.partition, low, high))
         options = self._options
-        cut = split(ranges, options.min_partitions, options.max_records_per_partition)
+        bounds = (options.min_partitions, options.max_records_per_partition) if may_cut(options.url) else ()
+        cut = split(ranges, *bounds)
         return [Piece(one.topic, one.partition, one.start, one.end) for one in cut]
 
 
@@ -209,7 +211,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             # What is gone keeps its place: if it is there again, it goes on.
             end = {part: max(since[part], offset) for part, offset in newest.items()}
             end.update({part: begun[part] for part in gone})
-            if not isinstance(limit, ReadAllAvailable):
+            if not isinstance(limit, ReadAllAvailable) and may_cut(self._options.url):
                 end = self._admitted(finder, since, end, limit)
         if self._waits(since, end, begun):
             return to_json(begun)

@@ -52,6 +52,16 @@ def pipeline_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProc
         factory.dispose()
 
 
+@pytest.fixture(scope="session")
+def pipeline_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """Another such node, for tests that kill and restart it, one after the other."""
+    factory = NodeFactory(tmp_path_factory.mktemp("target"))
+    try:
+        yield factory("node", listen={**PIPELINE, **dict.fromkeys(SELDOM, ANY)})
+    finally:
+        factory.dispose()
+
+
 @pytest.fixture
 def new_pipeline_node(node_factory: NodeFactory) -> Callable[[str], NodeProcess]:
     """Makes nodes of the test's own, to kill or restart."""
