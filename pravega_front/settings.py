@@ -90,6 +90,11 @@ class PravegaSettings(Section):
         ge=1,
         description="Intervals in a row after which two neighbours below half of their target rate are merged.",
     )
+    retention_interval_ms: Duration = Field(
+        default=300_000,
+        ge=10,
+        description="How often streams that are kept by size, and were scaled, are looked at for what may go.",
+    )
     watermark_interval_ms: Duration = Field(
         default=10_000,
         ge=10,

@@ -8,6 +8,7 @@ half of it for long, as long as the stream keeps the least number of segments th
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_SLICE = 50
+"""Streams that are looked at in one turn of the event loop."""
 _MOST_PARTS = 16
 """Into how many a segment is split at once, whatever the policy says."""
 
@@ -55,7 +58,9 @@ class AutoScaler:
         self._running = True
         try:
             loads: dict[PartitionLog, _Load] = {}
-            for topic in self._controller.streams.scaled_by_rate():
+            for number, topic in enumerate(self._controller.streams.scaled_by_rate()):
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
                 await self._look_at(topic, now_ms, loads)
             self._loads = loads
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pravega_front.controller.auto_scale import AutoScaler
+from pravega_front.controller.size_retention import SizeRetention
 from pravega_front.controller.streams import Streams
 from pravega_front.controller.watermarks import Watermarks
 from pravega_front.service.key_value_tables import KeyValueTables
@@ -56,14 +57,23 @@ class Controller:
         await self.watermarks.load()
         self.node.every(self.settings.watermark_interval_ms, self.watermarks.look, "watermarks")
         self.node.every(self.settings.scale_interval_ms, AutoScaler(self).look, "scaling by rate")
+        self.node.every(self.settings.retention_interval_ms, SizeRetention(self).look, "retention by size")
         self.node.every(_EXPIRE_MS, self.transactions.expire, "ends of transactions' leases")
 
     async def scale(self, topic: Topic, seal: Sequence[int], ranges: Sequence[KeyRange]) -> None:
         """Seal segments of a stream and make others in their place, once no transaction is open any more.
 
-        Raises the errors of :meth:`bridges.catalog.topics.Catalog.change_partitions`.
+        Raises the errors of :meth:`bridges.catalog.topics.Catalog.change_partitions` and of changing a configuration.
         """
+        self.catalog.check_partition_change(topic.name, seal, ranges)
+        before, after = len(topic.active), len(topic.active) - len(set(seal)) + len(ranges)
+        share = self.streams.share(topic, after)
+        # The larger share is there first: never is less kept than the policy says.
+        if share and after < before:
+            await self.catalog.set_config(topic.name, share)
         await self.catalog.change_partitions(topic.name, seal, ranges)
+        if share and after > before:
+            await self.catalog.set_config(topic.name, share)
 
     async def close(self) -> None:
         """Leave what is under way to the next start."""

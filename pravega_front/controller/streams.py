@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _StreamConfig = message("StreamConfig")
 _SegmentRange = message("SegmentRange")
 
+_BYTES = "retention.bytes"
 _MOST_SAID = 64 * 1024
 """Bytes of what is said of one stream: Pravega's clients give it 128 tags of 256 characters at most."""
 
@@ -69,6 +70,7 @@ class Streams:
         self.scopes = Scopes(node, max_scopes)
         self._configs: dict[str, bytes] = {}
         self._by_rate: set[str] = set()
+        self._by_size: set[str] = set()
 
     async def load(self) -> None:
         """Know scopes, and what was said of streams."""
@@ -86,11 +88,34 @@ class Streams:
             self._by_rate.discard(name)
         else:
             self._by_rate.add(name)
+        if config.retentionPolicy.retentionType == RetentionType.SIZE and config.retentionPolicy.retentionParam > 0:
+            self._by_size.add(name)
+        else:
+            self._by_size.discard(name)
 
-    def scaled_by_rate(self) -> list[Topic]:
-        """The streams whose policies scale them by rate, and that are not sealed."""
-        topics = self._catalog.topics
-        return [topics[name] for name in sorted(self._by_rate) if name in topics and topics[name].active]
+    def scaled_by_rate(self) -> Iterator[Topic]:
+        """The streams whose policies scale them by rate, and that are not sealed; they may change meanwhile."""
+        return (topic for topic in self._known(self._by_rate) if topic.active)
+
+    def kept_by_size(self) -> Iterator[Topic]:
+        """The streams whose policies keep so many bytes of them; they may change meanwhile."""
+        return self._known(self._by_size)
+
+    def _known(self, names: set[str]) -> Iterator[Topic]:
+        for name in list(names):
+            topic = self._catalog.topics.get(name)
+            if topic is not None:
+                yield topic
+
+    def share(self, topic: Topic, segments: int) -> dict[str, str]:
+        """What the configuration of a stream that is kept by size is to be when it has so many active segments; nothing
+        unless it is what the policy made of it."""
+        config = self.config(topic)
+        if topic.name not in self._by_size or not topic.active or not segments:
+            return {}
+        if topic.config.get(_BYTES) != _retention(config, len(topic.active))[_BYTES]:
+            return {}  # somebody else has decided it
+        return {_BYTES: _retention(config, segments)[_BYTES]}
 
     # --- looking up ------------------------------------------------------------------------------------------------
 
@@ -182,6 +207,7 @@ class Streams:
         await self._catalog.delete_topic(topic.name)
         self._configs.pop(topic.name, None)
         self._by_rate.discard(topic.name)
+        self._by_size.discard(topic.name)
 
     def config(self, topic: Topic) -> Any:
         """What was said of a stream; of one that another protocol made, what comes nearest."""
@@ -213,9 +239,9 @@ def group_stream(group: str) -> str:
 def _retention(config: Any, segments: int) -> dict[str, str]:
     """A policy of retention as topic configuration: bytes of a stream are shared out evenly among its segments."""
     policy = config.retentionPolicy
-    found = {"retention.ms": "-1", "retention.bytes": "-1"}
+    found = {"retention.ms": "-1", _BYTES: "-1"}
     if policy.retentionType == RetentionType.TIME and policy.retentionParam > 0:
         found["retention.ms"] = str(policy.retentionParam)
     elif policy.retentionType == RetentionType.SIZE and policy.retentionParam > 0:
-        found["retention.bytes"] = str(max(1, policy.retentionParam // segments))
+        found[_BYTES] = str(max(1, policy.retentionParam // segments))
     return found

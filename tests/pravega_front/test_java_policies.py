@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
@@ -29,6 +30,7 @@ def eager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         "pravega.scale_up_intervals": "2",
         "pravega.scale_down_intervals": "5",
         "log.retention_check_interval_ms": "50ms",
+        "pravega.retention_interval_ms": "50ms",
     }
     directory = tmp_path_factory.mktemp("policies") / "data"
     process = NodeProcess(directory, settings=settings, listen=dict.fromkeys(LISTENERS, ANY))
@@ -92,6 +94,34 @@ def test_retention_by_size(java: Java) -> None:
     assert found == list(range(begun // (EVENT + 8), 60)), "what is left is the end, and nothing is missing of it"
     assert len(found) * (EVENT + 8) >= kept, "no more is removed than has to be"
     java("close_writer", name="sizes")
+
+
+def test_retention_by_size_over_scales(java: Java, eager: NodeProcess) -> None:
+    kept = 20 * (EVENT + 8)
+    java("create", stream="scaled-sizes", keep_bytes=kept)
+    java("writer", name="scaled-sizes", stream="scaled-sizes")
+
+    def share() -> int:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, f"{SCOPE}.scaled-sizes")
+        admin = AdminClient({"bootstrap.servers": eager.kafka})
+        return int(admin.describe_configs([resource])[resource].result(30)["retention.bytes"].value)
+
+    def left() -> list[int]:
+        return sorted(numbers(java("batch", stream="scaled-sizes")))
+
+    write(java, "scaled-sizes", 0, 15)
+    java("scale", stream="scaled-sizes", sealed=[0], ranges=[[0.0, 0.5], [0.5, 1.0]])
+    assert share() == kept // 2
+    # All of them go to one of the two, and what was sealed stays until there is enough behind it.
+    write(java, "scaled-sizes", 15, 25)
+    assert left() == list(range(25))
+    java("scale", stream="scaled-sizes", sealed=[1 << 32 | 1, 1 << 32 | 2], ranges=[[0.0, 1.0]])
+    assert share() == kept
+    write(java, "scaled-sizes", 25, 40)
+    while left()[0] < 15:
+        time.sleep(0.02)
+    assert left() == list(range(15, 40)), "the oldest segment is not needed for what is to be kept, the next one is"
+    java("close_writer", name="scaled-sizes")
 
 
 @pytest.mark.parametrize("by", ["events", "bytes"])
