@@ -98,7 +98,7 @@ class _Calls:
     async def delete_scope_recursive(self, request: Any, caller: Principal) -> Any:
         scope, scopes, access = request.scope, self._streams.scopes, self._controller.access
         if not scopes.exists(scope):
-            return _Status(status=DeleteScopeStatus.SCOPE_NOT_FOUND)
+            return _Status(status=DeleteScopeStatus.SUCCESS)  # as Pravega says: there is nothing left of it
         if scope == SYSTEM_SCOPE:
             return _Status(status=DeleteScopeStatus.FAILURE)
         for streams in self._all_streams(scope):

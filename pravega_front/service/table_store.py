@@ -152,7 +152,7 @@ class TableStore:
             if key_length and any(len(one.key) != key_length for one in entries):
                 raise TableRefused(f"keys of this table have {key_length} bytes")
             for key, version, _ in entries:
-                _check(connection, stored, key, version)
+                _check(connection, stored, key, version, key_length)
             versions = []
             for key, _, value in entries:
                 old = _value_length(connection, stored, key)
@@ -176,11 +176,11 @@ class TableStore:
         _check_many(keys)
 
         def change(connection: sqlite3.Connection) -> None:
-            stored, length, _, held, count = _table(connection, name)
+            stored, length, key_length, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
             for key, version in keys:
-                _check(connection, stored, key, version)
+                _check(connection, stored, key, version, key_length)
             for key, _ in keys:
                 old = _value_length(connection, stored, key)
                 if old is None:
@@ -297,7 +297,8 @@ def _value_length(connection: sqlite3.Connection, stored: str, key: bytes) -> in
     return None if row is None else int(row[0])
 
 
-def _check(connection: sqlite3.Connection, stored: str, key: bytes, version: int) -> None:
+def _check(connection: sqlite3.Connection, stored: str, key: bytes, version: int, key_length: int) -> None:
+    """``key_length``: bytes of all keys of the table, 0 any; of such tables Pravega never says that one is missing."""
     if version == ANY_VERSION:
         return
     query = "SELECT version FROM front_pravega_entries WHERE segment = ? AND key = ?"
@@ -305,6 +306,8 @@ def _check(connection: sqlite3.Connection, stored: str, key: bytes, version: int
     if row is None:
         if version == NO_VERSION:
             return
+        if key_length:
+            raise BadVersion("a key that must have a version does not exist")
         query = "SELECT 1 FROM front_pravega_removed WHERE segment = ? AND key = ?"
         if connection.execute(query, (stored, key)).fetchone() is not None:
             raise BadVersion("a key that must have a version was removed")
