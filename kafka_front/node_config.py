@@ -79,7 +79,7 @@ NODE_CONFIGS: Mapping[str, ConfigDef] = table(
     _fixed(
         "fetch.max.bytes",
         ConfigType.INT,
-        "57671680",
+        "8388608",
         "Most bytes one fetch is answered with, unless a single batch is larger.",
         between(1024),
     ),

@@ -20,6 +20,7 @@ from bridges.net import server as net_server
 from bridges.net.outbox import joined
 from kafka_front import failures
 from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
+from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
@@ -117,6 +118,8 @@ class Connection(net.Connection):
     def __init__(self, server: Server, listener: str, advertised: tuple[str, int] | None) -> None:
         super().__init__(server, listener, advertised, server.framing)
         self.attributes: dict[str, Any] = {}
+        self.ahead = ReadAhead(self.account)
+        """What it will probably fetch next."""
         self._only_produce = True
         self._barred = False
 
@@ -125,6 +128,15 @@ class Connection(net.Connection):
         if self.server.must_log_in and self.principal == ANONYMOUS:
             self._barred = True
             self._framer.allow(_LOGIN_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ahead.close()
+        super().connection_lost(exc)
+
+    def shed(self, since: float) -> None:
+        """Memory is short: what nobody has asked for yet goes first."""
+        self.ahead.drop()
+        super().shed(since)
 
     def logged_in(self, principal: Principal) -> None:
         """The client has proved who it is, and may do what that one may."""

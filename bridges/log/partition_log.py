@@ -82,6 +82,7 @@ class PartitionLog:
         "_upkeep",
         "_waiters",
         "append",
+        "at_hand",
         "available",
         "epoch",
         "final_offset",
@@ -99,6 +100,7 @@ class PartitionLog:
         "successors",
         "tail",
         "topic",
+        "within",
     )
 
     def __init__(
@@ -131,6 +133,8 @@ class PartitionLog:
         # What is done with every batch goes to where it is done without a call in between.
         self.append = self._appends.append
         self.read = self._reading.read
+        self.at_hand = self._reading.at_hand
+        self.within = self._reading.within
         self.locate = self._reading.locate
         self.measure = self._reading.measure
         self.available = self._reading.available

@@ -49,23 +49,11 @@ class Reading:
         if log.phase is not Phase.OPEN:
             log.when_open(lambda error: self._read_when_open(offset, max_bytes, done, limit, error))
             return
-        if offset < log.log_start_offset or offset > log.high_watermark:
-            span = f"[{log.log_start_offset}, {log.high_watermark}]"
-            done([], OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is outside {span}"))
+        answer = self.at_hand(offset, max_bytes, limit)
+        if answer is not None:
+            done(*answer)
             return
-        limit = min(limit, log.high_watermark)
-        if log.skipped:
-            offset = past(log.skipped, offset)
-            limit = next_after(log.skipped, offset, limit)
-        if offset >= limit:
-            done([], None)
-            return
-        cached = log.tail.read(offset, max_bytes)
-        if cached is not None:
-            while cached[-1].base_offset >= limit:
-                cached.pop()
-            done(cached, None)
-            return
+        offset, limit = self.within(offset, limit)
 
         def fetched(answer: list[Entry] | SbpError) -> None:
             failure: LogError | None = None
@@ -86,6 +74,22 @@ class Reading:
             self._barrier.call("read answer", done, batches, failure, topic=log.topic, partition=log.partition)
 
         self._owner.client.fetch(log.stream_id, offset, max_bytes, fetched, limit=limit)
+
+    def at_hand(self, offset: int, max_bytes: int, limit: int) -> tuple[list[StoredBatch], LogError | None] | None:
+        """The answer to such a read of an open log if that needs no backend."""
+        log = self._log
+        if offset < log.log_start_offset or offset > log.high_watermark:
+            span = f"[{log.log_start_offset}, {log.high_watermark}]"
+            return [], OffsetOutOfRange(f"offset {offset} of {log.topic}-{log.partition} is outside {span}")
+        offset, limit = self.within(offset, limit)
+        if offset >= limit:
+            return [], None
+        cached = log.tail.read(offset, max_bytes)
+        if cached is None:
+            return None
+        while cached[-1].base_offset >= limit:
+            cached.pop()
+        return cached, None
 
     def _read_reclaimed(self, offset: int, done: ReadDone) -> None:
         """Answers once the log starts where the backend's data does: whoever asks for its start then finds some."""
@@ -130,7 +134,7 @@ class Reading:
         log = self._log
         if not self.locatable or log.state.formats & ~_AS_STORED:
             return None
-        offset, limit = self._within(offset, limit)
+        offset, limit = self.within(offset, limit)
         if offset >= limit:
             return None
         for distrusted in self._distrusted:
@@ -145,7 +149,7 @@ class Reading:
         """Bytes that a read of so much would hold, as they are stored: of one batch at least, 0 when that is not known
         without reading."""
         log = self._log
-        offset, limit = self._within(offset, limit)
+        offset, limit = self.within(offset, limit)
         if offset >= limit:
             return 0
         place = log.tail.measure(offset, max_bytes, limit) or self._owner.client.locate(
@@ -153,7 +157,7 @@ class Reading:
         )
         return 0 if place is None else place[2]
 
-    def _within(self, offset: int, limit: int) -> tuple[int, int]:
+    def within(self, offset: int, limit: int) -> tuple[int, int]:
         """Where a read from ``offset`` begins and must end; nowhere when the log is not open, or begins above."""
         log = self._log
         if log.phase is not Phase.OPEN or offset < log.log_start_offset:

@@ -15,6 +15,7 @@ from sbp_back.document.wrapped import unwrap
 
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer
+    from sbp_back.client.gathering import Gathering
     from sbp_back.errors import SbpError
     from sbp_back.wire.model import Entry, RangeInfo, StreamInfo
 
@@ -61,6 +62,9 @@ class Streams(Protocol):
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         """(start, end, bytes of payload, batches) of what a fetch would find, where that is known without asking."""
+
+    def gathering(self) -> Gathering | None:
+        """Several fetches in one; None where that cannot be had."""
 
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
 

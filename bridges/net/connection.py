@@ -33,6 +33,9 @@ _NOT_RECEIVING = float("inf")
 _QUEUED_BYTES = 64 * 1024
 #: What is read of a response at once while other connections read large ones.
 _CROWDED_AHEAD = 64 * 1024
+#: The same while less than a part of the budget is held, and what is read then: whatever the budget grants.
+_PLENTIFUL = 1 / 4
+_WHOLE = 1 << 62
 #: What is received at once while memory is short: all connections together may do so in one turn of the loop.
 _CAUTIOUS_BYTES = 16 * 1024
 
@@ -441,8 +444,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def read_ahead(self) -> int:
-        """Bytes of a response that may be read before it is sent: few while others wait for their turns to read."""
-        return _CROWDED_AHEAD if self.server.turns.busy else CHUNK
+        """Bytes of a response that may be read before it is sent: few while others wait for their turns to read, or
+        while much memory is held."""
+        if self.server.turns.busy:
+            return _CROWDED_AHEAD
+        return CHUNK if self.account.level >= _PLENTIFUL else _WHOLE
 
     def shed(self, since: float) -> None:
         """Give back memory of a response that the client has taken nothing of since then (monotonic clock)."""

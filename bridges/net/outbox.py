@@ -11,6 +11,7 @@ as the socket takes them and as the memory budget grants; a peer that takes noth
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -29,6 +30,11 @@ _SMALLEST_PIECE = 16 * 1024
 #: What is read of a source at once.
 CHUNK = 1024 * 1024
 _LEAST_CHUNK = 64 * 1024
+#: What the socket is offered at once, in bytes and pieces, by a call that keeps nothing of it.
+_OFFERED = 1024 * 1024
+_OFFERED_PIECES = 128
+#: What the transport is given of what the socket did not take, so that it tells when there is room again.
+_LEFT_OVER = 16 * 1024
 _TURNS_AT_ONCE = 2
 
 
@@ -101,6 +107,7 @@ class Outbox:
         "_chunk_left",
         "_chunk_source",
         "_counted",
+        "_direct",
         "_failed",
         "_finished",
         "_most",
@@ -129,6 +136,8 @@ class Outbox:
         self._transport = transport
         # With TLS what was written is kept once more, encrypted.
         self._most = _SMALLER_PIECE if tls else PIECE
+        # What goes past the transport to the socket: where there is no TLS, and while the transport holds nothing.
+        self._direct = None if tls else transport.get_extra_info("socket")
         self._turns = turns
         self._account = account
         self._moved = moved
@@ -210,6 +219,11 @@ class Outbox:
                 if not self._pull(piece):
                     break
                 continue
+            if self._direct is not None:
+                if self._offer(self._direct):
+                    continue
+                piece = pieces[0]
+                assert isinstance(piece, bytes | memoryview | bytearray)
             size = len(piece)
             if size > most:
                 view = memoryview(piece)
@@ -217,14 +231,56 @@ class Outbox:
                 piece, size = view[:most], most
             else:
                 pieces.popleft()
-            self._queued -= size
-            if self._chunk_left:
-                self._chunk_left = max(0, self._chunk_left - size)
+            self._sent(size)
             self._transport.write(piece)  # blocks us through pause_writing if the socket does not take all of it
         self._count()
         if self._finished is not None and not pieces:
             finished, self._finished = self._finished, None
             finished()
+
+    def _offer(self, direct: Any) -> bool:
+        """Have the socket take as much as it does of the first pieces, without a copy of what it does not take; False
+        when the next piece is the transport's."""
+        pieces = self._pieces
+        offered: list[Buffer] = []
+        size = 0
+        for piece in pieces:
+            if not isinstance(piece, bytes | memoryview | bytearray):
+                break
+            offered.append(piece)
+            size += len(piece)
+            if size >= _OFFERED or len(offered) == _OFFERED_PIECES:
+                break
+        if size <= _LEFT_OVER or self._transport.is_closing():
+            return False
+        try:
+            taken = left = os.writev(direct.fileno(), offered)
+        except OSError:
+            taken = left = 0  # there is no room, or whatever else the transport finds out
+        while left:
+            piece = offered.pop(0)
+            length = len(piece)
+            pieces.popleft()
+            if left < length:
+                pieces.appendleft(memoryview(piece)[left:])
+                break
+            left -= length
+        self._sent(taken)
+        if taken == size:
+            return True
+        first = pieces[0]
+        assert isinstance(first, bytes | memoryview | bytearray)
+        if len(first) > _LEFT_OVER:
+            view = memoryview(first)
+            pieces[0] = view[_LEFT_OVER:]
+            pieces.appendleft(view[:_LEFT_OVER])
+        return False
+
+    def _sent(self, size: int) -> None:
+        """So many bytes are queued no more."""
+        self._queued -= size
+        if self._chunk_left:
+            self._chunk_left = max(0, self._chunk_left - size)
 
     def _ask_turn(self) -> None:
         if not self._turn_taken:

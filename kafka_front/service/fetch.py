@@ -1,8 +1,8 @@
 """Fetch: answer at once or wait for enough bytes, then read whole batches (reference/kafka.md, rules 41-46).
 
 A waiting request is one object registered with its partitions' logs and one timer; there is no task. Batches at the
-tail come from memory, others through the backend, partition by partition in the order of the request. What exceeds a
-first chunk is only located; it is read when the socket takes it.
+tail come from memory, all others in one go through the backend, and what comes behind them is read ahead for a client
+that reads on. Without memory for that they are only located, and read when the socket takes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from bridges.auth import Operation
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.formats.records import Buffer, StoredBatch
+from bridges.log.gathering import Answer, GatherDone, Wish, gather
 from bridges.log.partition_log import PartitionLog
 from bridges.net.budget import Kind
 from kafka_front.dispatch import DEFERRED, Outcome, Registry
@@ -47,8 +48,8 @@ _TopicData = FetchResponse.FetchableTopicResponse
 _NO_RECORDS: Buffer = b""
 _TRANSLATED_AT_ONCE = 400
 """Records and kilobytes of other protocols that are translated for one partition of a request, after the first."""
-_ENTRY_BYTES = 100
-"""More than a backend counts for a batch besides its payload."""
+_LEAST_SHARE = 64 * 1024
+"""Bytes that are read of each partition where there is room: with less the work is in the partitions."""
 
 _AT_ONCE = 1_000
 """Partitions of one request that are worked on in one turn of the loop; with more it takes several."""
@@ -57,13 +58,16 @@ _AT_ONCE = 1_000
 class _Slot:
     """One partition of a request."""
 
-    __slots__ = ("asked", "data", "key", "log", "unknown")
+    __slots__ = ("asked", "data", "end", "key", "limit", "log", "unknown")
 
     def __init__(self, key: Key, asked: FetchedPartition) -> None:
         self.key = key
         self.asked = asked
         self.log: PartitionLog | None = None
         self.unknown = False
+        # How far the client may be shown the partition, and how far the answer goes (-1: it has nothing of it).
+        self.limit = 0
+        self.end = -1
         self.data = _PartitionData(
             partition_index=asked.partition,
             high_watermark=-1,
@@ -83,24 +87,24 @@ class _Operation:
     """One Fetch request, from its arrival to its response."""
 
     __slots__ = (
-        "_ahead",
-        "_answered",
+        "_allowed",
+        "_answers",
         "_committed",
         "_ctx",
         "_finished",
         "_granted",
         "_held",
+        "_here",
         "_owner",
         "_position",
-        "_read_up_to",
         "_readable",
+        "_reads_on",
         "_request",
-        "_result",
-        "_resumes",
         "_room",
         "_running",
         "_served",
         "_session",
+        "_share",
         "_slots",
         "_timer",
         "_told",
@@ -121,23 +125,26 @@ class _Operation:
         # Whether the client reads committed data only.
         self._committed = request.isolation_level != 0
         # What the authorizer has said of topics: it is asked once for each.
-        self._readable: dict[str, bool] = {}
+        self._allowed: dict[str, bool] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._unopened = 0
         self._waited: list[PartitionLog] = []
         self._finished = False
         self._running = True
         self._position = 0
-        self._answered = False
-        self._resumes = False
-        self._result: tuple[list[StoredBatch], LogError | None] = ([], None)
         self._room = min(request.max_bytes, owner.max_bytes)
+        # The partitions of which there is something to read, what was read of them, and the bytes of each.
+        self._readable: list[_Slot] = []
+        self._answers: list[Answer] = []
+        self._share = 0
+        # Whether a read was answered within its call, or that call has ended.
+        self._here = False
+        # Whether the client goes on where the last answer on its connection ended.
+        self._reads_on = False
         self._served: list[Key] = []
-        # Bytes that may still be read before the response is sent; those that the budget counts for it.
-        self._ahead = 0
+        # Bytes that the budget counts for what is being read, and for all that was.
         self._granted = 0
         self._held = 0
-        self._read_up_to = 0
         # What the answer tells so far, and of how many partitions.
         self._topics: dict[str | bytes, _TopicData] = {}
         self._told = 0
@@ -158,7 +165,7 @@ class _Operation:
         return self._begin()
 
     def _find(self, slot: _Slot) -> None:
-        self._owner.resolve(slot, self._ctx, self._readable)
+        self._owner.resolve(slot, self._ctx, self._allowed)
         if slot.log is not None and not slot.log.is_open:
             self._unopened += 1
 
@@ -269,56 +276,96 @@ class _Operation:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _start_reading(self) -> None:
-        self._ahead = self._ctx.connection.read_ahead
-        self._read()
+        self._position = 0
+        self._find_readable()
+
+    def _find_readable(self) -> None:
+        """Look at partition after partition: what is wrong with it, or whether there is anything to read."""
+        slots = self._slots
+        ends = min(self._position + _AT_ONCE, len(slots))
+        for slot in islice(slots, self._position, ends):
+            log = slot.log
+            if log is None:
+                continue
+            if (code := self._owner.position_error(slot.asked, log)) is not None:
+                slot.refuse(code)
+                continue
+            slot.limit = self._limit(log, slot.asked.fetch_offset)
+            if slot.asked.fetch_offset < slot.limit:
+                self._readable.append(slot)
+            else:
+                self._describe(slot, log)
+        self._position = ends
+        if ends < len(slots):
+            self._go_on_later(self._find_readable)
+            return
+        self._position = 0
+        if self._readable:
+            self._read()
+        else:
+            self._finish()
 
     def _read(self) -> None:
-        """Read partition after partition until one has to wait for the backend, or all are done."""
-        slots = self._slots
-        turn_ends = self._position + _AT_ONCE
-        while self._position < len(slots):
-            if self._position >= turn_ends:
-                self._go_on_later(self._read)
-                return
-            slot = slots[self._position]
-            log = slot.log
-            if log is not None and (code := self._owner.position_error(slot.asked, log)) is not None:
-                slot.refuse(code)
-                log = None
-            if log is None:
-                self._position += 1
-                continue
-            limit = self._limit(log, slot.asked.fetch_offset)
-            if (self._room <= 0 and self._served) or slot.asked.fetch_offset >= limit:
-                self._describe(slot, log)
-                self._position += 1
-                continue
-            wanted = min(slot.asked.max_bytes, max(self._room, 1))
-            most = self._grant(wanted)
-            if not most:
-                if self._locate(slot, log, slot.asked.fetch_offset, wanted, limit):
-                    self._position += 1
-                    continue
-                most = 1  # a batch must be read to be served
-            self._answered = self._resumes = False
-            self._read_up_to = most
-            log.read(slot.asked.fetch_offset, most, self._read_done, limit)
-            if not self._answered:
-                if not self._resumes:
-                    self._resumes = True
-                    self._ctx.connection.on_close(self.cancel)
-                return
-            self._take(slot, *self._result)
-            self._position += 1
-        self._finish()
+        """Read of all partitions at once what the answer will hold, as far as there is memory for it."""
+        ahead = self._ctx.connection.ahead
+        if ahead.reading:
+            self._ctx.connection.on_close(self.cancel)
+            ahead.when_read(partial(self._unless_cancelled, self._read))
+            return
+        readable = self._readable
+        # All at the same speed, if they can be: what is read of them lies together in the log then.
+        self._share = max(self._room // len(readable), _LEAST_SHARE)
+        self._answers = [None] * len(readable)
+        self._reads_on = any(ahead.expects(slot.log, slot.asked.fetch_offset) for slot in readable)
+        left = self._room
+        if ahead.holds:
+            for number, slot in enumerate(readable):
+                taken = ahead.take(slot.log, slot.asked.fetch_offset, slot.asked.max_bytes, slot.limit)
+                if taken is not None:
+                    self._answers[number] = (taken[0], None)
+                    self._held += taken[1]
+                    left -= taken[1]
+        begun = left < self._room
+        if begun and left < self._room // 4:
+            self._serve()
+            return
+        connection = self._ctx.connection
+        granted = connection.account.grant(Kind.READS, max(1, min(left, connection.read_ahead)), 1)
+        if not granted and begun:
+            self._serve()
+            return
+        if not granted and self._locate_all():
+            self._finish()
+            return
+        self._granted = granted
+        self._held += granted
+        self._here = False
+        rest = [number for number, answer in enumerate(self._answers) if answer is None]
+        # Of what there is at least one batch must be read to be served.
+        self._owner.gather(self._wishes(rest), max(granted, 1), partial(self._gathered, rest), begun)
+        if not self._here:
+            self._here = True
+            connection.on_close(self.cancel)
 
-    def _grant(self, wanted: int) -> int:
-        """Bytes that may be read of a partition before the response is sent."""
-        most = min(wanted, self._ahead) if self._ahead > 0 else 0
-        if most:
-            most = self._granted = self._ctx.connection.account.grant(Kind.READS, most, 1)
-            self._held += most
-        return most
+    def _wishes(self, numbers: list[int]) -> Iterator[Wish]:
+        share = self._share
+        for number in numbers:
+            slot = self._readable[number]
+            assert slot.log is not None, "what is refused is not readable"
+            yield Wish(slot.log, slot.asked.fetch_offset, min(slot.asked.max_bytes, share), slot.limit)
+
+    def _gathered(self, numbers: list[int], answers: list[Answer]) -> None:
+        """What was read, within the call that asked for it or later."""
+        if self._finished:
+            return
+        for number, answer in zip(numbers, answers, strict=False):  # as far as there was room
+            self._answers[number] = answer
+        self._settle(sum([len(batch.payload) for answer in answers if answer for batch in answer[0]]))
+        if self._here:
+            self._guarded(self._serve)
+        else:
+            self._here = True
+            self._serve()
 
     def _settle(self, size: int) -> None:
         """Count what was read instead of what was granted for it."""
@@ -329,55 +376,67 @@ class _Operation:
         elif size < granted:
             account.give(Kind.READS, granted - size)
         self._held += size - granted
-        self._ahead -= size
 
-    def _locate(
-        self, slot: _Slot, log: PartitionLog, offset: int, wanted: int, limit: int, begun: list[Buffer] | None = None
-    ) -> bool:
-        """Serve what lies at ``offset`` as a place, behind ``begun``; False if nothing can be."""
-        place = log.locate(offset, wanted, limit)
-        if place is None:
-            return False
-        size = place.size
-        if begun is None:
-            self._describe(slot, log)
-        if size > wanted and (self._served or begun is not None):
-            return begun is None  # only the first batch of all may exceed the limits (rule 42)
-        stretch = Stretch(log, place.start, place.end, size, self._owner.checked)
-        parts: list[Any] = [stretch] if begun is None else [*begun, stretch]
-        slot.data.records = parts
-        self._tell_aborted(slot, log, place.end)
-        self._room -= size
-        self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, size)
-        if begun is None:
-            self._served.append(slot.key)
-        return True
-
-    def _read_done(self, batches: list[StoredBatch], error: LogError | None) -> None:
-        """The read of the current slot is answered, within ``log.read`` or later."""
-        if batches and batches[0].flags & FORMAT_MASK != _KAFKA:
-            log = self._slots[self._position].log
-            if log is not None:
-                log.locatable = False
-            if log is not None and self._owner.translates(log.stream_id, batches, self._translated):
-                return
-        self._settle_read(batches, error)
+    def _serve(self) -> None:
+        """Tell of partition after partition what was read of it."""
+        readable = self._readable
+        while self._position < len(readable):
+            slot, answer = readable[self._position], self._answers[self._position]
+            log = slot.log
+            if answer is None or log is None:
+                if log is not None:
+                    self._describe(slot, log)
+            else:
+                batches, error = answer
+                if batches and batches[0].flags & FORMAT_MASK != _KAFKA:
+                    log.locatable = False
+                    if self._owner.translates(log.stream_id, batches, self._translated):
+                        self._ctx.connection.on_close(self.cancel)
+                        return
+                self._take(slot, batches, error)
+            self._position += 1
+        self._finish()
 
     def _translated(self, batches: list[StoredBatch], error: LogError | None) -> None:
         """The first of the batches read, which another protocol wrote, is at hand in Kafka's format."""
         if not self._finished:
-            self._settle_read(batches, error)
+            self._guarded(self._take_translated, batches, error)
 
-    def _settle_read(self, batches: list[StoredBatch], error: LogError | None) -> None:
-        self._answered = True
-        self._result = (batches, error)
-        if self._resumes and not self._finished:
-            self._guarded(self._go_on)
-
-    def _go_on(self) -> None:
-        self._take(self._slots[self._position], *self._result)
+    def _take_translated(self, batches: list[StoredBatch], error: LogError | None) -> None:
+        self._take(self._readable[self._position], batches, error)
         self._position += 1
-        self._read()
+        self._serve()
+
+    def _locate_all(self) -> bool:
+        """Without memory to read anything, answer with places that are read as the socket takes them; False if the
+        first readable partition has none that is known."""
+        for slot in self._readable:
+            log = slot.log
+            if log is None:
+                continue
+            if self._served and self._room <= 0:
+                self._describe(slot, log)
+            elif not self._locate(slot, log, min(slot.asked.max_bytes, max(self._room, 1))):
+                if not self._served:
+                    return False
+                self._describe(slot, log)
+        return True
+
+    def _locate(self, slot: _Slot, log: PartitionLog, wanted: int) -> bool:
+        """Serve what lies where the partition is read as a place; False if nothing can be."""
+        place = log.locate(slot.asked.fetch_offset, wanted, slot.limit)
+        if place is None:
+            return False
+        self._describe(slot, log)
+        if place.size > wanted and self._served:
+            return True  # only the first batch of all may exceed the limits (rule 42)
+        parts: list[Any] = [Stretch(log, place.start, place.end, place.size, self._owner.checked)]
+        slot.data.records = parts
+        self._tell_aborted(slot, log, place.end)
+        self._room -= place.size
+        self._owner.metrics.topic(log.topic).fetched(place.batches, place.end - place.start, place.size)
+        self._served.append(slot.key)
+        return True
 
     def _describe(self, slot: _Slot, log: PartitionLog) -> None:
         data = slot.data
@@ -396,7 +455,6 @@ class _Operation:
 
     def _take(self, slot: _Slot, batches: list[StoredBatch], error: LogError | None) -> None:
         log = slot.log
-        self._settle(sum(len(batch.payload) for batch in batches))
         if error is not None or log is None:
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if error is None else code_of(error))
             return
@@ -406,8 +464,6 @@ class _Operation:
         self._describe(slot, log)
         if not batches or (self._served and len(batches[0].payload) > self._room):
             return  # only the first partition with data may exceed the limits (rule 42)
-        offered = len(batches)
-        wanted = min(slot.asked.max_bytes, max(self._room, 1))
         parts, invalid = self._owner.payloads(log, batches)
         if not parts:
             slot.refuse(ErrorCode.UNKNOWN_SERVER_ERROR if invalid is None else code_of(invalid))
@@ -416,16 +472,31 @@ class _Operation:
         size = sum(map(len, parts))
         slot.data.records = parts
         self._room -= size
-        end = batches[-1].end_offset
-        self._tell_aborted(slot, log, end)
-        self._owner.metrics.topic(log.topic).fetched(len(batches), end - batches[0].base_offset, size)
-        limit = self._limit(log, slot.asked.fetch_offset)
-        if len(parts) == offered and wanted > size and end < limit:
-            # A read that ended although the next batch had fitted met something that has to be told at its own offset.
-            following = log.locate(end, 1, limit)
-            if following is not None and size + following.size + _ENTRY_BYTES * (offered + 1) > self._read_up_to:
-                self._locate(slot, log, end, wanted - size, limit, parts)
+        slot.end = batches[-1].end_offset
+        self._tell_aborted(slot, log, slot.end)
+        self._owner.metrics.topic(log.topic).fetched(len(batches), slot.end - batches[0].base_offset, size)
         self._served.append(slot.key)
+
+    def _read_on(self) -> None:
+        """Have read what a client that goes on will ask for next: a client that has just done so is believed to."""
+        connection = self._ctx.connection
+        expected: dict[PartitionLog, int] = {}
+        wishes: list[Wish] = []
+        behind: list[Wish] = []
+        for slot in self._readable:
+            log = slot.log
+            if log is None:
+                continue
+            offset = slot.asked.fetch_offset if slot.end < 0 else slot.end
+            expected[log] = offset
+            if self._reads_on and offset < slot.limit:
+                wish = Wish(log, offset, min(slot.asked.max_bytes, self._share), slot.limit)
+                (wishes if slot.end < 0 else behind).append(wish)
+        turn = connection.ahead.expect(expected)
+        wishes += behind
+        if wishes:
+            room = min(self._request.max_bytes, self._owner.max_bytes)
+            self._owner.loop.call_soon(connection.ahead.read, turn, self._owner.gather, wishes, room)
 
     def _go_on_later(self, step: Callable[[], None]) -> None:
         """Take ``step`` in the next turn of the loop, unless the connection ends before."""
@@ -469,6 +540,8 @@ class _Operation:
             self._ctx.respond_off_loop(response)
         else:
             self._ctx.respond(response)
+        if self._readable:
+            self._read_on()
 
 
 class Fetch:
@@ -588,6 +661,10 @@ class Fetch:
             done([], BatchInvalid(f"the batch at offset {first.base_offset} cannot be translated"))
         else:
             done([first._replace(flags=_KAFKA, payload=payload), *batches[1:]], None)
+
+    def gather(self, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
+        """Read several partitions at once; ``begun``: nothing has to be read if there is no room for it."""
+        gather(self._logs.client, wishes, room, done, begun)
 
     def payloads(self, log: PartitionLog, batches: list[StoredBatch]) -> tuple[list[Buffer], BatchInvalid | None]:
         """The batches in Kafka's format, up to the first that cannot be told in it, and what is wrong with that; or up

@@ -13,6 +13,7 @@ from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges
 from sbp_back.client.fetch import Fetch, FetchDone
+from sbp_back.client.gathering import Gatherer, Gathering
 from sbp_back.client.local_channel import LocalChannel, LocalServer
 from sbp_back.client.replica import Channel, Way
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
@@ -72,6 +73,8 @@ class Client:
         """Looks into the index of a range server in this process; see :meth:`locate`."""
         self.local: Callable[[m.RangeServerInfo], LocalServer | None] = _nobody
         """Which range servers are in this process, to be set before anything is written."""
+        self.gatherer: Gatherer | None = None
+        """Reads from the store of a range server in this process."""
 
     @property
     def pd(self) -> Carrier:
@@ -272,6 +275,10 @@ class Client:
         wanted = ranges[position]
         end = limit if wanted.end < 0 else min(limit, wanted.end)
         return None if offset >= end else self.locator(stream_id, wanted.index, offset, end, max_bytes)
+
+    def gathering(self) -> Gathering | None:
+        """Several fetches in one; None where the range server is elsewhere."""
+        return None if self.gatherer is None else Gathering(self._ranges, self.gatherer)
 
     async def fetch_entries(
         self,

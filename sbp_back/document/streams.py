@@ -16,6 +16,7 @@ from typing import TypeVar
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, repeatedly
+from sbp_back.client.gathering import Gathering
 from sbp_back.document.channel import AppendDone, DocumentChannel, FetchDone
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.document_writer import DocumentWriter
@@ -224,6 +225,10 @@ class DocumentStreams:
 
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         """Only the servers know."""
+        return None
+
+    def gathering(self) -> Gathering | None:
+        """The servers are elsewhere."""
         return None
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int, done: FetchDone, *, limit: int = -1) -> None:

@@ -151,6 +151,19 @@ def parse_entries(buffer: Buffer, most: int = -1) -> list[Entry]:
     return entries
 
 
+def parse_entry(view: memoryview) -> Entry:
+    """The one entry that fills ``view``. Raises what :func:`parse_entries` does; ``ValueError`` when it is not one."""
+    size = len(view)
+    if size >= TELLING_PREFIX_BYTES:
+        told = _TELLING_PREFIX.unpack_from(view)
+        fixed, flags, range_index, count, stream_id, base, timestamp, confirmed, length = told
+        if fixed == _TELLING_FIXED and count > 0 and int.from_bytes(length, "big") == size - TELLING_PREFIX_BYTES:
+            payload, prefix = view[TELLING_PREFIX_BYTES:], view[:TELLING_PREFIX_BYTES]
+            return Entry(stream_id, range_index, flags, base, count, timestamp, payload, prefix, -1, confirmed)
+    (entry,) = parse_entries(view)
+    return entry
+
+
 def _parse_one(view: memoryview, at: int) -> Entry:
     """The entry at ``at``, whatever the layout of its meta."""
     remaining = len(view) - at - _META_HEAD.size

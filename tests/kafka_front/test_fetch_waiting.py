@@ -23,6 +23,7 @@ from kafka_front.service import fetch
 from kafka_front.service.access import Access
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 from sbp_back.document.batch import DocumentRecord, encode_batch
@@ -70,17 +71,24 @@ class Lab:
         self.fetch = Fetch(self.service)
         return log
 
-    def ask(self, request: FetchRequest, version: int = 11, on_close: Any = lambda _: None) -> Any:
-        def crashed() -> None:
-            self.crashes += 1
-
-        connection = SimpleNamespace(
+    def connection(self, on_close: Any = lambda _: None) -> Any:
+        account = self.budget.account(lambda: None)
+        return SimpleNamespace(
             principal=ANONYMOUS,
             on_close=on_close,
             forget_on_close=lambda _: None,
-            account=self.budget.account(lambda: None),
+            account=account,
+            ahead=ReadAhead(account),
             read_ahead=1 << 20,
         )
+
+    def ask(
+        self, request: FetchRequest, version: int = 11, on_close: Any = lambda _: None, connection: Any = None
+    ) -> Any:
+        def crashed() -> None:
+            self.crashes += 1
+
+        connection = connection or self.connection(on_close)
         ctx: Any = SimpleNamespace(
             version=version,
             connection=connection,

@@ -90,7 +90,7 @@ async def test_readers_that_read_nothing_cost_little_and_others_are_served(node:
     # What was promised comes when it is read after all.
     last = Client(*await asyncio.open_connection(sock=idle.pop()))
     last.sent[1] = (1, 11)
-    assert check((await last.receive())[1], (READERS - 1) * RECORDS) > BATCHES * RECORDS // 2
+    assert check((await last.receive())[1], (READERS - 1) * RECORDS) >= (READERS - 1 + 60) * RECORDS
     for reader in idle:
         reader.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sbp_back.errors import DecodeError, StoreCorrupt
-from sbp_back.files import Files
+from sbp_back.files import Files, fresh
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.wire.entry import parse_entries
@@ -89,7 +89,7 @@ def plan_read(stored: StoredRange, offset: int, limit: int, max_bytes: int, gap_
 def fetch_cached(files: Files, fd: int, span: Span) -> bytearray | None:
     """The bytes of a span if they are all in the page cache. Raises ``OSError``."""
     size = span.end - span.begin
-    buffer = bytearray(size)
+    buffer = fresh(size)
     try:
         got = files.read_cached(fd, buffer, span.begin)
     except BlockingIOError:

@@ -18,6 +18,7 @@ from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, Sto
 from sbp_back.files import is_disk_full, make_directories, read_range
 from sbp_back.range_server.store import reader
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
+from sbp_back.range_server.store.gather import Gather, GatherDone, Gathers
 from sbp_back.range_server.store.idxfile import host_is_supported
 from sbp_back.range_server.store.inbox import Inbox
 from sbp_back.range_server.store.index import StoredRange, StoredStream
@@ -72,6 +73,7 @@ class Store:
         self._scheduled = False
         """Whether what is in ``_small`` is written at the end of this turn."""
         self._pool = ThreadPoolExecutor(log.options.read_threads, "anabranch-read")
+        self._gathers = Gathers(log, self._pool, self._hand_over, self._report)
         self._background_thread = ThreadPoolExecutor(1, "anabranch-store")
         self._maintenance = Maintenance(log, self._background, self._submit, self._space_is, self._disk_failing)
         self._timer: asyncio.TimerHandle | None = None
@@ -148,6 +150,7 @@ class Store:
         """Start the threads; from now on everything happens on ``loop``."""
         self._loop = loop
         self._inbox.start(loop)
+        self._gathers.start(loop)
         self._preparer.start(self._spare)
         self._writer.start()
         self._writes_here = not self._options.durable
@@ -159,6 +162,7 @@ class Store:
         if self._closed:
             return
         self._maintenance.close()
+        self._gathers.close()
         if self._timer is not None:
             self._timer.cancel()
         self._writes_here = False
@@ -616,6 +620,18 @@ class Store:
             self._answer(stored, result, done)
 
         self._pool.submit(run)
+
+    def gathering(self) -> Gather:
+        """The plan of a read of several ranges at once; what is added to it is read by :meth:`gather`."""
+        return self._gathers.begin()
+
+    def gather(self, plan: Gather, done: GatherDone) -> None:
+        """Read what was planned, in few reads of the log.
+
+        ``done`` is called with what was found of each range, before this returns when that is little and in the page
+        cache. Errors, ``StoreCorrupt`` and ``StoreError``, are told in the place of the range that has them.
+        """
+        self._gathers.run(plan, done)
 
     def _decode(self, plan: Plan, buffers: list[bytearray | None]) -> list[Entry] | StoreError:
         entries: list[Entry] = []

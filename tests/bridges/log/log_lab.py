@@ -133,6 +133,9 @@ class Backend:
     def locate(self, stream_id: int, offset: int, max_bytes: int, limit: int) -> tuple[int, int, int, int] | None:
         return None
 
+    def gathering(self) -> None:
+        return None
+
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]:
         if self.broken_at is not None and offset >= self.broken_at:
             raise SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "cannot be read")

@@ -162,6 +162,9 @@ class FaultyFiles(Files):
         self.read_error: int | None = None
         self.free: int | None = None
         self.uncached = False
+        self.read_at_once = 0
+        """Bytes that a read which scatters gives at most; 0: all."""
+        self.scattered = 0
         self.durable_writes = 0
 
     def _stumble(self, method: str) -> None:
@@ -210,6 +213,20 @@ class FaultyFiles(Files):
         if self.uncached:
             raise BlockingIOError(errno.EAGAIN, "not cached")
         return super().read_cached(fd, buffer, offset)
+
+    def scatter(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        self._stumble("scatter")
+        if self.read_error is not None:
+            raise OSError(self.read_error, os.strerror(self.read_error))
+        if self.read_at_once:
+            buffers = [buffers[0][: self.read_at_once]]
+        return super().scatter(fd, buffers, offset)
+
+    def scatter_cached(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
+        self.scattered += 1
+        if self.uncached:
+            raise BlockingIOError(errno.EAGAIN, "not cached")
+        return super().scatter_cached(fd, buffers, offset)
 
     def sync(self, fd: int) -> None:
         if self.sync_error is not None:

@@ -1,0 +1,141 @@
+"""Reads of several partitions as one: from memory what is there, the others in one go where the backend can."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridges.errors import LogError, LogUnavailable
+from bridges.log.streams import stored_batches
+
+if TYPE_CHECKING:
+    from bridges.formats.records import StoredBatch
+    from bridges.log.partition_log import PartitionLog
+    from bridges.log.streams import Streams
+    from sbp_back.client.gathering import Gathered, Gathering
+
+Answer = tuple[list["StoredBatch"], LogError | None] | None
+"""What was read of one partition, or None where there was no room left for its first batch."""
+GatherDone = Callable[[list[Answer]], None]
+
+
+class Wish(NamedTuple):
+    """A read of one partition, as :meth:`bridges.log.partition_log.PartitionLog.read` has it."""
+
+    log: PartitionLog
+    offset: int
+    max_bytes: int
+    limit: int
+
+
+def gather(client: Streams, wishes: Iterable[Wish], room: int, done: GatherDone, begun: bool = False) -> None:
+    """Read ``wishes``, ``room`` bytes in all: at least one batch of the first of which there is any (unless ``begun``),
+    then what fits, until the first batch of one does not. Those behind that are not even taken from ``wishes``.
+
+    ``done`` is called with an answer for each that was taken, maybe before this returns. Errors are those of
+    ``PartitionLog.read``.
+    """
+    _Gathering(done, room, begun).start(client, wishes)
+
+
+class _Gathering:
+    """One call."""
+
+    __slots__ = ("_answers", "_done", "_found", "_here", "_later", "_left", "_numbers", "_wishes")
+
+    def __init__(self, done: GatherDone, room: int, begun: bool) -> None:
+        self._done = done
+        self._left = room
+        self._found = begun
+        self._wishes: list[Wish] = []
+        self._answers: list[Answer] = []
+        # Those that the backend is asked for at once; those that are read by themselves, one after the other.
+        self._numbers: list[int] = []
+        self._later: deque[int] = deque()
+        self._here = False
+
+    def start(self, client: Streams, wishes: Iterable[Wish]) -> None:
+        plan: Gathering | None = None
+        for number, wish in enumerate(wishes):
+            log, offset, most, limit = wish
+            self._wishes.append(wish)
+            self._answers.append(None)
+            if not log.is_open:
+                self._answers[number] = [], LogUnavailable(f"{log.topic}-{log.partition} is not open")
+                continue
+            left = max(self._left, 1)
+            most = min(most, left)
+            answer = log.at_hand(offset, most, limit)
+            if answer is not None:
+                if not self._take(number, *answer):
+                    break
+                continue
+            plan = plan or client.gathering()
+            size = -1
+            if plan is not None:
+                size = plan.add(log.stream_id, *log.within(offset, limit), most, left if self._found else -1)
+            if not size:
+                break
+            if size < 0:
+                self._later.append(number)
+                continue
+            self._numbers.append(number)
+            self._found = True
+            self._left -= size
+            if self._left <= 0:
+                break
+        if plan is not None and self._numbers:
+            plan.run(self._gathered)
+        else:
+            self._go_on()
+
+    def _take(self, number: int, batches: list[StoredBatch], error: LogError | None) -> bool:
+        """Whether there was room for what was read of a partition."""
+        size = sum([len(batch.payload) for batch in batches])
+        if size > self._left and self._found:
+            return False
+        if size:
+            self._found = True
+            self._left -= size
+        self._answers[number] = batches, error
+        return True
+
+    def _gathered(self, found: Gathered) -> None:
+        for number, entries in zip(self._numbers, found, strict=True):
+            wish = self._wishes[number]
+            batches: list[StoredBatch] = []
+            if not isinstance(entries, Exception):
+                batches = stored_batches(entries, wish.offset, wish.max_bytes)
+                while batches and batches[-1].base_offset >= wish.limit:
+                    batches.pop()  # a piece of what was stored as one, in the document's dialect
+            if batches:
+                self._answers[number] = batches, None
+            else:
+                self._later.append(number)  # which finds out what is wrong
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Read those that are left by themselves, and answer."""
+        while self._later and (self._left > 0 or not self._found):
+            number = self._later.popleft()
+            wish = self._wishes[number]
+            self._here = False
+            wish.log.read(wish.offset, min(wish.max_bytes, max(self._left, 1)), partial(self._read, number), wish.limit)
+            if not self._here:
+                self._here = True
+                return
+            self._here = False
+        self._finish()
+
+    def _read(self, number: int, batches: list[StoredBatch], error: LogError | None) -> None:
+        if not self._take(number, batches, error):
+            self._later.clear()
+        if self._here:
+            self._go_on()
+        else:
+            self._here = True
+
+    def _finish(self) -> None:
+        self._done(self._answers)

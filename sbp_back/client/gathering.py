@@ -1,0 +1,60 @@
+"""Several fetches in one, from the store of a range server in this process."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Protocol
+
+from sbp_back.wire.model import Entry, RangeInfo
+
+_START = attrgetter("start")
+
+Gathered = Sequence[list[Entry] | Exception]
+"""Of each fetch what it found, at least one entry. An error only means that it has to be made by itself."""
+
+
+class Plan(Protocol):
+    """What is to be read of several ranges (see :class:`sbp_back.range_server.store.gather.Gather`)."""
+
+    def add(self, stream_id: int, index: int, offset: int, limit: int, most: int, first: int) -> int: ...
+
+
+class Gatherer(Protocol):
+    """A store that reads several ranges at once."""
+
+    def gathering(self) -> Plan: ...
+
+    def gather(self, plan: Any, done: Callable[[Gathered], None]) -> None: ...
+
+
+class Gathering:
+    """One such: fetches are added, then it is run."""
+
+    __slots__ = ("_gatherer", "_plan", "_ranges")
+
+    def __init__(self, ranges: Mapping[int, list[RangeInfo]], gatherer: Gatherer) -> None:
+        self._ranges = ranges
+        self._gatherer = gatherer
+        self._plan = gatherer.gathering()
+
+    def add(self, stream_id: int, offset: int, limit: int, most: int, first: int) -> int:
+        """Fetch the entries of a stream from the one that contains ``offset`` on that begin below ``limit``, which must
+        not lie above what is confirmed: ``most`` bytes in the range that has the offset, but one entry at least if it
+        is not longer than ``first`` (-1: however long it is).
+
+        Gives the bytes of these; 0 when there is no room for the first; -1 when it has to be fetched by itself.
+        """
+        ranges = self._ranges.get(stream_id)
+        position = bisect_right(ranges, offset, key=_START) - 1 if ranges else -1
+        if ranges is None or position < 0:
+            return -1
+        found = ranges[position]
+        if found.end >= 0:
+            limit = min(limit, found.end)
+        return self._plan.add(stream_id, found.index, offset, limit, most, first)
+
+    def run(self, done: Callable[[Gathered], None]) -> None:
+        """Read it all; ``done`` is called once, maybe before this returns."""
+        self._gatherer.gather(self._plan, done)

@@ -1,0 +1,419 @@
+"""Reads of several ranges as one.
+
+Who reads many ranges at about the same speed wants, of each, what lies between the others' in the log. So the entries
+of all of them are fetched in the order in which they lie in the files, with few and long reads, each of which the
+kernel scatters into the buffers of its ranges: a view of an entry keeps alive what was read of its own range and no
+other.
+
+Reading and checking go in steps of bounded length, two for all in one turn of the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
+from sbp_back.files import Files, fresh
+from sbp_back.range_server.store.index import META, StoredRange
+from sbp_back.wire.entry import parse_entry
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Entry
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Executor
+
+    from sbp_back.range_server.store.log import Log
+    from sbp_back.range_server.store.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES = 1024 * 1024
+"""Bytes of one step. An entry that is longer makes a step of its own, which a thread takes."""
+STEP_ROWS = 400
+"""Entries of one step: small ones cost by their number. (The kernel takes 1,024 buffers in one read.)"""
+_MOST_ROWS = 4096
+"""Entries of one gathering."""
+_STEPS_AT_ONCE = 2
+_LONG_BYTES = STEP_BYTES + 64 * 1024
+
+Found = list[Entry] | StoreError
+"""The entries of one range, or why there are none."""
+GatherDone = Callable[[list[Found]], None]
+
+Row = tuple[int, int, int, int, int, int, int, int]
+"""An entry: log position; number of its part, its own number there, its place in the part's buffer; length, base, CRC,
+position in its segment. Sorted they are in the order of the log."""
+
+
+class _Part:
+    """What is read of one range. ``entries`` are in the order of their offsets; None: not read yet, or damaged."""
+
+    __slots__ = ("buffer", "entries", "error", "index", "size", "stream_id", "view")
+
+    def __init__(self, stream_id: int, index: int, size: int, rows: int) -> None:
+        self.stream_id = stream_id
+        self.index = index
+        self.size = size
+        self.buffer = memoryview(fresh(size))
+        # Read-only, like everything else that may be handed to several readers.
+        self.view = self.buffer.toreadonly()
+        self.entries: list[Entry | None] = [None] * rows
+        self.error: StoreError | None = None
+
+    def found(self) -> Found:
+        """The entries up to the first that could not be read; what was wrong with that if there are none."""
+        entries: list[Entry] = []
+        for entry in self.entries:
+            if entry is None:
+                break
+            entries.append(entry)
+        return entries if self.error is None or entries else self.error
+
+
+class _Span:
+    """Rows that lie close together in one segment and are read at once."""
+
+    __slots__ = ("begin", "end", "rows", "segment")
+
+    def __init__(self, segment: Segment, begin: int) -> None:
+        self.segment = segment
+        self.begin = begin
+        self.end = begin
+        self.rows: list[Row] = []
+
+
+class Step(Enum):
+    """What became of one."""
+
+    MORE = 1
+    DONE = 2
+    COLD = 3
+    """The next bytes are for a thread: they are not in the page cache, or too many."""
+
+
+class Gather:
+    """One gathering: what it is to read, and how far that is done.
+
+    It is planned with :meth:`add`, range after range, and carried out by :meth:`Gathers.run`.
+    """
+
+    __slots__ = ("_at", "_files", "_gap", "_parts", "_ranges", "_rows", "_spans", "damaged", "segments", "size")
+
+    def __init__(self, files: Files, ranges: Mapping[tuple[int, int], StoredRange], gap_bytes: int) -> None:
+        self._files = files
+        self._ranges = ranges
+        self._gap = gap_bytes
+        self._parts: list[_Part] = []
+        self._rows: list[Row] = []
+        self._spans: list[_Span] = []
+        self._at = 0
+        self.size = 0
+        """Bytes of all entries."""
+        self.damaged = 0
+        self.segments: dict[int, Segment] = {}
+        """Those that are read, by their bases. Their files must be open while this goes on."""
+
+    @property
+    def steps(self) -> int:
+        """Steps that are left, once it is divided into them."""
+        return len(self._spans) - self._at
+
+    # --- planning
+
+    def add(self, stream_id: int, index: int, offset: int, limit: int, most: int, first: int) -> int:
+        """Read the entries of a range from the one that contains ``offset`` on that begin below ``limit``: ``most``
+        bytes, but one entry at least if it is not longer than ``first`` (-1: however long it is).
+
+        Gives the bytes of these; 0 when that first one is longer, or there is no room for another entry; -1, when
+        there is none that is known of.
+        """
+        stored = self._ranges.get((stream_id, index))
+        if stored is None or offset < stored.min_offset:
+            return -1
+        limit = min(limit, stored.visible_end)
+        place = stored.find(offset) if offset < limit else None
+        if place is None:
+            return -1
+        rows = self._rows
+        before = len(rows)
+        size = self._add_rows(stored, place, limit, most, first) if before < _MOST_ROWS else 0
+        if size:
+            self.size += size
+            self._parts.append(_Part(stream_id, index, size, len(rows) - before))
+        return size
+
+    def _add_rows(self, stored: StoredRange, place: tuple[int, int], limit: int, most: int, first: int) -> int:
+        runs = stored.runs
+        number, row = place
+        rows = self._rows
+        part = len(self._parts)
+        count = size = 0
+        left = _MOST_ROWS - len(rows)
+        while True:
+            run = runs[number]
+            base_lsn = run.segment.base
+            meta = run.meta
+            bases = run.bases
+            for at in range(row, len(bases)):
+                base = bases[at]
+                if base >= limit or count == left:
+                    return size
+                position, length, crc = meta[at * META : at * META + META]
+                if size + length > most and (count or 0 <= first < length):
+                    return size
+                rows.append((base_lsn + position, part, count, size, length, base, crc, position))
+                self.segments[base_lsn] = run.segment
+                count += 1
+                size += length
+            number += 1
+            row = 0
+            if number == len(runs) or runs[number].first != run.end or run.end >= limit:
+                return size
+
+    def divide(self) -> None:
+        """No more is added: sort it into what is read at once."""
+        rows = self._rows
+        rows.sort()
+        gap = self._gap
+        segments = sorted(self.segments.values(), key=lambda segment: segment.base, reverse=True)
+        span: _Span | None = None
+        for row in rows:
+            lsn, length, position = row[0], row[4], row[7]
+            if (
+                span is None
+                or lsn >= span.segment.end
+                or position - span.end > gap
+                or position + length - span.begin > STEP_BYTES
+                or len(span.rows) >= STEP_ROWS
+                or position < span.end
+            ):
+                while lsn >= segments[-1].end:
+                    segments.pop()
+                span = _Span(segments[-1], position)
+                self._spans.append(span)
+            span.end = position + length
+            span.rows.append(row)
+
+    # --- reading
+
+    def step(self, cached: bool) -> Step:
+        """Read and check the next span; ``cached``: unless that takes a thread. Raises ``OSError``."""
+        if self._at >= len(self._spans):
+            return Step.DONE
+        span = self._spans[self._at]
+        size = span.end - span.begin
+        buffers = self._buffers(span)
+        if not cached:
+            size = self._read(span, buffers)
+        elif size > _LONG_BYTES or not self._read_cached(span, buffers):
+            return Step.COLD
+        self._check(span, size)
+        self._at += 1
+        return Step.MORE if self._at < len(self._spans) else Step.DONE
+
+    def _buffers(self, span: _Span) -> list[memoryview]:
+        """Where the bytes of a span go."""
+        parts = self._parts
+        buffers: list[memoryview] = []
+        end = span.begin
+        into = begins = ends = -1
+        for _, part, _, at, length, _, _, position in span.rows:
+            if position == end and part == into and at == ends:
+                ends += length
+            else:
+                if into >= 0:
+                    buffers.append(parts[into].buffer[begins:ends])
+                if position > end:
+                    buffers.append(memoryview(fresh(position - end)))
+                into, begins, ends = part, at, at + length
+            end = position + length
+        buffers.append(parts[into].buffer[begins:ends])
+        return buffers
+
+    def _read_cached(self, span: _Span, buffers: list[memoryview]) -> bool:
+        try:
+            return self._files.scatter_cached(span.segment.fd, buffers, span.begin) == span.end - span.begin
+        except BlockingIOError:
+            return False
+
+    def _read(self, span: _Span, buffers: list[memoryview]) -> int:
+        """Bytes read: fewer than those of the span only at the end of the file."""
+        got = 0
+        while buffers:
+            more = self._files.scatter(span.segment.fd, buffers, span.begin + got)
+            if more <= 0:
+                break
+            got += more
+            while buffers and more >= len(buffers[0]):
+                more -= len(buffers.pop(0))
+            if more:
+                buffers[0] = buffers[0][more:]
+        return got
+
+    def _check(self, span: _Span, got: int) -> None:
+        """Of the ``got`` bytes that were read only entries that are what the index says are handed out."""
+        parts = self._parts
+        readable = span.begin + got
+        for _, number, place, at, length, base, crc, position in span.rows:
+            part = parts[number]
+            body = part.view[at : at + length]
+            if position + length > readable or crc32(body) != crc:
+                wrong = "its checksum is wrong"
+            else:
+                try:
+                    entry = parse_entry(body)
+                except (DecodeError, ValueError):
+                    wrong = "it is not an entry"
+                else:
+                    if (
+                        entry.base_offset == base
+                        and entry.stream_id == part.stream_id
+                        and entry.range_index == part.index
+                    ):
+                        entry.crc = crc
+                        part.entries[place] = entry
+                        continue
+                    wrong = "it is another entry"
+            self.damaged += 1
+            if part.error is None or not place:
+                part.error = StoreCorrupt(
+                    f"the entry at offset {base} of range {part.index} of stream {part.stream_id} "
+                    f"(segment {span.segment.path.name}, position {position}) is damaged: {wrong}"
+                )
+
+    # --- the end
+
+    def fail(self, error: StoreError) -> None:
+        """What is not read yet cannot be."""
+        for part in self._parts:
+            part.error = part.error or error
+
+    def found(self) -> list[Found]:
+        """What was read of each range, in the order in which they were added."""
+        return [part.found() for part in self._parts]
+
+
+class Gathers:
+    """All gatherings under way. Owned by the event loop.
+
+    ``hand_over`` has something called on the loop, from any thread; ``report`` is told what callbacks raise.
+    """
+
+    __slots__ = ("_closed", "_hand_over", "_log", "_loop", "_pool", "_report", "_running", "_waiting")
+
+    def __init__(
+        self,
+        log: Log,
+        pool: Executor,
+        hand_over: Callable[[Callable[[], None]], None],
+        report: Callable[[Exception], None],
+    ) -> None:
+        self._log = log
+        self._pool = pool
+        self._hand_over = hand_over
+        self._report = report
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[tuple[Gather, GatherDone]] = deque()
+        self._running = False
+        self._closed = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def close(self) -> None:
+        """What was not read by now is not read any more; those who wait for it are told."""
+        self._closed = True
+        while self._waiting:
+            gather, done = self._waiting.popleft()
+            gather.fail(StoreError("the store is being closed"))
+            self._answer(gather, done)
+
+    def begin(self) -> Gather:
+        """An empty plan."""
+        log = self._log
+        return Gather(log.files, log.state.ranges, log.options.coalesce_gap_bytes)
+
+    def run(self, gather: Gather, done: GatherDone) -> None:
+        """See :meth:`sbp_back.range_server.store.store.Store.gather`."""
+        log = self._log
+        gather.divide()
+        pinned: dict[int, Segment] = {}
+        try:
+            for base, segment in gather.segments.items():
+                log.opened.pin(segment)
+                pinned[base] = segment
+        except OSError as error:
+            gather.segments = pinned
+            gather.fail(StoreError(f"a segment cannot be opened: {error}"))
+            self._answer(gather, done)
+            return
+        log.stats.reads += 1
+        if gather.steps > 1 or self._waiting:
+            self._waiting.append((gather, done))
+            self._go_on()
+        else:
+            self._step(gather, done)
+
+    def _go_on(self) -> None:
+        if not self._running and self._waiting and self._loop is not None:
+            self._running = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Those that wait take turns, so that a short gathering is not behind all of a long one."""
+        self._running = False
+        for _ in range(min(len(self._waiting), _STEPS_AT_ONCE)):
+            self._step(*self._waiting.popleft())
+        self._go_on()
+
+    def _step(self, gather: Gather, done: GatherDone) -> None:
+        try:
+            step = gather.step(cached=True)
+        except OSError as error:
+            gather.fail(StoreError(f"the log cannot be read: {error}"))
+            step = Step.DONE
+        if step is Step.DONE:
+            self._answer(gather, done)
+        elif step is Step.MORE:
+            self._waiting.append((gather, done))
+            self._go_on()
+        else:
+            self._log.stats.reads_from_disk += 1
+            self._pool.submit(self._read_on, gather, done)
+
+    def _read_on(self, gather: Gather, done: GatherDone) -> None:
+        """Read all that is left; on a thread of the pool."""
+        try:
+            while gather.step(cached=False) is Step.MORE:
+                pass
+        except OSError as error:
+            gather.fail(StoreError(f"the log cannot be read: {error}"))
+        except BaseException as error:
+            logger.exception("the store: a read failed")
+            gather.fail(StoreError(f"the log cannot be read: {type(error).__name__}: {error}"))
+        self._hand_over(lambda: self._answer(gather, done))
+
+    def _answer(self, gather: Gather, done: GatherDone) -> None:
+        for segment in gather.segments.values():
+            self._log.opened.unpin(segment)
+        gather.segments = {}
+        stats = self._log.stats
+        stats.damaged_entries += gather.damaged
+        found = gather.found()
+        ranges = self._log.state.ranges
+        for told in found:
+            if isinstance(told, list):
+                for entry in (told[0], told[-1]):
+                    stored = ranges.get((entry.stream_id, entry.range_index))
+                    if stored is not None:
+                        stored.saw(len(entry.prefix))
+        stats.read_bytes += gather.size
+        try:
+            done(found)
+        except Exception as error:  # noqa: BLE001 - a caller's bug must not keep others from their answers
+            self._report(error)
