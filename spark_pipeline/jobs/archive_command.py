@@ -107,7 +107,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())  # the step that has begun is finished
-        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter):
+        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter.progress):
             if given["follow"]:
                 told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
             else:
@@ -239,7 +239,7 @@ def verify(
         from spark_pipeline.jobs.archive_verify import verify as compare
 
         meter, given_options = Meter(), pairs(options, "--option")
-        with reported(url, given_options, "audit", f"verify {place}", meter):
+        with reported(url, given_options, "audit", f"verify {place}", meter.progress):
             found = compare(place, url, given_options, topics, level, engine, meter.told)
         tell(found, report)
     if not found["equal"]:

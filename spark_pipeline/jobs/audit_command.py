@@ -169,6 +169,8 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
     Through Pravega's protocol, values are compared, since its events have nothing else. Committed positions are
     compared as the node and as Kafka's protocol tell them.
     """
+    if printed_submit(given["print_submit"], given["master"]):
+        return
     with job(given["engine"], given["parallel"], given["master"]) as engine:
         from spark_pipeline.core.errors import OptionError
         from spark_pipeline.jobs.audit import Audit, Side

@@ -30,6 +30,8 @@ EXIT_FAILED = 1
 EXIT_DIFFERENT = 2
 
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+_SUBMITTED_WITH = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
+"""Settings that what is submitted begins with: Spark's Java is there before our session is."""
 _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -157,10 +159,10 @@ def printed_submit(print_submit: bool, master: str | None) -> bool:
         from spark_pipeline.jobs import submit
 
         words = [one for one in sys.argv[1:] if one != "--print-submit"]
-        if "--engine" not in words:
+        if not any(one == "--engine" or one.startswith("--engine=") for one in words):
             words += ["--engine", "spark"]
-        line = ["spark-submit", *(["--master", master] if master else []), submit.__file__, *words]
-        click.echo(shlex.join(line))
+        settings = [word for one in _SUBMITTED_WITH for word in ("--conf", one)]
+        click.echo(shlex.join(["spark-submit", "--master", master or "local[*]", *settings, submit.__file__, *words]))
     return print_submit
 
 
@@ -201,9 +203,14 @@ class Meter:
 
 
 @contextmanager
-def reported(url: str, options: Mapping[str, str], kind: str, name: str, meter: Meter) -> Iterator[None]:
-    """Tell the node at ``url``, if it is one, how far the job is: its console lists it. Nothing depends on that."""
-    if not url.startswith("anabranch://"):
+def reported(
+    url: str, options: Mapping[str, str], kind: str, name: str, progress: Callable[[], JobProgress], job_id: str = ""
+) -> Iterator[None]:
+    """Tell the node at ``url``, if it is one, how far the job is: its console lists it. Nothing depends on that.
+
+    Jobs with the same ``job_id`` are one job that goes on. Raises OptionError.
+    """
+    if not url.startswith(("anabranch://", "anabranch+tls://")):
         yield
         return
     from spark_pipeline.core.job_client import JobReporter
@@ -213,5 +220,5 @@ def reported(url: str, options: Mapping[str, str], kind: str, name: str, meter: 
         client = NodeClient(NodeOptions.of(url, options))
     except ValueError as error:
         raise OptionError(str(error)) from error
-    with JobReporter(client, kind, name, meter.progress):
+    with JobReporter(client, kind, name, progress, job_id=job_id):
         yield

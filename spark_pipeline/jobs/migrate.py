@@ -8,13 +8,14 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_pipeline.jobs.command_options import printed_submit, reported
 from spark_pipeline.jobs.migrate_options import (
     DIFFERENCES,
     Given,
@@ -111,8 +112,7 @@ def resume(plan: Path, follow: bool, **options: Any) -> None:
 def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
     from spark_pipeline.jobs.migrate_run import dry_run
 
-    if options["print_submit"]:
-        _print_submit(["run", str(plan.resolve()), *(["--follow"] if follow else [])], options)
+    if printed_submit(options["print_submit"], options["master"]):
         return
     with told_failures(), _state(plan, exclusive=not dry) as state:
         if dry:
@@ -121,7 +121,8 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
         with _interruptible() as stopped, _runner(state, options, stopped) as (runner, progress):
             runner.take()
             before = state.receipts.bytes
-            with _ticking(progress, quiet=options["quiet"]):
+            progress.step = "following" if follow else "copying"
+            with _ticking(progress, quiet=options["quiet"]), _told_to_node(state, _sides(options), progress):
                 done = runner.run(follow=follow, stopped=stopped)
             content = {
                 "migration": state.plan.migration,
@@ -212,8 +213,10 @@ def verify(
 
     with told_failures(), _state(plan, exclusive=False) as state:
         route = _route(state, given(options_file, source_option, target_option))
-        progress = Progress({}, {})
-        with _ticking(progress, quiet=quiet):
+        progress = Progress()
+        progress.step = f"verifying, level {level}"
+        sides = Given(route.source_options, route.target_options)
+        with _ticking(progress, quiet=quiet), _told_to_node(state, sides, progress, "-verify"):
             compared = Verifier(state.plan, route, level, parallel, progress).run()
         content = report(level, compared)
         state.report("verify", content)
@@ -271,13 +274,20 @@ def cutover(
     """Fence, drain, verify, carry positions of groups, hand the topics over: from then on they are written here."""
     from spark_pipeline.jobs.migrate_cutover import Cutover, CutoverOptions
 
+    if printed_submit(options["print_submit"], options["master"]):
+        return
     wanted = CutoverOptions(max_lag, fence, silence, drain, level, options["parallel"], abort_open_transactions)
-    with told_failures(), _state(plan) as state, _interruptible() as stopped:
-        with _runner(state, options, stopped) as (runner, _):
-            tell: Callable[[str], object] = (
-                (lambda words: None) if options["quiet"] else lambda words: click.echo(words, err=True)
-            )
-            content = Cutover(state, _route(state, _sides(options)), runner, wanted, tell).run(dry=dry_run)
+    with told_failures(), _state(plan) as state, _interruptible() as stopped, ExitStack() as stack:
+        runner, progress = stack.enter_context(_runner(state, options, stopped))
+
+        def tell(words: str) -> None:
+            progress.step = f"cut-over: {words}"
+            if not options["quiet"]:
+                click.echo(words, err=True)
+
+        if not dry_run:
+            stack.enter_context(_told_to_node(state, _sides(options), progress))
+        content = Cutover(state, _route(state, _sides(options)), runner, wanted, tell).run(dry=dry_run)
         if not dry_run:
             state.report("report", content)
         print_report(content)
@@ -342,7 +352,7 @@ def _runner(
 
     keep_buffers()  # fetches are large: without this each would pay for zeroed pages again
     rate = None if options["throttle"] is None else parse_rate(options["throttle"])
-    progress = Progress({}, {})
+    progress = Progress()
     engine: Engine
     if options["engine"] == "spark":
         from spark_pipeline.jobs.migrate_spark import SparkEngine
@@ -357,6 +367,15 @@ def _runner(
         yield runner, progress
     finally:
         runner.close()
+
+
+def _told_to_node(
+    state: MigrationState, sides: Given, progress: Progress, also: str = ""
+) -> AbstractContextManager[None]:
+    """The target's console shows the migration as one job, whichever command works on it; ``also`` tells others."""
+    plan = state.plan
+    name = f"{plan.migration}: {len(plan.topics)} topics from {plan.source}"
+    return reported(plan.target, sides.target, "migrate", name, progress.of_job, plan.migration + also)
 
 
 @contextmanager
@@ -384,10 +403,3 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _print_submit(arguments: list[str], options: dict[str, Any]) -> None:
-    from spark_pipeline.jobs.migrate_spark import submit_line
-
-    throttle = ["--throttle", options["throttle"]] if options["throttle"] else []
-    click.echo(submit_line(["migrate", *arguments, "--engine", "spark", *throttle], options["master"]))

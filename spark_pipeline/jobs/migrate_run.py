@@ -123,7 +123,7 @@ class Runner:
         ]
         if self._progress is not None:
             for part, at in positions.items():
-                self._progress.aim(part, self._at.get(part, 0), at.high_watermark)
+                self._progress.aim(part, at.start, self._at.get(part, 0), at.high_watermark)
         done = Round(epochs={name: one.epoch for name, one in self._begun.items()})
 
         def accept(receipt: Receipt) -> None:

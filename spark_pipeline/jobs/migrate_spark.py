@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_pipeline.core.errors import PipelineError
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from spark_pipeline.jobs.progress import Progress
 
 _POLL_S = 2.0
-_SUBMITTED = Path(__file__).with_name("submit.py")
 
 
 class SparkEngine:
@@ -135,12 +132,3 @@ def _cause(text: str) -> str:
     """The last line of a worker's traceback that says what happened."""
     lines = [line.strip() for line in text.splitlines() if "Error" in line or "spark_pipeline.core.errors" in line]
     return lines[-1] if lines else text[:500]
-
-
-def submit_line(arguments: Sequence[str], master: str | None) -> str:
-    """What to type to have a command run by ``spark-submit``, whose driver needs this package and the plan's file."""
-    settings = ("spark.python.unix.domain.socket.enabled=true", "spark.speculation=false")
-    line = ["spark-submit", "--master", master or "local[*]"]
-    for one in settings:
-        line += ["--conf", one]
-    return shlex.join([*line, str(_SUBMITTED), *arguments])

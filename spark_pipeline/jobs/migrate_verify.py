@@ -96,7 +96,7 @@ class Verifier:
             }
             if self._progress is not None:
                 for part in parts:
-                    self._progress.aim(part, here[part].start, here[part].high_watermark)
+                    self._progress.aim(part, here[part].start, here[part].start, here[part].high_watermark)
             with ThreadPoolExecutor(self._threads) as pool:
                 return list(pool.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts))
         finally:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from spark_pipeline.core.job_client import JobProgress
 from spark_pipeline.core.ranges import TopicPartition
 
 _WINDOW_S = 30.0
@@ -14,48 +15,61 @@ _WINDOW_S = 30.0
 
 
 class Progress:
-    """Counts what threads report. ``ends`` are the offsets to be reached, by partition; gaps count like records."""
+    """Counts what threads report; gaps count like records. ``step`` is what is being done, in a few words."""
 
-    def __init__(self, at: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at = dict(at)
-        self._ends = dict(ends)
-        self._seen: list[tuple[float, int, int]] = [(time.monotonic(), 0, self.offsets_left)]
+        self._starts: dict[TopicPartition, int] = {}
+        self._at: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._seen: list[tuple[float, int, int]] = [(time.monotonic(), 0, 0)]
+        self._offsets = 0
         self.bytes = 0
+        self.step = ""
 
-    @property
-    def offsets_left(self) -> int:
-        """Offsets that are still to be copied."""
-        return sum(max(0, end - self._at.get(part, 0)) for part, end in self._ends.items())
-
-    def aim(self, part: TopicPartition, at: int, end: int) -> None:
-        """A partition is at ``at`` and has grown up to ``end``."""
+    def aim(self, part: TopicPartition, start: int, at: int, end: int) -> None:
+        """A partition that begins at ``start`` is done up to ``at`` and has grown up to ``end``."""
         with self._lock:
-            self._at[part] = at
+            self._starts[part] = start
+            self._at[part] = max(at, start)
             self._ends[part] = end
 
     def copied(self, part: TopicPartition, offset: int, size: int) -> None:
         """A partition has come to ``offset``, by ``size`` bytes."""
         with self._lock:
-            self._at[part] = max(offset, self._at.get(part, 0))
+            before = self._at.get(part, 0)
+            self._at[part] = max(offset, before)
+            self._offsets += self._at[part] - before
             self.bytes += size
 
     def facts(self) -> dict[str, float | int | None]:
-        """Bytes copied, offsets left, bytes a second, seconds left (None: not to be told)."""
+        """Bytes copied, offsets left, both a second, seconds left (None: not to be told)."""
         with self._lock:
-            now, left = time.monotonic(), self.offsets_left
-            self._seen.append((now, self.bytes, left))
+            now = time.monotonic()
+            left = sum(max(0, end - self._at.get(part, 0)) for part, end in self._ends.items())
+            self._seen.append((now, self.bytes, self._offsets))
             while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW_S:
                 self._seen.pop(0)
-            since, bytes_then, left_then = self._seen[0]
+            since, bytes_then, offsets_then = self._seen[0]
             span = max(now - since, 1e-6)
-            speed = (left_then - left) / span
+            speed = (self._offsets - offsets_then) / span
             return {
                 "bytes": self.bytes,
                 "offsets_left": left,
                 "bytes_per_second": round((self.bytes - bytes_then) / span),
+                "offsets_per_second": round(speed),
                 "seconds_left": round(left / speed, 1) if speed > 0 else (0.0 if not left else None),
             }
+
+    def of_job(self) -> JobProgress:
+        """The same for a node's list of jobs: offsets of all that there is, what earlier runs did included."""
+        facts = self.facts()
+        with self._lock:
+            total = sum(max(0, end - self._starts[part]) for part, end in self._ends.items())
+        left = facts["offsets_left"] or 0
+        details = {"step": self.step, "bytes": f"{(facts['bytes_per_second'] or 0) / 1e6:.1f} MB/s"}
+        done = max(0, total - left)
+        return JobProgress(done, total, "offsets", facts["offsets_per_second"], facts["seconds_left"], details)
 
     def line(self) -> str:
         """The same in words."""

@@ -46,6 +46,7 @@ from tests.spark_proof.difficult_topics import (
     transactional,
 )
 from tests.spark_proof.killed_cutover import killed_at
+from tests.spark_proof.live_group import LiveGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -175,6 +176,7 @@ def test_ten_difficult_topics_move_with_their_groups(source: Source, target: Nod
     emptied = beginning_late(source, records=50, first=50)
     topics += [empty, emptied]
     group, committed = a_group(source, [topics[0], topics[5]], 120)
+    live = LiveGroup(source.bootstrap, [topics[3], topics[5], topics[6]], 2 + 2 + 1, 40)
     plan = planned(source, target, tmp_path, *topics)
 
     before = migrate("run", plan, "--dry-run")
@@ -188,7 +190,10 @@ def test_ten_difficult_topics_move_with_their_groups(source: Source, target: Nod
     verified = migrate("verify", plan, "--quiet")
     assert (verified["level"], verified["differences"], verified["lag"]) == (2, [], 0)
     assert verified["records"] > 1500
-    assert migrate("sync-groups", plan)["groups"][group]["set"] == len(committed)
+    synced = migrate("sync-groups", plan)["groups"]
+    assert synced[group]["set"] == len(committed)
+    assert (synced[group]["members"], synced[live.name]["members"]) == (False, True)
+    live.read(60)  # it is still there, and its position moves on after it was carried
 
     # What is new meanwhile is brought by the cut-over, positions too.
     producer = source.producer()
@@ -225,6 +230,10 @@ def test_ten_difficult_topics_move_with_their_groups(source: Source, target: Nod
             continue
         assert read_all(target.kafka, topic) == read_all(source.bootstrap, topic), topic
     goes_on(source, target, group, [topics[0], topics[5]])
+    live.move(target.kafka)
+    assert sorted(live.got) == sorted(
+        (topic, row[0], row[1], row[3]) for topic in live.topics for row in read_all(source.bootstrap, topic)
+    )
     # From now on they are written here, also by a producer whose number the source had given to somebody.
     producer = Source(target.kafka).producer(**{"enable.idempotence": True})
     for number in range(10):
@@ -394,7 +403,9 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
 
 
 @pytest.mark.spark
-def test_the_same_by_spark(source: Source, target: NodeProcess, tmp_path: Path, spark: Any) -> None:
+def test_the_same_by_spark(
+    source: Source, target: NodeProcess, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topics = [of_codec(source, "lz4", records=200), beginning_late(source), source.create("empty", 1)]
     plan = planned(source, target, tmp_path, *topics)
     done = migrate("run", plan, "--quiet", "--engine", "spark", "--throttle", "100MB/s")
@@ -403,9 +414,14 @@ def test_the_same_by_spark(source: Source, target: NodeProcess, tmp_path: Path, 
     # Again there is nothing left to do; the session that was there goes on.
     assert migrate("run", plan, "--quiet", "--engine", "spark")["bytes_copied"] == 0
     assert spark.range(3).count() == 3
-    line = CliRunner().invoke(command, ["run", str(plan), "--print-submit", "--master", "spark://host:7077"]).stdout
-    assert line.startswith("spark-submit --master spark://host:7077 --conf ")
-    assert line.rstrip().endswith(f"submit.py migrate run {plan} --engine spark")
+    for name in ("run", "resume", "cutover"):
+        words = [name, str(plan), "--print-submit", "--master", "spark://host:7077", "--parallel", "7"]
+        monkeypatch.setattr("sys.argv", ["anabranch", "migrate", *words])
+        line = CliRunner().invoke(command, words).stdout
+        assert line.startswith("spark-submit --master spark://host:7077 --conf ")
+        words.remove("--print-submit")
+        assert line.rstrip().endswith(f"submit.py migrate {' '.join(words)} --engine spark")
+    assert migrate("status", plan)["topics"][topics[0]]["state"] == "importing", "to print is not to do"
 
 
 # --- corruption -------------------------------------------------------------------------------------------------------
