@@ -33,7 +33,8 @@ SETTINGS: dict[str, str] = {
     # Two attempts of one task at a time would only get in each other's way at a sink.
     "spark.speculation": "false",
 }
-_COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+COMPRESSION = "spark.sql.execution.arrow.compression.codec"
+"""What rows are compressed with on their way to Python."""
 
 
 class JavaMissing(PipelineError):
@@ -73,8 +74,8 @@ def shuffle_setting() -> dict[str, str]:
 
 def refuse(settings: Mapping[str, str]) -> None:
     """Raises PipelineError for a setting with which sinks in Python fail."""
-    if settings.get(_COMPRESSION, "").lower() == "lz4":
-        raise PipelineError(f"{_COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")
+    if settings.get(COMPRESSION, "").lower() == "lz4":
+        raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")
 
 
 def require_java() -> None:

@@ -25,6 +25,7 @@ from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.spark.pool import POOL
+from spark_pipeline.spark.session import COMPRESSION, refuse
 from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
@@ -143,10 +144,13 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
         raise
 
 
-def _attempt_number() -> tuple[TaskContext, int]:
+def _task() -> TaskContext:
+    """What Spark tells this task. Raises PipelineError for a setting with which its rows cannot be read."""
     context = TaskContext.get()
     assert context is not None, "called by Spark in a task"
-    return context, context.partitionId()
+    told = context.getLocalProperty(COMPRESSION)
+    refuse({} if told is None else {COMPRESSION: told})
+    return context
 
 
 class AnabranchStreamWriter(DataSourceStreamArrowWriter):
@@ -157,11 +161,11 @@ class AnabranchStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task."""
-        context, task = _attempt_number()
+        context = _task()
         query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if not query or number is None:
             raise OptionError("Spark does not tell the task which batch of which query it writes")
-        return write_rows(self._settings, SinkBatch(query, int(number)), task, iterator)
+        return write_rows(self._settings, SinkBatch(query, int(number)), context.partitionId(), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """In the driver, when all tasks have written; may be called again for the same batch."""
@@ -189,7 +193,7 @@ class AnabranchBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task."""
-        return write_rows(self._settings, self._batch, _attempt_number()[1], iterator)
+        return write_rows(self._settings, self._batch, _task().partitionId(), iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """In the driver, when all tasks have written."""

@@ -124,8 +124,10 @@ class _Reading:
                     yield batch if told is columns else batch.select(list(columns.names))
                 return
             except OffsetsGone as error:
+                if error.start <= at:
+                    raise  # it is not gone by being trimmed: asking again would never end
                 self._loss(str(error))
-                at = max(at, error.start)
+                at = error.start
 
     def pieces(self, start: Offsets, end: Offsets, positions: dict[TopicPartition, Positions]) -> list[Piece]:
         """The pieces from ``start`` to ``end``, without what is lost already."""

@@ -40,6 +40,7 @@ from tests.spark_proof.difficult_topics import (
     transactional,
 )
 from tests.spark_proof.killed_cutover import STEPS, killed_at
+from tests.spark_proof.live_group import LiveGroup
 
 BROKER = {"log.cleaner.backoff.ms": "200", "transaction.state.log.num.partitions": "1"}
 
@@ -109,21 +110,43 @@ class Proof:
 
     # --- the proofs -------------------------------------------------------------------------------------------------
 
+    def live(self, topics: list[str]) -> LiveGroup:
+        """A group that reads on while topics are moved: compressed, with transactions, and one that begins late."""
+        return LiveGroup(self.source.bootstrap, [topics[3], topics[5], topics[7]], 3 + 2 + 1, 70)
+
+    def goes_on(self, group: LiveGroup) -> None:
+        """The group goes on here where it was: with what it had got, each record once."""
+        before = len(group.got)
+        group.move(self.node.kafka)
+        expected = sorted(
+            (topic, partition, offset, value)
+            for topic in group.topics
+            for partition, offset, _, value, _, _ in read_all(self.source.bootstrap, topic)
+        )
+        assert sorted(group.got) == expected, f"{group.name} got {len(group.got)} of {len(expected)} records"
+        say(f"a live group got {before} records at the source and went on with {len(expected) - before} here")
+
     def undisturbed(self) -> None:
         topics = self.topics()
         groups = self.groups(topics)
+        live = self.live(topics)
         plan = self.plan(topics)
         migrate("run", plan, "--quiet")
         verified = migrate("verify", plan, "--quiet")
         assert not verified["differences"]
+        migrate("sync-groups", plan)
+        live.read(100)  # its position moves again after it was carried
         migrate("cutover", plan, "--silence", "1", "--quiet")
+        self.goes_on(live)
         say(f"undisturbed: {self.compare(topics, groups)} records in {len(topics)} topics, the same on both sides")
 
     def killed_while_copying(self, times: int) -> None:
         topics = self.topics()
         groups = self.groups(topics)
+        live = self.live(topics)
         plan = self.plan(topics)
         for turn in range(times):
+            live.read(10)
             command = [sys.executable, "-m", "bridges", "migrate", "run", str(plan), "--quiet", "--throttle", "300KB/s"]
             job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
@@ -137,6 +160,7 @@ class Proof:
         assert not migrate("verify", plan, "--quiet")["differences"]
         migrate("cutover", plan, "--silence", "1", "--quiet")
         self.node.restart(kill=True)
+        self.goes_on(live)
         say(f"killed {times} times while copying: {self.compare(topics, groups)} records, the same on both sides")
 
     def killed_at_each_step(self) -> None:

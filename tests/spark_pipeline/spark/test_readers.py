@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
@@ -374,6 +374,23 @@ async def test_progress_tells_what_there_is(lab: Lab) -> None:
 
 
 # --- schemas --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [tuple(TYPES), ("value",), ("offset", "key"), ("headers", "topic"), ("partition",)])
+async def test_every_batch_has_exactly_the_schema_that_spark_expects(lab: Lab, names: tuple[str, ...]) -> None:
+    """Spark looks at the first batch only; a later one that differs fails in Java without a word."""
+    await fill(lab, 0, 3)
+    await lab.append_in_transaction("t", 7, 0, [b"a", b"b"])
+    await lab.end_transaction("t", 7, commit=True)
+    columns = Columns(names)
+    for fails in ("true", "false"):
+        driver = Driver(lab, columns, failOnDataLoss=fails, **{"arrow.batch.bytes": "1"})
+        reader = BatchReader(SourceOptions.of(driver.options, streaming=False), columns)
+        pieces = await lab.ask(reader.partitions)
+        found = await lab.ask(lambda reader=reader, pieces=pieces: [one for p in pieces for one in reader.read(p)])
+        assert len(found) > 1
+        expected = to_arrow_schema(from_arrow_schema(columns.schema), timezone="UTC")
+        assert all(one.schema.equals(expected) for one in found)
 
 
 def test_the_row_is_what_spark_makes_of_its_schema_and_takes_back() -> None:

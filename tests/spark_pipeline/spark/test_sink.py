@@ -14,7 +14,10 @@ from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
+from spark_pipeline.spark.data_source import AnabranchDataSource
+from spark_pipeline.spark.sink import AnabranchBatchWriter, AnabranchStreamWriter, settings_of
 from tests.node_process import NodeProcess
+from tests.spark_pipeline.spark.dying import die_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +101,16 @@ def test_what_is_wrong_is_said_in_a_sentence(spark: SparkSession, topics: Topics
     ):
         with pytest.raises(Exception, match=complaint):
             write(frame, mode, **options)
+    with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        rows.write.format(FORMAT).options(endpoint=topics.url, topic="x").save()  # Spark's own default is `error`
+    name = "spark.sql.execution.arrow.compression.codec"
+    before = spark.conf.get(name)
+    try:
+        spark.conf.set(name, "lz4")
+        with pytest.raises(Exception, match="lz4"):
+            write(rows, topic="x")
+    finally:
+        spark.conf.set(name, before)
 
 
 def test_attempts_that_fail_leave_nothing_behind(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
@@ -124,9 +137,44 @@ def test_attempts_that_fail_leave_nothing_behind(spark: SparkSession, topics: To
     assert (len(values), values.total()) == (20_000, 20_000)
 
 
+def test_a_worker_that_dies_leaves_nothing_behind(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """kill -9 of Spark's Python worker when it has written half of its rows; what it has open is aborted by the next
+    commit of its batch, since nobody else is there to do it."""
+    mark = str(tmp_path / "killed")
+
+    class DyingWriter(AnabranchBatchWriter):
+        def write(self, iterator: Iterator[Any]) -> Any:
+            def dying() -> Iterator[Any]:
+                for number, batch in enumerate(iterator):
+                    yield batch
+                    if number == 3:
+                        die_once(mark)
+
+            return super().write(dying())
+
+    class Dying(AnabranchDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "anabranch-dying-sink"
+
+        def writer(self, schema: Any, overwrite: bool) -> AnabranchBatchWriter:
+            return DyingWriter(settings_of(self.options, schema, overwrite))
+
+    spark.dataSource.register(Dying)
+    topic = topics.make("died", 2)
+    rows = spark.sql("select cast(id as string) as value from range(0, 200000, 1, 1)")
+    options = {"endpoint": topics.url, "topic": topic, "request.bytes": "131072"}
+    rows.write.format("anabranch-dying-sink").mode("append").options(**options).save()
+    assert Path(mark).exists()
+    values = topics.values(topic)
+    assert (len(values), values.total()) == (200_000, 200_000)
+
+
 def stream(spark: SparkSession, path: Path, topics: Topics, topic: str, source: str = FORMAT) -> Any:
-    """A query that copies files, one for each micro-batch."""
+    """A query that copies files, one for each micro-batch. Which row is in which task may change when it is repeated:
+    a batch is decided as a whole, so nothing depends on it."""
     rows = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(path / "in")).select("value")
+    rows = rows.repartition(2)
     options = {"endpoint": topics.url, "topic": topic, "checkpointLocation": str(path / "checkpoint")}
     return rows.writeStream.format(source).options(**options).trigger(availableNow=True).start()
 
@@ -142,9 +190,6 @@ def lines(path: Path, files: int, each: int) -> Counter[bytes]:
 def test_a_driver_that_fails_after_its_commit_starts_again_without_a_duplicate(
     spark: SparkSession, topics: Topics, tmp_path: Path
 ) -> None:
-    from spark_pipeline.spark.data_source import AnabranchDataSource
-    from spark_pipeline.spark.sink import AnabranchStreamWriter, settings_of
-
     marks = tmp_path / "failed"
 
     class FailingWriter(AnabranchStreamWriter):
