@@ -58,11 +58,12 @@ bench: $(VENV)/.dev  ## measure the node, and Apache Kafka on the same machine
 bench-sbp: $(VENV)/.dev  ## measure the SBP backend beside the raw disk
 	$(BIN)/python -m benchmarks.sbp $(ARGS)
 
-spark-proof: $(VENV)/.dev  ## crashes of the data pipeline at every step, and clusters of Spark; takes long
+spark-proof: $(VENV)/.dev  ## the data pipeline killed at every step, clusters of Spark, the examples of docs/spark.md; takes long
 	$(BIN)/python -m tests.spark_proof.sink_kills
 	$(BIN)/python -m tests.spark_proof.stream_copy
 	$(BIN)/python -m tests.spark_proof.clusters
 	$(BIN)/python -m tests.spark_proof.prove_migration
+	$(BIN)/python -m tests.spark_proof.examples
 
 bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
 	$(BIN)/python -m benchmarks.pravega $(ARGS)

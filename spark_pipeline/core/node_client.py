@@ -14,7 +14,7 @@ import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -175,7 +175,13 @@ class NodeClient:
         head = {**self._head, "Content-Length": str(sum(map(_size, parts)))}
         connection.request(method, path, body=iter(parts) if parts else None, headers=head)
         response = connection.getresponse()
+        promised = response.length
         data = response.read(_LONGEST_ANSWER + 1)
+        if promised is None and not response.chunked:
+            raise IncompleteRead(data)  # its head has broken off: nodes say how long their answers are
+        if promised is not None and len(data) < min(promised, _LONGEST_ANSWER):
+            # The node died while it answered. With a size asked for, the library gives what came as if it were all.
+            raise IncompleteRead(data, promised - len(data))
         if len(data) > _LONGEST_ANSWER:
             self.close()
             raise NodeError(f"the answer to {path} is longer than {_LONGEST_ANSWER} bytes")

@@ -1,5 +1,7 @@
 """The same query on a standalone master with two workers, on `local-cluster`, and through Spark Connect.
 
+On the standalone cluster one of the workers, with its executor, is killed meanwhile; the other one does the rest.
+
 `python -m tests.spark_proof.clusters`; `--only standalone` for one of them. Exit code 1 if a copy differs.
 """
 
@@ -14,11 +16,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyspark
 
 from tests.node_process import NodeProcess
 from tests.ports import free_port
 from tests.spark_pipeline.conftest import PIPELINE
+from tests.spark_proof import victims
 from tests.spark_proof.copied import Copy
 
 HOME = Path(pyspark.__file__).parent
@@ -75,6 +79,16 @@ def where(kind: str, directory: Path, started: list[subprocess.Popen[bytes]]) ->
     return ("--remote", f"sc://127.0.0.1:{port}")
 
 
+def kill_worker(worker: subprocess.Popen[bytes], query: subprocess.Popen[bytes], copy: Copy) -> None:
+    """kill -9 of a machine, so to speak: the cluster's worker and its executor, when a third was copied."""
+    while copy.copied() < copy.records // 3:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            query.wait(0.1)
+            return
+    count = victims.kill([*victims.below(worker.pid), psutil.Process(worker.pid)])
+    print(f"standalone: killed a worker and what it had started ({count}) with {copy.copied()} copied", flush=True)
+
+
 def main() -> int:
     """Each kind copies a topic of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,7 +107,10 @@ def main() -> int:
             with processes(directory) as started:
                 copy = Copy(node, directory, args.records)
                 arguments = where(kind, directory, started)
-                code = copy.query("--offsets", "1000", *arguments).wait(60 * args.minutes)
+                query = copy.query("--offsets", str(args.records // 10), *arguments)
+                if kind == "standalone":
+                    kill_worker(started[1], query, copy)
+                code = query.wait(60 * args.minutes)
             differences = copy.differences() if code == 0 else [copy.log.read_text(errors="replace")[-4000:]]
             failed = failed or bool(differences)
             print(f"{kind}: {'FAILED' if differences else f'{args.records} records copied'}", *differences, sep="\n")
