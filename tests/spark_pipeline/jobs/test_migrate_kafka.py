@@ -403,6 +403,7 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_the_same_by_spark(
     source: Source, target: NodeProcess, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
