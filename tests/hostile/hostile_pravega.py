@@ -95,7 +95,7 @@ async def pravega_idle(attack: Attack) -> None:
 
         await _on_link(attack, work)
 
-    await attack.each(one, 100)
+    await attack.each(one, 200)
 
 
 async def pravega_half_blocks(attack: Attack) -> None:
