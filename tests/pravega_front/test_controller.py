@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from uuid import uuid4
 
+import grpc
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pravega_front.wire import commands as wire
-from pravega_front.wire.controller import DeleteScopeStatus, ScaleStatus
+from pravega_front.wire.controller import METHODS, SERVICE, DeleteScopeStatus, GroupStatus, ScaleStatus
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient, stream
 from tests.pravega_front.raw_client import RawClient
@@ -147,3 +148,83 @@ def test_scopes_streams_and_tables_are_known_after_the_end_of_the_process(
         assert [(one.minKey, one.maxKey) for one in segments] == [(0.0, 0.5), (0.5, 1.0)]
     finally:
         again.close()
+
+
+def test_which_segments_follow_which(controller: ControllerClient, scope: str) -> None:
+    create(controller, scope, "lineage", 2)
+    scale(controller, scope, "lineage", [0, 1], [[0, 1]])
+    scale(controller, scope, "lineage", [1 << 32 | 2], [[0, 0.25], [0.25, 1]])
+    info = stream(scope, "lineage")
+    merged, low, high = 1 << 32 | 2, 2 << 32 | 3, 2 << 32 | 4
+
+    def following(segment: int, call: str = "getSegmentsImmediatelyFollowing") -> dict[int, list[int]]:
+        found = getattr(controller, call)(streamInfo=info, segmentId=segment)
+        return {one.segment.segmentId.segmentId: sorted(one.value) for one in found.segments}
+
+    def between(first: dict[int, int], last: dict[int, int]) -> list[int]:
+        found = controller.getSegmentsBetween(streamInfo=info, **{"from": first, "to": last})
+        return sorted(one.segmentId for one in found.segments)
+
+    assert following(0) == following(1, "getSegmentsImmediatlyFollowing") == {merged: [0, 1]}
+    assert following(merged) == {low: [merged], high: [merged]}
+    assert following(low) == {}
+    for epoch, wanted in enumerate(([0, 1], [merged], [low, high])):
+        ranges = controller.getEpochSegments(streamInfo=info, epoch=epoch).segmentRanges
+        assert [one.segmentId.segmentId for one in ranges] == wanted
+        assert (ranges[0].minKey, ranges[-1].maxKey) == (0.0, 1.0)
+        cut = dict.fromkeys(wanted, 0)
+        assert controller.isStreamCutValid(streamInfo=info, cut=cut).response
+        assert [controller.isSegmentValid(streamInfo=info, segmentId=one).response for one in wanted] == [
+            epoch == 2 for _ in wanted
+        ]
+    assert not controller.isStreamCutValid(streamInfo=info, cut={low: 0}).response
+    assert between({0: 0, 1: 0}, {}) == [0, 1, merged, low, high]
+    assert between({0: 0, 1: 0}, {merged: 0}) == [0, 1, merged]
+    assert between({merged: 0}, {low: 0, high: 0}) == [merged, low, high]
+
+
+def test_reader_groups_are_kept_with_a_generation(controller: ControllerClient, scope: str) -> None:
+    create(controller, scope, "grouped")
+    name = {"scope": scope, "readerGroup": "generations"}
+    said = {"scope": scope, "readerGroupName": "generations", "readerGroupId": str(uuid4())}
+    assert controller.getReaderGroupConfig(**name).status == GroupStatus.NOT_FOUND
+    made = controller.createReaderGroup(**said, groupRefreshTimeMillis=1)
+    assert (made.status, made.config.generation, made.config.groupRefreshTimeMillis) == (0, 0, 1)
+    again = controller.createReaderGroup(**said, groupRefreshTimeMillis=2)
+    assert again.config == made.config, "the stored one is told"
+    changed = controller.updateReaderGroup(**said, generation=0, groupRefreshTimeMillis=3)
+    assert (changed.status, changed.generation) == (0, 1)
+    assert controller.updateReaderGroup(**said, generation=0).status == GroupStatus.INVALID
+    found = controller.getReaderGroupConfig(**name).config
+    assert (found.generation, found.groupRefreshTimeMillis) == (1, 3)
+    assert not controller.listSubscribers(scope=scope, stream="grouped").subscribers
+    cut = {"streamInfo": stream(scope, "grouped"), "cut": {0: 0}}
+    assert controller.updateSubscriberStreamCut(subscriber="generations", streamCut=cut).status == 0
+    assert controller.deleteReaderGroup(**name, readerGroupId=str(uuid4())).status == GroupStatus.NOT_FOUND
+    assert controller.deleteReaderGroup(**name, readerGroupId=said["readerGroupId"]).status == GroupStatus.SUCCESS
+    assert controller.getReaderGroupConfig(**name).status == GroupStatus.NOT_FOUND
+
+
+def test_addresses_are_told_for_any_name(node: NodeProcess, controller: ControllerClient) -> None:
+    found = controller.getURI(streamInfo=stream("no-such", "scope_kvtable"), segmentId=7)
+    assert f"{found.endpoint}:{found.port}" == node.addresses["pravega-segmentstore"]
+    (server,) = controller.getControllerServerList().nodeURI
+    assert f"{server.endpoint}:{server.port}" == node.addresses["pravega"]
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"\xff" * 100, b"\x0a\x03\x0a\x01x", b"\x0a\x06\x0a\x01x\x12\x01y"])
+def test_nothing_is_answered_with_a_status_that_clients_repeat_for_minutes(
+    node: NodeProcess, request_bytes: bytes
+) -> None:
+    not_served = ("getControllerToBucketMapping", "noSuchMethod")
+    codes: dict[str, grpc.StatusCode] = {}
+    with grpc.insecure_channel(node.addresses["pravega"]) as channel:
+        for method in [*METHODS, *not_served]:
+            try:
+                channel.unary_unary(f"/{SERVICE}/{method}")(request_bytes, timeout=30)
+            except grpc.RpcError as error:
+                codes[method] = error.code()
+    refused = grpc.StatusCode.UNIMPLEMENTED
+    assert [codes.pop(method) for method in not_served] == [refused, refused]
+    repeated = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS, refused}
+    assert not {method: code for method, code in codes.items() if code in repeated}
