@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from bridges.node.sections import Duration, Section, Size
+from bridges.node.sections import Duration, Section, Size, section
 
 
 class KafkaGroupSettings(Section):
@@ -78,4 +78,4 @@ class KafkaSettings(Section):
     transaction_max_timeout_ms: Duration = Field(
         default=900_000, ge=1, description="Longest transaction a producer may ask for."
     )
-    group: KafkaGroupSettings = KafkaGroupSettings()
+    group: KafkaGroupSettings = section()

@@ -33,6 +33,7 @@ from bridges.node.sections import (
     SbpSettings,
     Section,
     SettingsError,
+    section,
 )
 
 PREFIX = "ANABRANCH_"
@@ -109,12 +110,12 @@ class Settings(Section):
         default_factory=dict,
         description="Defaults of topic configurations by their Kafka names, for instance retention.ms.",
     )
-    node: NodeSettings = NodeSettings()
-    sbp: SbpSettings = SbpSettings()
-    log: LogSettings = LogSettings()
-    limits: LimitSettings = LimitSettings()
-    auth: AuthSettings = AuthSettings()
-    logging: LoggingSettings = LoggingSettings()
+    node: NodeSettings = section()
+    sbp: SbpSettings = section()
+    log: LogSettings = section()
+    limits: LimitSettings = section()
+    auth: AuthSettings = section()
+    logging: LoggingSettings = section()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -225,7 +226,7 @@ def schema() -> list[Setting]:
 def _model(fronts: tuple[type[Front], ...]) -> type[Settings]:
     """The settings with a section for each front that has one. Raises FrontError."""
     check(fronts, Settings.model_fields, ())
-    fields: Any = {front.name: (front.settings, front.settings()) for front in fronts if front.settings is not None}
+    fields: Any = {front.name: (front.settings, section()) for front in fronts if front.settings is not None}
     model = create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **fields)
     model.fronts = fronts
     return model

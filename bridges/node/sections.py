@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
@@ -37,7 +37,13 @@ def _pd_addresses(value: object) -> object:
 class Section(BaseModel):
     """Settings that belong together; a front's is a subclass of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    # Built with the settings that they are part of, and alone only where they are used alone.
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, defer_build=True)
+
+
+def section() -> Any:
+    """For a field whose type is a section: it has its defaults, where none of its settings is given."""
+    return Field(default={})
 
 
 class NodeSettings(Section):

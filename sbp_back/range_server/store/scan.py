@@ -16,8 +16,10 @@ from sbp_back.range_server.store.format import (
     looks_like_group,
 )
 
+_FIRST_WINDOW = 64 * 1024
 _WINDOW = 4 * 1024 * 1024
-_SEARCH_STEP = 1024 * 1024
+"""Read at once: little at first, since most starts find an end at once, and twice as much each time up to this."""
+_SEARCH_STEP = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class SegmentScanner:
         self.file_size = files.size(fd)
         self._window = bytearray()
         self._window_at = 0
+        self._next_window = _FIRST_WINDOW
 
     def group_at(self, position: int) -> Group | None:
         """The group at ``position`` if it is whole, bodies included."""
@@ -117,7 +120,8 @@ class SegmentScanner:
         """A view that has the bytes ``[position, position + size)``, as far as the file does, and where they begin."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
-            window = max(size, min(_WINDOW, self.file_size - position))
+            window = max(size, min(self._next_window, self.file_size - position))
+            self._next_window = min(2 * self._next_window, _WINDOW)
             self._window = read_range(self._files, self._fd, position, window)
             self._window_at = position
             at = 0
