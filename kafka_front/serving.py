@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 #: Services by module; each has ``register(registry, service)``.
-SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, groups, sasl)
+SERVICES = (metadata, produce, fetch, list_offsets, producer_ids, topics, configs, cluster, users, acls, sasl)
 
 #: What nearly every client asks first, as (key, version).
 WARM = ((18, 3), (18, 4), (3, 12))
@@ -59,13 +59,14 @@ class KafkaServer:
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node = self._node
         service = KafkaService(node)
-        self._groups = service.groups
-        await service.groups.start()
-        node.every(service.groups.settings.offsets_retention_check_ms, service.groups.expire, "offset expiry")
+        joined = self._groups = groups.groups_of(node, service.settings, service.access)
+        await joined.start()
+        node.every(joined.settings.offsets_retention_check_ms, joined.expire, "offset expiry")
         registry = Registry()
         api_versions.register(registry)
         for module in SERVICES:
             module.register(registry, service)
+        groups.register(registry, joined)
         # The first use of the codec imports its schema's foundations, for which no client should wait.
         await asyncio.to_thread(codec.warm, WARM)
         settings = service.settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ FLOORS: dict[str, dict[str, int]] = {
 }
 """Package -> its rooms and the floor each is on: a room imports only from floors below its own."""
 
+TOGETHER: tuple[tuple[str, str], ...] = (
+    ("bridges.catalog", "pending_positions progress"),
+    ("bridges.catalog", "seals topics"),
+    ("bridges.log", "append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters"),
+    ("bridges.net", "connection server"),
+    ("kafka_front", "dispatch server session"),
+    ("pravega_front.controller", "auto_scale core size_retention watermarks"),
+    ("pravega_front", "server session.appends session.connection session.reads"),
+    ("sbp_back.client", "client fetch"),
+    ("sbp_back.range_server", "appends fetches ranges"),
+    ("sbp_back.range_server.store", "index segment"),
+    ("spark_pipeline.lake", "decode decode_avro decode_json decode_protobuf"),
+    ("ydb_topic_front.service", "core readers"),
+    ("ydb_topic_front.service", "read_commits read_partitions"),
+)
+"""(Room, its modules that know of each other, at least by the types of their arguments): one object and its parts."""
+
 UPSTAIRS = {
     ("sbp_back/transport/dialects.py", "sbp_back.document.v01"): "the registry of dialects knows them all",
 }
@@ -92,8 +110,13 @@ class Import:
         return self.module.partition(".")[0]
 
 
-def imports_of(path: Path, root: Path) -> Iterator[Import]:
+@cache
+def imports_of(path: Path, root: Path) -> tuple[Import, ...]:
     """Every module that the file imports anywhere in it, relative ones made absolute."""
+    return tuple(_imports_of(path, root))
+
+
+def _imports_of(path: Path, root: Path) -> Iterator[Import]:
     parts = path.relative_to(root).with_suffix("").parts
     containing = parts[:-1]  # of `a/b/c.py` and of `a/b/__init__.py` alike: a.b
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
@@ -179,6 +202,59 @@ def upwards(root: Path) -> list[str]:
 
 def test_rooms_import_downwards() -> None:
     assert upwards(ROOT) == []
+
+
+def circles(root: Path) -> list[frozenset[str]]:
+    """Sets of our modules each of which imports every other, be it through others, or only for types."""
+    modules: dict[str, Path] = {}
+    for package in ALLOWED:
+        for path in (root / package).rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    reached = {name: {known(item.module, modules) for item in imports_of(path, root)} for name, path in modules.items()}
+
+    def behind(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            new = reached[ahead.pop()] - found - {""}
+            found |= new
+            ahead += new
+        return found
+
+    all_behind = {name: behind(name) for name in modules}
+    return sorted(
+        {
+            frozenset(other for other in all_behind[name] if name in all_behind[other])
+            for name in modules
+            if name in all_behind[name]
+        }
+        - {frozenset((name,)) for name in modules},
+        key=sorted,
+    )
+
+
+def known(module: str, modules: dict[str, Path]) -> str:
+    """The module of ours that an import names, itself or by something in it; empty if it is none."""
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def test_modules_know_of_each_other_only_where_they_are_one_thing() -> None:
+    together = [frozenset(f"{room}.{name}" for name in names.split()) for room, names in TOGETHER]
+    assert circles(ROOT) == sorted(together, key=sorted)
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "bridges").mkdir()
+    (tmp_path / "bridges/a.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import bridges.b\n"
+    )
+    (tmp_path / "bridges/b.py").write_text("from bridges.c import x\n")
+    (tmp_path / "bridges/c.py").write_text("from . import a\n")
+    (tmp_path / "bridges/d.py").write_text("import bridges.c\n")
+    assert circles(tmp_path) == [frozenset({"bridges.a", "bridges.b", "bridges.c"})]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
@@ -11,21 +11,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from bridges.metrics import Metrics
+    from bridges.node.health_pages import Patient
 
 _CONNECTIONS = 200
 _REQUEST_S = 60.0
-
-
-class Patient(Protocol):
-    """What is asked how it is."""
-
-    @property
-    def failure(self) -> str | None:
-        """Why it cannot go on; None while it can."""
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether clients are welcome now."""
 
 
 class HealthServer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -11,7 +11,18 @@ from bridges.metric_text import rendered
 
 if TYPE_CHECKING:
     from bridges.metrics import Metrics
-    from bridges.node.health import Patient
+
+
+class Patient(Protocol):
+    """What is asked how it is."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot go on; None while it can."""
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients are welcome now."""
 
 
 def application(patient: Patient, metrics: Metrics) -> web.Application:

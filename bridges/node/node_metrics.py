@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -17,13 +17,44 @@ from bridges.node.log_limit import LOG_LIMIT
 from bridges.node.stalls import BUCKETS
 
 if TYPE_CHECKING:
-    from bridges.catalog.group_view import GroupName
-    from bridges.node.assembly import Node
+    from collections.abc import Mapping
+
+    from bridges.auth.authenticator import Authenticator
+    from bridges.catalog.group_view import GroupDirectory, GroupName
+    from bridges.catalog.job_view import JobDirectory
+    from bridges.catalog.progress import Progress
+    from bridges.catalog.sql import Database
+    from bridges.catalog.topics import Catalog
+    from bridges.log.logs import Logs
+    from bridges.node.sections import LimitSettings
     from bridges.node.stalls import LoopStalls
+    from sbp_back.embedded import Embedded
     from sbp_back.range_server.store import StoreStats
 
 
-def of_node(node: Node) -> Iterator[Metric]:
+class Scraped(Protocol):
+    """A node, as a scrape knows it."""
+
+    node_id: int
+    catalog: Catalog
+    logs: Logs
+    progress: Progress
+    db: Database
+    budget: MemoryBudget
+    stalls: LoopStalls
+    authenticator: Authenticator
+
+    @property
+    def limits(self) -> LimitSettings: ...
+    @property
+    def embedded(self) -> Embedded | None: ...
+    @property
+    def group_directories(self) -> Mapping[str, GroupDirectory]: ...
+    @property
+    def job_directories(self) -> Mapping[str, JobDirectory]: ...
+
+
+def of_node(node: Scraped) -> Iterator[Metric]:
     """All of this module."""
     yield from _about(node)
     yield from stall_metrics(node.stalls)
@@ -34,7 +65,7 @@ def of_node(node: Node) -> Iterator[Metric]:
         yield from store_metrics(node.embedded.store.stats)
 
 
-def _about(node: Node) -> Iterator[Metric]:
+def _about(node: Scraped) -> Iterator[Metric]:
     yield value("anabranch_node_id", "Number of this node.", node.node_id)
     yield value("anabranch_topics", "Topics.", len(node.catalog.topics))
     yield value("anabranch_partitions", "Partitions of all topics.", node.catalog.partition_count)
@@ -92,7 +123,7 @@ def budget_metrics(budget: MemoryBudget) -> Iterator[Metric]:
     yield total("anabranch_connections_memory_refused", "How often a connection had to wait for it.", budget.refused)
 
 
-def _partitions(node: Node) -> Iterator[Metric]:
+def _partitions(node: Scraped) -> Iterator[Metric]:
     labels = ("topic", "partition")
     logs = [log for log in node.logs if log.is_open]
     for name, text, attribute in (
@@ -106,7 +137,7 @@ def _partitions(node: Node) -> Iterator[Metric]:
             yield family
 
 
-def _jobs(node: Node) -> Iterator[Metric]:
+def _jobs(node: Scraped) -> Iterator[Metric]:
     views = [view for directory in node.job_directories.values() for view in directory.jobs()]
     states = gauge("anabranch_jobs", "Jobs that have told of themselves.", "kind", "state")
     for (kind, state), number in Counter((view.kind, view.state) for view in views).items():
@@ -133,12 +164,12 @@ def _lag_family() -> GaugeMetricFamily:
     )
 
 
-def _lag(node: Node) -> Iterator[Metric]:
+def _lag(node: Scraped) -> Iterator[Metric]:
     groups: list[tuple[int, GroupName]] = []
     for names in slices(node.progress.names()):
         groups.extend((len(node.progress.of_group(name)), name) for name in names)
         yield _lag_family()
-    room = node.settings.limits.group_lag_series
+    room = node.limits.group_lag_series
     omitted = 0
     # A group is told whole or not at all, for sums must be right; the order is the same at every scrape.
     groups.sort()

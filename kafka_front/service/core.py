@@ -10,7 +10,6 @@ import structlog
 from bridges.catalog.topic_rules import RulesCache
 from kafka_front.service.access import Access
 from kafka_front.service.fetch_sessions import FetchSessions
-from kafka_front.service.groups import GroupService, group_settings
 from kafka_front.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -41,14 +40,6 @@ class KafkaService:
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics
-        self.groups = GroupService(
-            self.progress,
-            node.catalog,
-            group_settings(kafka),
-            node_id=node.node_id,
-            barrier=node.barrier,
-            access=self.access,
-        )
 
     def default_partitions(self) -> int:
         """Partitions of a topic whose creator does not say."""

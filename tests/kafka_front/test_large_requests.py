@@ -16,9 +16,9 @@ from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
 from kafka_front.front import KafkaFront
-from kafka_front.service import turns
+from kafka_front.service import groups, turns
 from kafka_front.service.core import KafkaService
-from kafka_front.service.groups import GroupSettings
+from kafka_front.service.groups import GroupService, GroupSettings
 from kafka_front.serving import SERVICES
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
@@ -34,6 +34,7 @@ class Lab:
     node: Node
     registry: Registry
     service: KafkaService
+    groups: GroupService
     turns: int = 0
     answers: list[Any] = field(default_factory=list)
 
@@ -67,8 +68,10 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     service, registry = KafkaService(node.services(KafkaFront)), Registry()
     for module in SERVICES:
         module.register(registry, service)
-    yield Lab(node, registry, service)
-    await service.groups.stop()
+    joined = groups.groups_of(service.node, service.settings, service.access)
+    groups.register(registry, joined)
+    yield Lab(node, registry, service, joined)
+    await joined.stop()
     await node.stop()
 
 
@@ -198,7 +201,7 @@ REQUESTS: dict[str, tuple[int, Callable[[], Any]]] = {
 async def test_others_have_their_turns_while_a_long_request_is_worked_on(lab: Lab, name: str) -> None:
     version, request = REQUESTS[name]
     await lab.node.catalog.create_topic("t", 1)
-    lab.service.groups.coordinator.adopt(0, "g")
+    lab.groups.coordinator.adopt(0, "g")
     answer = await lab.call(version, request())
     assert answer is not None
     assert lab.turns >= MANY // 5
@@ -227,7 +230,7 @@ async def test_others_have_their_turns_while_a_long_answer_is_made(lab: Lab) -> 
     assert [(p.partition_index, p.committed_offset) for p in topic.partitions] == [(n, n) for n in range(2_000)]
     assert lab.turns >= 400
     for name in NAMES:
-        lab.service.groups.coordinator.adopt(0, name)
+        lab.groups.coordinator.adopt(0, name)
     assert len((await lab.call(4, m.ListGroupsRequest())).groups) == MANY + 1
     assert lab.turns >= 200
 
@@ -242,7 +245,7 @@ async def test_a_topic_that_is_named_many_times_is_described_once(lab: Lab) -> N
 
 
 async def test_a_group_that_is_named_many_times_is_described_once(lab: Lab) -> None:
-    lab.service.groups.coordinator.adopt(0, "g")
+    lab.groups.coordinator.adopt(0, "g")
     answer = await lab.call(5, m.DescribeGroupsRequest(["g", "h"] * 50))
     assert [group.group_id for group in answer.groups] == ["g", "h"]
 
@@ -302,7 +305,7 @@ async def test_of_a_position_that_is_committed_many_times_in_one_request_the_las
 
 
 async def test_members_cannot_send_more_than_a_group_can_have(lab: Lab) -> None:
-    size = lab.service.groups.settings.max_size
+    size = lab.groups.settings.max_size
     identity = m.LeaveGroupRequest.MemberIdentity("x", None)
     await lab.call(4, m.LeaveGroupRequest(group_id="g", members=[identity] * (size + 1)))
     item = m.SyncGroupRequest.SyncGroupRequestAssignment("x", b"")
@@ -322,11 +325,11 @@ async def test_members_cannot_send_more_than_a_group_can_have(lab: Lab) -> None:
         ),
     )
     assert [answer.error_code for answer in lab.answers] == [E.INVALID_REQUEST] * 3
-    assert lab.service.groups.coordinator.groups == {}
+    assert lab.groups.coordinator.groups == {}
 
 
 async def test_commits_cannot_bring_any_number_of_groups_into_being(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab.service.groups, "settings", GroupSettings(max_groups=2))
+    monkeypatch.setattr(lab.groups, "settings", GroupSettings(max_groups=2))
     await lab.node.catalog.create_topic("t", 1)
 
     async def commit(group: str) -> int:

@@ -15,10 +15,11 @@ from .group_service import GroupService
 from .settings import GroupSettings
 
 if TYPE_CHECKING:
-    from kafka_front.service.core import KafkaService
+    from bridges.node.front import NodeServices
+    from kafka_front.service.access import Access
     from kafka_front.settings import KafkaSettings
 
-__all__ = ["GroupService", "GroupSettings", "group_settings", "register"]
+__all__ = ["GroupService", "GroupSettings", "group_settings", "groups_of", "register"]
 
 
 def group_settings(kafka: KafkaSettings) -> GroupSettings:
@@ -36,7 +37,14 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
     )
 
 
-def register(registry: Registry, service: KafkaService) -> None:
+def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> GroupService:
+    """The groups of a node's clients, not started."""
+    return GroupService(
+        node.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.barrier, access=access
+    )
+
+
+def register(registry: Registry, groups: GroupService) -> None:
     """Serve keys 8-16, 42 and 47."""
     for module in (membership, offsets, admin):
-        module.register(registry, service.groups)
+        module.register(registry, groups)
