@@ -19,6 +19,8 @@ TRANSIENT = "#transient."
 TABLE = "_kvtable"
 """Behind a key-value table's name, or a reader group's: the table segments that hold it."""
 SYSTEM_SCOPE = "_system"
+LONGEST_NAME = 1000
+"""Characters of a segment's name: a scope, a stream and whatever Pravega puts behind them take fewer."""
 
 
 class SegmentName(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from pravega_front.names import MARK, SegmentName, is_transactions, parse_segment
+from pravega_front.names import LONGEST_NAME, MARK, SegmentName, is_transactions, parse_segment
 from pravega_front.service.segment import Segment
 from pravega_front.service.state import SegmentState, add_loose
 from pravega_front.service.table_life import table_count
@@ -189,7 +189,9 @@ class Segments:
     # --- changing --------------------------------------------------------------------------------------------------
 
     async def create(self, name: str, kind: TopicKind = TopicKind.TRANSIENT) -> Segment:
-        """Make a loose segment. Raises SegmentExists, NotPossible (there are too many), LogError."""
+        """Make a loose segment. Raises SegmentExists, NotPossible (too many, or too long a name), LogError."""
+        if len(name) > LONGEST_NAME:
+            raise NotPossible(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
         if name in self._making or self.find(name) is not None:
             raise SegmentExists(f"there is a segment {name!r}")
         if self.room_for_tables() <= 0:

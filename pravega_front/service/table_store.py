@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from bridges.errors import LogError
+from pravega_front.names import LONGEST_NAME
 from pravega_front.service.table_life import DroppedTables, TableMissing, drop_table, insert_table
 from pravega_front.wire.fields import ANY_VERSION, NO_VERSION, TableEntry, TableKey
 
@@ -109,7 +110,9 @@ class TableStore:
             return await self._db.run(work)
 
     async def create(self, name: str, key_length: int = 0) -> None:
-        """Raises TableExists, TooManyTables."""
+        """Raises TableExists, TooManyTables, TableRefused (the name is too long)."""
+        if len(name) > LONGEST_NAME:
+            raise TableRefused(f"a name of {len(name)} characters, of {LONGEST_NAME} at most")
         most = self._room()
         await self._db.run(lambda connection: insert_table(connection, name, key_length, most))
 

@@ -304,7 +304,8 @@ class Transactions:
         """A chore: abort what was not pinged in time, and forget what ended long ago."""
         now = time.monotonic()
         for one in list(self._open_by_hex.values()):
-            if one.state is TxnState.OPEN and (one.deadline < now or self.is_overdue(one)):
+            # One whose end is being decided may take long, and others wait behind it here.
+            if one.state is TxnState.OPEN and one.deciding is None and (one.deadline < now or self.is_overdue(one)):
                 log.info("a transaction is aborted: its lease has ended", topic=one.topic, id=one.hex_id)
                 await self.abort(one)
         if now < self._swept + _SWEEP_S:

@@ -235,3 +235,11 @@ def test_tables_of_an_older_release_are_counted_once_and_keep_their_entries() ->
     query = "SELECT segment, stored, entries, bytes FROM front_pravega_tables ORDER BY segment"
     assert connection.execute(query).fetchall() == [("a", "a", 3, 9), ("b", "b", 0, 9)]
     assert connection.execute("SELECT tables FROM front_pravega_table_count").fetchall() == [(2,)]
+
+
+def test_names_are_bounded(client: RawClient) -> None:
+    client.ask(wire.CreateSegment(1, f"bounds/{'x' * 60_000}/0.#epoch.0", 0, 0, ""), wire.ErrorMessage)
+    client.ask(wire.CreateTableSegment(1, f"bounds/{'x' * 60_000}_kvtable/0.#epoch.0", ""), wire.ErrorMessage)
+    name = f"bounds/{'x' * 250}_kvtable/0.#epoch.0"
+    client.ask(wire.CreateTableSegment(1, name, ""), wire.SegmentCreated)
+    delete(client, name)
