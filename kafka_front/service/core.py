@@ -36,7 +36,9 @@ class KafkaService:
         self.access = Access(node.authorizer)
         self.rules = RulesCache(node.catalog)
         self.translator = node.translator
-        self.fetch_sessions = FetchSessions(kafka.fetch_sessions, partitions=kafka.fetch_session_partitions)
+        self.fetch_sessions = FetchSessions(
+            kafka.fetch_sessions, partitions=kafka.fetch_session_partitions, later=self.loop.call_soon
+        )
         self.fetch_max_bytes = kafka.fetch_max_bytes
         self.fetch_max_wait_ms = kafka.fetch_max_wait_ms
         self.auto_create_topics = kafka.auto_create_topics

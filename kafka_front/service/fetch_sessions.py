@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from kafka_front.service.fetch_places import Key, Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _LAST_EPOCH = 2**31 - 1
-
-Key = tuple[str | bytes, int]
-"""Topic name or id, and partition."""
 
 
 class FetchedPartition:
@@ -66,15 +64,16 @@ class FetchedPartition:
 
 
 class FetchSession:
-    """The partitions of one consumer, in the order in which they are served next."""
+    """The partitions of one consumer, in the order in which they are served next, and where they wait."""
 
-    __slots__ = ("epoch", "id", "last_used", "partitions", "uses_ids")
+    __slots__ = ("epoch", "id", "last_used", "partitions", "places", "uses_ids")
 
     def __init__(self, session_id: int, uses_ids: bool, partitions: dict[Key, FetchedPartition], now: float) -> None:
         self.id = session_id
         self.epoch = 1
         self.uses_ids = uses_ids
         self.partitions = partitions
+        self.places = Places(partitions)
         self.last_used = now
 
     def advance(self) -> None:
@@ -87,6 +86,7 @@ class FetchSession:
             found = self.partitions.pop(key, None)
             if found is not None:
                 self.partitions[key] = found
+                self.places.served(key)
 
 
 class SessionError(Exception):
@@ -105,12 +105,21 @@ class FetchSessions:
     """All sessions of a node, at most ``slots``; idle ones make room after ``evict_after`` seconds.
 
     They remember at most ``partitions`` in all, and one of them a tenth of that: a request of a few bytes is answered
-    for all partitions of its session. A client that reads more names them in each request.
+    for all partitions of its session. A client that reads more names them in each request. ``later`` calls something in
+    a later turn of the event loop.
     """
 
-    __slots__ = ("_partitions", "_sessions", "evict_after", "most", "slots")
+    __slots__ = ("_later", "_partitions", "_sessions", "evict_after", "most", "slots")
 
-    def __init__(self, slots: int, evict_after: float = 120.0, *, partitions: int = 500_000) -> None:
+    def __init__(
+        self,
+        slots: int,
+        evict_after: float = 120.0,
+        *,
+        partitions: int = 500_000,
+        later: Callable[[Callable[[], None]], object] = lambda call: call(),
+    ) -> None:
+        self._later = later
         self.slots = slots
         self.evict_after = evict_after
         self.most = partitions
@@ -174,6 +183,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.partitions)
+            session.places.close(self._later)
 
     def _make_room(self, now: float, partitions: int) -> bool:
         if partitions > self._most_of_one:
@@ -214,6 +224,9 @@ def _update(session: FetchSession, request: FetchRequest) -> None:
                 session.partitions[key] = FetchedPartition(topic.topic, topic.topic_id, part)
             else:
                 known.update(part)
+            session.places.wake(key)
     for forgotten in request.forgotten_topics_data:
         for partition in forgotten.partitions:
-            session.partitions.pop(_key(forgotten.topic, forgotten.topic_id, partition, session.uses_ids), None)
+            key = _key(forgotten.topic, forgotten.topic_id, partition, session.uses_ids)
+            if session.partitions.pop(key, None) is not None:
+                session.places.forget(key)

@@ -19,7 +19,7 @@ from bridges.log.partition_log import Batch, PartitionLog
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
 from kafka_front.dispatch import DEFERRED
-from kafka_front.service import fetch
+from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
@@ -227,7 +227,7 @@ async def test_an_exception_while_waiting_costs_its_own_fetch_only(lab: Lab, mon
     assert log is not None
     assert lab.ask(request(("t", 0))) is DEFERRED
     assert lab.ask(request(("t", 0))) is DEFERRED
-    payloads = lab.fetch.payloads
+    payloads = lab.fetch.partitions.payloads
     calls = 0
 
     def raising(*args: Any) -> Any:
@@ -237,7 +237,7 @@ async def test_an_exception_while_waiting_costs_its_own_fetch_only(lab: Lab, mon
             raise IndexError("a defect")
         return payloads(*args)
 
-    monkeypatch.setattr(lab.fetch, "payloads", raising)
+    monkeypatch.setattr(lab.fetch.partitions, "payloads", raising)
     lab.fill(1)
     await settle()
     assert lab.crashes == 1
@@ -259,7 +259,7 @@ async def test_an_exception_in_a_read_that_comes_later_answers_its_request(
     def raising(*args: Any) -> Any:
         raise IndexError("a defect")
 
-    monkeypatch.setattr(lab.fetch, "payloads", raising)
+    monkeypatch.setattr(lab.fetch.partitions, "payloads", raising)
     reads.pop()(list(lab.world.backend.entries))
     assert lab.crashes == 1
     assert lab.answers == []
@@ -325,17 +325,17 @@ async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
 ) -> None:
     """Steps between two turns of the loop are counted, not timed: none looks at more partitions than a turn may."""
     most, many = 10, 100
-    monkeypatch.setattr(fetch, "_AT_ONCE", most)
+    lab.fetch.partitions.at_once = most
     queued: deque[tuple[Any, tuple[Any, ...]]] = deque()
     lab.loop.call_soon = lambda call, *args: queued.append((call, args))  # type: ignore[attr-defined]
     looked_at = [0]
-    refuse = fetch._Slot.refuse
+    refuse = fetch_partitions.Slot.refuse
 
     def counted(self: Any, code: ErrorCode) -> None:
         looked_at[0] += 1
         refuse(self, code)
 
-    monkeypatch.setattr(fetch._Slot, "refuse", counted)
+    monkeypatch.setattr(fetch_partitions.Slot, "refuse", counted)
     lab.fill(1)
     asked = request(("t", 0), *((f"gone-{number}", 0) for number in range(many)))
     asked.session_epoch = {"alone": -1, "of a session": 0}[kind]
@@ -356,7 +356,7 @@ async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
 
 
 async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_AT_ONCE", 10)
+    lab.fetch.partitions.at_once = 10
     queued: deque[tuple[Any, tuple[Any, ...]]] = deque()
     lab.loop.call_soon = lambda call, *args: queued.append((call, args))  # type: ignore[attr-defined]
     ended: list[Any] = []
