@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from pravega_client import StreamManager
 
@@ -15,6 +18,7 @@ from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import OffsetRange, TopicPartition, endpoint
 from spark_pipeline.endpoints.pravega import PravegaEndpoint
 from spark_pipeline.endpoints.pravega_client import PravegaOptions
+from spark_pipeline.jobs.archive_command import command as archive
 from spark_pipeline.jobs.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.spark.source import BatchReader, StreamReader
@@ -176,3 +180,12 @@ def test_addresses_and_nobody_there() -> None:
             PravegaOptions.of(wrong, {})
     with pytest.raises(EndpointUnavailable):
         endpoint("pravega://127.0.0.1:1/scope", {"timeoutMs": "500"}).topics()
+
+
+def test_it_is_archived(pipeline_node: NodeProcess, scope: str, tmp_path: Path) -> None:
+    address, name = url(pipeline_node, scope), f"{scope}.events"
+    place = str(tmp_path / "archive")
+    for words in (["run", "--from", address, "--to", place, "--topics", name], ["verify", place, "--from", address]):
+        done = CliRunner().invoke(archive, words)
+        assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["records"] == 202

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ydb
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from bridges.formats import FormatId
@@ -22,6 +25,7 @@ from spark_pipeline.endpoints.base import OffsetRange, Positions, TopicPartition
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.ydb import YdbEndpoint
 from spark_pipeline.endpoints.ydb_client import YdbOptions
+from spark_pipeline.jobs.archive_command import command as archive
 from spark_pipeline.spark.source import BatchReader
 from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
@@ -203,3 +207,12 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "ydb", None)
     with pytest.raises(OptionError, match=r"pip install 'anabranch\[ydb\]'"):
         endpoint("ydb://localhost/local")
+
+
+def test_it_is_archived(pipeline_node: NodeProcess, topic: str, tmp_path: Path) -> None:
+    address, name = f"ydb://{pipeline_node.ydb}/local", topic
+    place = str(tmp_path / "archive")
+    for words in (["run", "--from", address, "--to", place, "--topics", name], ["verify", place, "--from", address]):
+        done = CliRunner().invoke(archive, words)
+        assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["records"] == 201
