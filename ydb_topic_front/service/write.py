@@ -24,7 +24,7 @@ from ydb_topic_front.failures import told
 from ydb_topic_front.service.write_appends import WriteAppends
 from ydb_topic_front.service.write_start import bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
-from ydb_topic_front.session.write_acks import Times, encode_response
+from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
 from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
@@ -186,10 +186,13 @@ class WriteStream:
         waited = request.handed - request.arrived - request.quota
         times = Times(request.stored - request.handed, waited, waited, request.quota)
         try:
-            work = encode_response(request.runs(), self._log.partition, times)
-            ended, raw = advance(work)
-            if not ended:
-                raw = await self._service.node.works.finish(work, request.acks)
+            runs, partition = request.runs(), self._log.partition
+            raw = encode_at_once(runs, partition, times)
+            if raw is None:
+                work = encode_response(runs, partition, times)
+                ended, raw = advance(work)
+                if not ended:
+                    raw = await self._service.node.works.finish(work, request.acks)
         finally:
             self._answered(request)
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))

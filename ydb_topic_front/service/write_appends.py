@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ydb_topic_front.session.write_queue import Request
     from ydb_topic_front.session.write_request import Part, WriteParts
 
-_HELD_BYTES = 128 * 1024
+_HELD_BYTES = 256 * 1024
 """Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
 
 

@@ -51,6 +51,18 @@ class Times(NamedTuple):
     quota: float = 0.0
 
 
+def encode_at_once(runs: Sequence[Run], partition: int, times: Times) -> bytes | None:
+    """What :func:`encode_response` gives, if it is one run without gaps, as it mostly is; None else."""
+    if len(runs) != 1:
+        return None
+    seq_nos, offset = runs[0]
+    if not isinstance(seq_nos, range) or len(seq_nos) > _RUNS_AT_ONCE:
+        return None
+    out = bytearray()
+    _put(out, seq_nos.start, len(seq_nos), offset)
+    return _whole(out, partition, times)
+
+
 def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced[bytes]:
     """A ``FromServer`` with a write_response."""
     out = bytearray()
@@ -62,7 +74,12 @@ def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced
             if steps >= _RUNS_AT_ONCE:
                 steps = 0
                 yield None
-    out += _tail(partition, *(round(seconds * 1000) for seconds in times))
+    return _whole(out, partition, times)
+
+
+def _whole(out: bytearray, partition: int, times: Times) -> bytes:
+    persisting, least, most, quota = times
+    out += _tail(partition, round(persisting * 1000), round(least * 1000), round(most * 1000), round(quota * 1000))
     return b"".join((_HEAD, _varint(len(out)), out))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _YDB = int(FormatId.YDB)
 _MESSAGE_TAG = 0x0A
-_TOGETHER_BYTES = 128 * 1024
+_TOGETHER_BYTES = 256 * 1024
 _TOGETHER_MESSAGES = 64
 """A batch of several requests has at most so many bytes, and each of them so many messages: larger ones gain nothing,
 and to find their ends takes time."""
@@ -72,7 +72,8 @@ def _messages_alone(part: Part) -> Buffer:
     for _ in part.seq_nos:
         if messages[position] != _MESSAGE_TAG:
             return messages  # other fields come between: who reads messages passes over them
-        _, position = length(messages, position + 1, end)
+        size = messages[position + 1]
+        position = position + 2 + size if size < 0x80 else length(messages, position + 1, end)[1]
     return messages[:position]
 
 

@@ -129,12 +129,12 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
     size = len(raw)
     if size > _AT_ONCE_BYTES:
         return None
-    found = _alike(raw, size - len(body), most_records)
-    if found is not None:
-        return found
-    if size > _UNCOUNTED_BYTES and _count(raw) > _AT_ONCE_MESSAGES:
-        return None
     try:
+        found = _alike(raw, size - len(body), most_records)
+        if found is not None:
+            return found
+        if size > _UNCOUNTED_BYTES and _count(raw) > _AT_ONCE_MESSAGES:
+            return None
         request = _LookFromClient.FromString(raw).write_request
         messages = list(request.messages)
         if len(messages) > most_records:
@@ -153,9 +153,11 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
 
 def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
     """What a WriteRequest at ``start`` asks for whose messages, some number of them, are laid out alike, or nearly so;
-    None for any other. Raises YdbError."""
+    None for any other. Raises YdbError, DecodeError, BatchInvalid, IndexError."""
     most = min(most_records, _AT_ONCE_MESSAGES)
     end = len(raw)
+    if start == end or raw[start] != _MESSAGE_TAG or (length(raw, start + 1, end)[1] - start) * _FEW > end - start:
+        return None  # there are fewer
     run = alike.find(raw, start, end, most, _FEW)
     if run is None:
         return None
@@ -194,11 +196,8 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
 
 
 def _count(raw: bytes) -> int:
-    """The number of messages, for less than it takes to parse them. Raises YdbError."""
-    try:
-        return len(_Counted.FromString(raw).write_request.messages)
-    except DecodeError:
-        raise bad_request("this is no write_request") from None
+    """The number of messages, for less than it takes to parse them. Raises DecodeError."""
+    return len(_Counted.FromString(raw).write_request.messages)
 
 
 def _messages(body: memoryview) -> Buffer:
