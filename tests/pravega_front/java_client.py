@@ -19,10 +19,13 @@ PROGRAM = replace(
 
 
 class Java:
-    """The client, told what to do in ``scope`` with which controller (``host:port``); ``always`` is told each time."""
+    """The client, told what to do in ``scope`` with which controller (``host:port``); ``always`` is told each time. It
+    runs in a program of its own, or in one that is given."""
 
-    def __init__(self, controller: str, scope: str, scheme: str = "tcp", **always: Any) -> None:
-        self._driver = PROGRAM.start()
+    def __init__(
+        self, controller: str, scope: str, scheme: str = "tcp", driver: drivers.Driver | None = None, **always: Any
+    ) -> None:
+        self._driver = driver or PROGRAM.start()
         self._told = {"controller": f"{scheme}://{controller}", "scope": scope} | always
 
     def __call__(self, op: str, **arguments: Any) -> Any:

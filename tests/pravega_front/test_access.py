@@ -16,11 +16,12 @@ import grpc
 import pytest
 
 from pravega_front.wire import commands as wire
+from tests import drivers
 from tests.certificates import Authority
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
 from tests.pravega_front.controller_client import ControllerClient
-from tests.pravega_front.java_client import Java, events, numbers
+from tests.pravega_front.java_client import PROGRAM, Java, events, numbers
 from tests.pravega_front.raw_client import RawClient
 
 USER, PASSWORD = "writer", "a pass:word"
@@ -164,39 +165,43 @@ def test_the_wheel_logs_in_over_tls(secured: Secured, tmp_path: Path) -> None:
     wheel(f"tls://localhost:{secured.port}", tls=True, pravega_client_tls_cert_path=str(certs))
 
 
+@pytest.fixture(scope="module")
+def driver() -> Iterator[drivers.Driver]:
+    """A program with Java's client, for any controller."""
+    found = PROGRAM.start()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
 @pytest.mark.java
-def test_java_logs_in_over_tls(secured: Secured) -> None:
+def test_java_logs_in_over_tls(secured: Secured, driver: drivers.Driver) -> None:
     who = {"user": USER, "password": PASSWORD, "trust": str(secured.trust)}
-    java = Java(f"localhost:{secured.port}", "secret", "tls", **who)
-    try:
-        assert java("create", stream="events", segments=2)
-        java("writer", name="w", stream="events")
-        assert java("write", name="w", events=events(0, 100, 5)) == 100
-        assert java("transact", stream="events", rounds=[[True, events(100, 110, 5)]]) == ["COMMITTED"]
-        java("group", name="group", stream="events")
-        java("reader", name="group", reader="r")
-        assert sorted(numbers(java("read", reader="r", count=110))) == list(range(110))
-        found = java("tables", name="table", partitions=2, count=3)
-        assert (found["made"], found["value"], found["deleted"]) == (True, "new", True)
-        java("close_reader", reader="r")
-        java("close_writer", name="w")
-    finally:
-        java.close()
+    java = Java(f"localhost:{secured.port}", "secret", "tls", driver, **who)
+    assert java("create", stream="events", segments=2)
+    java("writer", name="w", stream="events")
+    assert java("write", name="w", events=events(0, 100, 5)) == 100
+    assert java("transact", stream="events", rounds=[[True, events(100, 110, 5)]]) == ["COMMITTED"]
+    java("group", name="group", stream="events")
+    java("reader", name="group", reader="r")
+    assert sorted(numbers(java("read", reader="r", count=110))) == list(range(110))
+    found = java("tables", name="table", partitions=2, count=3)
+    assert (found["made"], found["value"], found["deleted"]) == (True, "new", True)
+    java("close_reader", reader="r")
+    java("close_writer", name="w")
 
 
 @pytest.mark.java
-def test_java_goes_on_when_its_tokens_have_expired(strict: NodeProcess) -> None:
-    java = Java(strict.addresses["pravega"], "expiring", user=USER, password=PASSWORD)
-    try:
-        java("create", stream="events")
-        java("writer", name="w", stream="events")
-        began, written = time.monotonic(), 0
-        while time.monotonic() < began + 1.5 * TOKEN_S:
-            written += java("write", name="w", events=events(written, written + 1))
-        java("group", name="group", stream="events")
-        java("reader", name="group", reader="r")
-        assert numbers(java("read", reader="r", count=written)) == list(range(written))
-        java("close_reader", reader="r")
-        java("close_writer", name="w")
-    finally:
-        java.close()
+def test_java_goes_on_when_its_tokens_have_expired(strict: NodeProcess, driver: drivers.Driver) -> None:
+    java = Java(strict.addresses["pravega"], "expiring", "tcp", driver, user=USER, password=PASSWORD)
+    java("create", stream="events")
+    java("writer", name="w", stream="events")
+    began, written = time.monotonic(), 0
+    while time.monotonic() < began + 1.5 * TOKEN_S:
+        written += java("write", name="w", events=events(written, written + 1))
+    java("group", name="group", stream="events")
+    java("reader", name="group", reader="r")
+    assert numbers(java("read", reader="r", count=written)) == list(range(written))
+    java("close_reader", reader="r")
+    java("close_writer", name="w")
