@@ -30,7 +30,7 @@ from bridges.formats.producer import EventStamp, LedgerKind
 from pravega_front.controller.streams import ranged, segment_id
 from pravega_front.names import split_id
 from pravega_front.service.pieces import appended
-from pravega_front.service.segments import SegmentExists, SegmentMissing
+from pravega_front.service.segments import SegmentMissing
 from pravega_front.wire.watermark import Ranged, Watermark, decode, encode, places
 
 if TYPE_CHECKING:
@@ -236,13 +236,7 @@ class Watermarks:
     async def _write(self, topic: Topic, marks: _Marks | None, watermark: Watermark) -> None:
         event = await asyncio.to_thread(encode, watermark) if len(watermark.cut) > _LARGE else encode(watermark)
         if marks is None:
-            name = self._segments.mark_of(topic)
-            try:
-                segment = await self._segments.create(name)
-            except SegmentExists:
-                return  # its stream was deleted, and made anew
-            marks = self._marks[topic.name] = _Marks(segment)
-            self._segments.wake(name)
+            marks = self._marks[topic.name] = _Marks(await self._segments.make_mark(topic))
         begin = await marks.segment.length()
         marks.number += 1
         stamp = EventStamp(_WRITER_ID, marks.number, 1)

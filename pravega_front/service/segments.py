@@ -6,6 +6,7 @@ ones, and transactions theirs.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
@@ -63,6 +64,7 @@ class Segments:
         """Segments that are being merged, and deleted by that alone; whoever merges sets it."""
         self._mark_waiters: dict[str, dict[Callable[[], None], None]] = {}
         self._making: set[str] = set()
+        self._making_mark = asyncio.Lock()
         self._open: dict[PartitionLog, Segment] = {}
 
     async def load(self) -> None:
@@ -100,7 +102,7 @@ class Segments:
         found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{parsed.stream}")
         if found is None:
             # What was made by a command under a name of a stream that is made later stands behind that.
-            marked = self._marked(name)
+            marked = self.marked(name)
             return self._find_loose(name if marked is None else self.mark_of(marked))
         if not parsed.number < len(found.partitions):
             return None
@@ -117,10 +119,10 @@ class Segments:
     # --- watermarks ------------------------------------------------------------------------------------------------
 
     def is_mark(self, name: str) -> bool:
-        """Whether it is the segment of a stream's watermarks. There is none before the first of them."""
-        return self._marked(name) is not None
+        """Whether it is the segment of a stream's watermarks. There may be none yet."""
+        return self.marked(name) is not None
 
-    def _marked(self, name: str) -> Topic | None:
+    def marked(self, name: str) -> Topic | None:
         """The stream whose watermarks lie in a segment of that name."""
         parsed = parse_segment(name)
         if parsed is None or parsed.number or parsed.suffix or not parsed.stream.startswith(MARK):
@@ -133,6 +135,20 @@ class Segments:
         scope, _, stream = topic.names["pravega"].partition("/")
         return f"{SegmentName(scope, MARK + stream, 0, 0)}{_OF}{topic.partitions[0].stream_id}"
 
+    async def make_mark(self, topic: Topic) -> Segment:
+        """The segment of a stream's watermarks, made if there is none yet. Raises NotPossible (there are too many
+        segments), SegmentMissing (the stream was deleted), LogError."""
+        name = self.mark_of(topic)
+        async with self._making_mark:
+            segment = self._find_loose(name)
+            if segment is None:
+                segment = await self.create(name)
+                if self._node.catalog.topics.get(topic.name) is not topic:
+                    await self.delete(name, mark=True)
+                    raise SegmentMissing(f"stream {topic.name} was deleted")
+                self._wake(name)
+        return segment
+
     def orphaned_marks(self) -> list[str]:
         """Segments of watermarks whose streams are deleted."""
         found = [name for name in self._loose if _OF in name]
@@ -143,9 +159,8 @@ class Segments:
         return [name for name in found if name not in known]
 
     def wait_for_mark(self, name: str, made: Callable[[], None]) -> Callable[[], None]:
-        """Have ``made`` called when a stream has its first watermark, in the segment called ``name``. Gives what undoes
-        that."""
-        topic = self._marked(name)
+        """Have ``made`` called when a stream has a segment of watermarks, called ``name``. Gives what undoes that."""
+        topic = self.marked(name)
         own = name if topic is None else self.mark_of(topic)
         self._mark_waiters.setdefault(own, {})[made] = None
 
@@ -157,8 +172,7 @@ class Segments:
 
         return forget
 
-    def wake(self, mark: str) -> None:
-        """A stream has its first watermark, in the segment kept as ``mark``."""
+    def _wake(self, mark: str) -> None:
         for made in list(self._mark_waiters.pop(mark, ())):
             self._node.barrier.call("first watermark", made)
 

@@ -10,6 +10,7 @@ from bridges.formats.producer import LedgerKind
 from bridges.net.budget import Kind
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest
+from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.wire import commands as wire
 from pravega_front.wire.blocks import appended, parse_block, parse_block_end
 from pravega_front.wire.fields import Buffer, WireError
@@ -51,7 +52,7 @@ class Appends:
         """Set a writer up, whose token is valid ``until`` (wall clock, s; None: for ever). Raises Protest, LogError."""
         connection = self._connection
         server = connection.server
-        segment = server.segments.find(request.segment)
+        segment = server.segments.find(request.segment) or await self._mark(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment, "", -1)
         if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
@@ -80,6 +81,14 @@ class Appends:
         )
         number = wire.NO_NUMBER if last is None else last
         return wire.AppendSetup(request.request_id, request.segment, request.writer_id, number)
+
+    async def _mark(self, name: str) -> Segment | None:
+        """The segment of a stream's watermarks, which Java's readers set themselves up for, though they never write."""
+        topic = self._connection.server.segments.marked(name)
+        try:
+            return None if topic is None else await self._connection.server.segments.make_mark(topic)
+        except (NotPossible, SegmentMissing):
+            return None
 
     def start(self, code: int, frame: bytes | bytearray, arrived: float) -> None:
         """A block or the end of one: what most frames are, with as little as possible done for each."""

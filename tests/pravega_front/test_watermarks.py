@@ -178,3 +178,18 @@ def test_what_others_append_to_watermarks_costs_that_stream_only(mortal: NodePro
         assert whole.watermarks(client, 5)[-1] == Watermark(5, 5, cut(5, 0))
         found = client.ask(wire.ReadSegment(spoilt.mark, end, 4096, "", 1), wire.SegmentRead)
         assert decode(bytes(found.data)) == Watermark(5, 5, cut(5, 0))
+
+
+def test_readers_that_set_themselves_up_for_watermarks_find_a_segment(mortal: NodeProcess) -> None:
+    times = Times(mortal, "set-up")
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
+        client.send(wire.ReadSegment(times.mark, 0, 4096, "", 7))  # it waits for the first one
+        for number in range(2):
+            found = client.ask(wire.SetupAppend(number, uuid4().bytes, times.mark, ""), wire.AppendSetup)
+            assert found.last_event_number == wire.NO_NUMBER
+        times.note("w", 3, s0=1)
+        first = client.receive(wire.SegmentRead)
+        assert (first.request_id, decode(bytes(first.data))) == (7, Watermark(3, 3, cut(1, 0)))
+        times.call("sealStream", scope=SCOPE, stream="set-up")
+        times.call("deleteStream", scope=SCOPE, stream="set-up")
+        client.ask(wire.SetupAppend(9, uuid4().bytes, times.mark, ""), wire.NoSuchSegment)
