@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from bridges.node.memory import keep_buffers
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.endpoints.base import Endpoint, endpoint
 
@@ -33,9 +34,7 @@ class Pool:
     @contextmanager
     def use(self, url: str, options: Mapping[str, str]) -> Iterator[Endpoint]:
         """An endpoint that is this caller's until the end of the block, and is closed if it failed in there."""
-        if self._pid != os.getpid():
-            # Sockets of the process that forked this one are that one's.
-            self._pid, self._idle, self._tasks = os.getpid(), {}, 0
+        self._look_where()
         key = (url, tuple(sorted(options.items())))
         found = self._idle.pop(key, None) or endpoint(url, options)
         try:
@@ -53,13 +52,26 @@ class Pool:
         for one in idle.values():
             one.close()
 
-    def count_task(self) -> None:
-        """From the third task on the objects of imported modules are left out of collections: Spark's workers collect
-        after every task, which took 18 to 47 ms of each (reference/spark.md, section 1.4)."""
+    def begin_task(self, *, freeze: bool) -> None:
+        """Call at the start of each task of a worker.
+
+        The first has the allocator keep large buffers: fetches and columns are megabytes each, and each would be paid
+        for with new pages otherwise. With ``freeze`` the objects of imported modules are left out of collections from
+        the third task on: Spark's workers collect after every task, which took 18 to 47 ms of each (reference/spark.md,
+        section 1.4).
+        """
+        self._look_where()
         self._tasks += 1
-        if self._tasks == _FROZEN_AT:
+        if self._tasks == 1:
+            keep_buffers()
+        if freeze and self._tasks == _FROZEN_AT:
             gc.collect()
             gc.freeze()
+
+    def _look_where(self) -> None:
+        """Begin anew in a process that was forked: the sockets are those of the other one."""
+        if self._pid != os.getpid():
+            self._pid, self._idle, self._tasks = os.getpid(), {}, 0
 
 
 POOL = Pool()

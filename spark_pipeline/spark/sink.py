@@ -115,8 +115,7 @@ class SinkMessage(WriterCommitMessage):
 
 def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
     """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
-    if settings.freeze:
-        POOL.count_task()
+    POOL.begin_task(freeze=settings.freeze)
     client = _CLIENTS.of(settings.node)
     attempt = SinkTask(client, batch, task, timeout_ms=settings.timeout_ms, request_bytes=settings.request_bytes)
     rows = SinkRows(settings.sink, NodeTopics(_CLIENTS.of(settings.node, "topics")), task)

@@ -100,8 +100,7 @@ class _Reading:
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of one piece, in a worker."""
         options = self._options
-        if options.freeze:
-            POOL.count_task()
+        POOL.begin_task(freeze=options.freeze)
         if not isinstance(partition, Piece):
             return  # a batch query without pieces is given None to read
         with POOL.use(options.url, options.endpoint) as source:
