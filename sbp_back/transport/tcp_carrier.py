@@ -108,7 +108,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._carrier = carrier
         self._dialect = dialect
         self._options = options
-        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic)
+        self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic, whole=True)
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._last_id = 0

@@ -155,7 +155,8 @@ class FrameReader:
 
     Small frames are copied out of the receive buffer, so that a slice somebody keeps does not keep the whole buffer. A
     long frame gets a buffer of its own, into which the rest of it is received directly. That buffer grows with the
-    bytes that arrive: a peer that only announces a long frame gets no memory for it.
+    bytes that arrive: a peer that only announces a long frame gets no memory for it. ``whole`` is for who has asked for
+    what comes: the buffer has its length from the start, which spares what growing copies.
 
     ``limit`` is the largest acceptable length field, in bytes. With ``skip_foreign`` a frame of another magic number is
     discarded by its length, as the specification document wants it; otherwise it is an error like any other.
@@ -179,6 +180,7 @@ class FrameReader:
         "_skip",
         "_skip_foreign",
         "_view",
+        "_whole",
         "refused",
     )
 
@@ -189,8 +191,10 @@ class FrameReader:
         skip_foreign: bool = False,
         buffer: bytearray | None = None,
         admit: Callable[[int], bool] | None = None,
+        whole: bool = False,
     ) -> None:
         self._limit = limit
+        self._whole = whole
         self._skip_foreign = skip_foreign
         self._skip = 0  # bytes still to come of a frame that is discarded
         self._shared = buffer is not None
@@ -266,8 +270,12 @@ class FrameReader:
 
     def _receive_long(self, head: tuple[int, int, int, int, int, int], body: Buffer) -> None:
         self._head = head
-        self._long = bytearray(body)
-        self._end = len(self._long)
+        self._end = len(body)
+        if self._whole:
+            self._long = bytearray(head[0] - 12)
+            self._long[: self._end] = body
+        else:
+            self._long = bytearray(body)
 
     def feed(self, data: Buffer) -> list[Frame]:
         """The same for bytes that are somewhere else already."""

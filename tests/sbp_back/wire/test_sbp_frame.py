@@ -86,7 +86,8 @@ def test_any_split_gives_the_same_frames(sent: list[Fields], cuts: list[int]) ->
 
 @pytest.mark.parametrize("size", [60_000, 70_000, 131_000, 140_000, 400_000, 3_000_000])
 @pytest.mark.parametrize("chunk", [1_000, 65_536, 1_000_000, 10_000_000])
-def test_long_frames_between_short_ones(size: int, chunk: int) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_long_frames_between_short_ones(size: int, chunk: int, whole: bool) -> None:
     sent: list[Fields] = [
         (1, 0, 1, b"a", b"x"),
         (2, RESPONSE_FLAGS, 2, b"header", bytes(range(256)) * (size // 256)),
@@ -95,7 +96,7 @@ def test_long_frames_between_short_ones(size: int, chunk: int) -> None:
         (5, 0, 5, b"z", b"w" * 10),
     ]
     stream = b"".join(wire(frame) for frame in sent)
-    reader = FrameReader()
+    reader = FrameReader(whole=whole)
     got: list[Frame] = []
     for at in range(0, len(stream), chunk):
         got += reader.feed(stream[at : at + chunk])
@@ -117,6 +118,17 @@ def test_long_frame_is_received_in_place() -> None:
         frames = reader.received(count)
     assert isinstance(frames[0].payload, memoryview)
     assert frames[0].payload.obj is targets[-1], "the payload lies where the socket wrote it"
+
+
+def test_a_whole_buffer_is_made_once() -> None:
+    stream = wire((1, 0, 1, b"head", b"p" * 3_000_000))
+    reader = FrameReader(whole=True)
+    assert reader.feed(stream[:200_000]) == []
+    target = reader.get_buffer()
+    assert len(target) == len(stream) - 200_000, "what is still to come, and no more"
+    target[:] = stream[200_000:]
+    (frame,) = reader.received(len(target))
+    assert (reader.buffered, bytes(frame.payload)) == (0, b"p" * 3_000_000)
 
 
 def test_kept_slices_survive_later_frames() -> None:
