@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega fuzz spark-proof setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector fuzz spark-proof setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -64,6 +64,7 @@ spark-proof: $(VENV)/.dev  ## the data pipeline killed at every step, clusters o
 	$(BIN)/python -m tests.spark_proof.clusters
 	$(BIN)/python -m tests.spark_proof.prove_migration
 	$(BIN)/python -m tests.spark_proof.examples
+	$(BIN)/python -m tests.spark_proof.connector
 
 bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
 	$(BIN)/python -m benchmarks.pravega $(ARGS)
@@ -82,6 +83,8 @@ compat-ydb-python: $(VENV)/.dev  ## the topic tests of YDB's SDK for Python agai
 
 compat-pravega: $(VENV)/.dev  ## the tests of Pravega's wheel and Java client against a real Pravega
 	$(BIN)/python tests/compat/pravega/run.py $(ARGS)
+compat-spark-connector: $(VENV)/.dev  ## Spark's own connector for Kafka against a node, and beside our source
+	$(BIN)/python -m tests.spark_proof.connector $(ARGS)
 
 fuzz: $(VENV)/.fuzz  ## coverage-guided fuzzing of the Kafka, Pravega, YDB, record and SBP decoders, FUZZ_SECONDS each
 	for target in kafka_wire pravega ydb records sbp_frames; do \

@@ -19,5 +19,7 @@ for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock
 done
+"$uv" pip compile --quiet requirements/spark-connector.in --python-version 3.11 --generate-hashes --no-header \
+    --no-emit-index-url --output-file requirements/spark-connector.lock
 "$uv" pip compile --quiet requirements/fuzz.in --python-version 3.11 --generate-hashes --no-header \
     --no-emit-index-url --output-file requirements/fuzz.lock ${UPGRADE:+--upgrade}
