@@ -1,4 +1,4 @@
-"""What one request costs, step by step: ``python -m benchmarks.profile [produce] [--durability os]``.
+"""What one request costs, step by step: ``python -m benchmarks.profile [produce|fetch] [--durability os]``.
 
 A node runs in a process of its own, as ``anabranch serve`` would run it, and gets the same request again and again over
 one connection. It runs twice: once as it is, which tells the CPU time of a whole request, and once with probes around
@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.probes import Cost, Probes, Step
-from benchmarks.profile_steps import PRODUCE
+from benchmarks.profile_steps import FETCH, PRODUCE
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "profile"
@@ -46,11 +46,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """One kind of request. ``prepare`` is called once the topic is there; ``request`` gives (version, message)."""
+    """One kind of request. ``prepare`` is called once the topic is there; ``requests`` gives (version, message) of
+    those that are repeated, one after the other. ``settings`` are the node's besides the usual."""
 
     steps: tuple[Step, ...]
     prepare: Callable[[Wire, Load], None]
-    request: Callable[[Load], tuple[int, Any]]
+    requests: Callable[[Load], list[tuple[int, Any]]]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 class Wire:
@@ -79,24 +81,26 @@ class Wire:
         (size,) = _FRAME.unpack(self._read(_FRAME.size))
         return self._read(size)
 
-    def repeat(self, frame: bytes, requests: int, in_flight: int) -> None:
-        """``frame`` so many times, ``in_flight`` of them in one go and then their responses."""
-        left = requests
-        while left > 0:
-            now = min(in_flight, left)
-            self._socket.sendall(frame * now)
+    def repeat(self, frames: Sequence[bytes], requests: int, in_flight: int) -> None:
+        """``frames`` in turn, so many in all, ``in_flight`` of them in one go and then their responses."""
+        sent = 0
+        while sent < requests:
+            now = min(in_flight, requests - sent)
+            self._socket.sendall(b"".join(frames[number % len(frames)] for number in range(sent, sent + now)))
             for _ in range(now):
                 self.response()
-            left -= now
+            sent += now
 
     def _read(self, size: int) -> bytes:
-        parts = b""
-        while len(parts) < size:
-            got = self._socket.recv(size - len(parts))
+        parts = bytearray(size)
+        view = memoryview(parts)
+        filled = 0
+        while filled < size:
+            got = self._socket.recv_into(view[filled:])
             if not got:
                 raise ConnectionError("the node has closed the connection")
-            parts += got
-        return parts
+            filled += got
+        return bytes(parts)
 
     def close(self) -> None:
         self._socket.close()
@@ -109,33 +113,77 @@ def _nothing(wire: Wire, load: Load) -> None:
     pass
 
 
-def _produce(load: Load) -> tuple[int, Any]:
+def _batch(size: int, records: int) -> memoryview:
     from bridges.formats.kafka import encode
     from bridges.formats.records import Record
+
+    now = time.time_ns() // 1_000_000
+    return memoryview(encode([Record(None, bytes(size), timestamp=now) for _ in range(records)]))
+
+
+def _produce_batch(partitions: int, batch: memoryview) -> tuple[int, Any]:
     from kafka_front.wire.messages import ProduceRequest
 
-    batch = memoryview(encode([Record(None, bytes(load.size), timestamp=time.time_ns() // 1_000_000)]))
-    parts = [ProduceRequest.PartitionProduceData(index, batch) for index in range(load.partitions)]
+    parts = [ProduceRequest.PartitionProduceData(index, batch) for index in range(partitions)]
     topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=parts)
     return 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
 
 
+def _produce(load: Load) -> list[tuple[int, Any]]:
+    return [_produce_batch(load.partitions, _batch(load.size, 1))]
+
+
+_RECORDS = 40
+"""Of a batch that is read."""
+_BATCHES = 64
+"""Of each partition; the whole of it is read again and again."""
+_READ_AT_ONCE = 4
+"""Batches of each partition that one request asks for."""
+
+
+def _fill(wire: Wire, load: Load) -> None:
+    message = _produce_batch(load.partitions, _batch(load.size, _RECORDS))
+    for _ in range(_BATCHES):
+        for partition in wire.ask(*message).responses[0].partition_responses:
+            if partition.error_code:
+                raise ConnectionError(f"the node refused a batch with {partition.error_code}")
+
+
+def _fetch(load: Load) -> list[tuple[int, Any]]:
+    """What a consumer asks for that reads on, without a session, as most do."""
+    from kafka_front.wire.messages import FetchRequest
+
+    most = _READ_AT_ONCE * (len(_batch(load.size, _RECORDS)) + 100)
+    requests: list[tuple[int, Any]] = []
+    for first in range(0, _BATCHES, _READ_AT_ONCE):
+        parts = [
+            FetchRequest.FetchPartition(index, fetch_offset=first * _RECORDS, partition_max_bytes=most)
+            for index in range(load.partitions)
+        ]
+        topic = FetchRequest.FetchTopic(topic=TOPIC, partitions=parts)
+        message = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=50 << 20, session_epoch=-1, topics=[topic])
+        requests.append((11, message))
+    return requests
+
+
 FOLLOWED = {
     "produce": Followed(PRODUCE, _nothing, _produce),
+    # As for what is not among the newest batches, which are kept in memory.
+    "fetch": Followed(FETCH, _fill, _fetch, {"log.tail_cache_bytes": "0"}),
 }
 
 
 # --- the node -------------------------------------------------------------------------------------------------------
 
 
-async def _serve(directory: Path, durability: str, probes: Probes | None) -> None:
+async def _serve(directory: Path, durability: str, settings: dict[str, str], probes: Probes | None) -> None:
     """Says where it listens; then each line on standard input begins, or ends, a count: see :class:`NodeUnderTest`."""
     from bridges.node.assembly import Node
     from bridges.node.config import load
     from kafka_front.front import KafkaFront
 
     flags = {"data_dir": str(directory), "sbp.durability": durability, "listen.kafka": "127.0.0.1:0"}
-    flags |= {f"listen.{name}": "off" for name in _CLOSED[:3]}
+    flags |= {f"listen.{name}": "off" for name in _CLOSED[:3]} | settings
     node = Node(load(flags, environ={}, directory=directory).settings, fronts=[KafkaFront])
     await node.start()
     gc.freeze()
@@ -161,8 +209,9 @@ async def _serve(directory: Path, durability: str, probes: Probes | None) -> Non
 class NodeUnderTest:
     """A node in a process of its own; ``kind``: with the probes of that kind of request, "" without any."""
 
-    def __init__(self, directory: Path, durability: str, kind: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.profile", "--serve", str(directory), durability, kind]
+    def __init__(self, directory: Path, durability: str, settings: Mapping[str, str], kind: str) -> None:
+        more = json.dumps(dict(settings))
+        command = [sys.executable, "-m", "benchmarks.profile", "--serve", str(directory), durability, more, kind]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         host, port = self._read()
         self.wire = Wire(host, port)
@@ -174,10 +223,10 @@ class NodeUnderTest:
         topic = CreateTopicsRequest.CreatableTopic(TOPIC, load.partitions, 1)
         self.wire.ask(5, CreateTopicsRequest([topic]))
         followed.prepare(self.wire, load)
-        frame = self.wire.frame(*followed.request(load))
-        self.wire.repeat(frame, max(1, int(load.requests * _WARM)), load.in_flight)
+        frames = [self.wire.frame(*request) for request in followed.requests(load)]
+        self.wire.repeat(frames, max(1, int(load.requests * _WARM)), load.in_flight)
         self._tell("begin")
-        self.wire.repeat(frame, load.requests, load.in_flight)
+        self.wire.repeat(frames, load.requests, load.in_flight)
         seconds, costs = self._tell(f"end {load.requests}")
         return seconds / load.requests * 1e6, [Cost(**cost) for cost in costs]
 
@@ -228,10 +277,10 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100, help="bytes of a record's value (default 100)")
     parser.add_argument("--partitions", type=int, default=1, help="of the topic, all in each request (default 1)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to use")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
-        directory, durability, kind = args.serve
+        directory, durability, settings, kind = args.serve
         from bridges.node import logging
         from bridges.node.memory import keep_buffers
         from sbp_back.cycle import CycleLoop
@@ -245,7 +294,7 @@ def main() -> int:
             for step in FOLLOWED[kind].steps:
                 probes.install(step)
         with asyncio.Runner(loop_factory=CycleLoop) as runner:
-            runner.run(_serve(Path(directory), durability, probes))
+            runner.run(_serve(Path(directory), durability, json.loads(settings), probes))
         return 0
     followed = FOLLOWED[args.kind]
     load = Load(args.requests, args.in_flight, args.size, args.partitions)
@@ -253,7 +302,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         found = []
         for kind in ("", args.kind):
-            node = NodeUnderTest(Path(scratch) / (kind or "plain"), args.durability, kind)
+            node = NodeUnderTest(Path(scratch) / (kind or "plain"), args.durability, followed.settings, kind)
             found.append(node.measure(followed, load))
             node.stop()
     print(f"{args.kind}, {asdict(load)}, durability {args.durability}\n\n{table(found[0][0], found[1][1])}")

@@ -21,14 +21,19 @@ _LOOP = (
 )
 """How every request comes in."""
 
-_ANSWER = (
+_RESPONSE = (
     Step("answer, metrics", ("kafka_front.session:Connection.answer",)),
     Step("encode the response", ("kafka_front.wire.codec:ServerCodec.response",)),
     Step("responses in order", ("bridges.net.connection:Connection._fill", "bridges.net.connection:Connection._flush")),
     Step("outbox", ("bridges.net.outbox:Outbox.send",)),
-    Step("send to the socket", ("asyncio.selector_events:_SelectorSocketTransport.write",), waits=True),
 )
 """How every response goes out."""
+
+_ANSWER = (
+    *_RESPONSE,
+    Step("send to the socket", ("asyncio.selector_events:_SelectorSocketTransport.write",), waits=True),
+)
+"""The same for a short one."""
 
 PRODUCE = (
     *_LOOP,
@@ -86,4 +91,54 @@ PRODUCE = (
         ("kafka_front.service.produce:_Append.__call__", "kafka_front.service.produce:Produce.finished"),
     ),
     *_ANSWER,
+)
+
+_READING = "kafka_front.service.fetch_reading:Reading"
+
+FETCH = (
+    *_LOOP,
+    Step("Fetch: the request and its session", ("kafka_front.service.fetch:Fetch.handle",)),
+    Step(
+        "its partitions: who may read, which log",
+        (
+            "kafka_front.service.fetch_operation:FetchOperation.start",
+            "kafka_front.service.fetch_partitions:Partitions.resolve",
+        ),
+    ),
+    Step("is there enough to answer", ("kafka_front.service.fetch_operation:FetchOperation._look",)),
+    Step("which partitions have something", (f"{_READING}._find_readable",)),
+    Step("what was read ahead", (f"{_READING}._read", "kafka_front.service.read_ahead:ReadAhead.take")),
+    Step(
+        "partitions' logs: from memory, or planned",
+        ("bridges.log.gathering:_Gathering.start", "sbp_back.client.gathering:Gathering.add"),
+    ),
+    Step(
+        "store: the plan, in the order of the log",
+        (
+            "sbp_back.range_server.store.gather:Gather.add",
+            "sbp_back.range_server.store.gather:Gathers.run",
+            "sbp_back.range_server.store.gather:Gather.divide",
+        ),
+    ),
+    Step("store: steps", ("sbp_back.range_server.store.gather:Gather.step",)),
+    Step("read from the page cache", ("sbp_back.files:Files.scatter_cached",), waits=True),
+    Step("check what was read: checksums, entries", ("sbp_back.range_server.store.gather:Gather._check",)),
+    Step(
+        "batches of each partition",
+        ("sbp_back.range_server.store.gather:Gathers._answer", "bridges.log.gathering:_Gathering._gathered"),
+    ),
+    Step("keep it for the next request", ("kafka_front.service.read_ahead:ReadAhead._read",)),
+    Step("batches' heads, offsets, aborted transactions", (f"{_READING}._serve", f"{_READING}._take")),
+    Step("the whole response", (f"{_READING}._finish",)),
+    Step("what to read ahead", (f"{_READING}._read_on", "kafka_front.service.read_ahead:ReadAhead.read")),
+    *_RESPONSE,
+    Step("send to the socket, past the transport", ("bridges.net.outbox:Outbox._offer",), waits=True),
+    Step(
+        "send the rest when there is room",
+        (
+            "asyncio.selector_events:_SelectorSocketTransport.write",
+            "asyncio.selector_events:_SelectorSocketTransport._write_ready",
+        ),
+        seldom=True,
+    ),
 )

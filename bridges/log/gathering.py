@@ -107,7 +107,10 @@ class _Gathering:
             wish = self._wishes[number]
             batches: list[StoredBatch] = []
             if not isinstance(entries, Exception):
-                batches = stored_batches(entries, wish.offset, wish.max_bytes)
+                try:
+                    batches = stored_batches(entries, wish.offset, wish.max_bytes)
+                except Exception:  # noqa: BLE001 - the partition's own read meets it again, tells it and logs it
+                    batches = []
                 while batches and batches[-1].base_offset >= wish.limit:
                     batches.pop()  # a piece of what was stored as one, in the document's dialect
             if batches:

@@ -33,6 +33,8 @@ _LEAST_CHUNK = 64 * 1024
 #: What the socket is offered at once, in bytes and pieces, by a call that keeps nothing of it.
 _OFFERED = 1024 * 1024
 _OFFERED_PIECES = 128
+#: Bytes of a piece, on average, from which on it costs less to offer it than to copy it to its neighbours.
+_WORTH_A_PIECE = 4096
 #: What the transport is given of what the socket did not take, so that it tells when there is room again.
 _LEFT_OVER = 16 * 1024
 _TURNS_AT_ONCE = 2
@@ -174,7 +176,9 @@ class Outbox:
                     return True
                 self._count()
                 return False
-        for piece in joined(parts):
+        # What goes past the transport goes in one call whatever its pieces are, unless they are very small.
+        whole = self._direct is not None and sum(map(len, parts)) > len(parts) * _WORTH_A_PIECE
+        for piece in parts if whole else joined(parts):
             self._pieces.append(piece)
             if isinstance(piece, bytes | memoryview | bytearray):
                 self._queued += len(piece)

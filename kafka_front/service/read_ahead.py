@@ -7,7 +7,7 @@ read, is kept for one request of its connection, and goes with the connection, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridges.log.gathering import Answer, GatherDone, Wish
@@ -105,9 +105,13 @@ class ReadAhead:
         def done(answers: list[Answer]) -> None:
             self._read(wishes, answers)
 
-        gather(wishes, room, done)
+        try:
+            gather(wishes, room, done)
+        except BaseException:
+            self._read((), [])  # nobody may wait for ever
+            raise
 
-    def _read(self, wishes: list[Wish], answers: list[Answer]) -> None:
+    def _read(self, wishes: Sequence[Wish], answers: list[Answer]) -> None:
         self.reading = False
         granted, self._granted = self._granted, 0
         total = 0

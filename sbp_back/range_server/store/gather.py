@@ -41,6 +41,8 @@ _MOST_ROWS = 4096
 _STEPS_AT_ONCE = 2
 _LONG_BYTES = STEP_BYTES + 64 * 1024
 
+_CLOSING = StoreError("the store is being closed")
+
 Found = list[Entry] | StoreError
 """The entries of one range, or why there are none."""
 GatherDone = Callable[[list[Found]], None]
@@ -53,12 +55,12 @@ position in its segment. Sorted they are in the order of the log."""
 class _Part:
     """What is read of one range. ``entries`` are in the order of their offsets; None: not read yet, or damaged."""
 
-    __slots__ = ("buffer", "entries", "error", "index", "size", "stream_id", "view")
+    __slots__ = ("buffer", "entries", "error", "index", "stored", "stream_id", "view")
 
-    def __init__(self, stream_id: int, index: int, size: int, rows: int) -> None:
-        self.stream_id = stream_id
-        self.index = index
-        self.size = size
+    def __init__(self, stored: StoredRange, size: int, rows: int) -> None:
+        self.stored = stored
+        self.stream_id = stored.stream_id
+        self.index = stored.index
         self.buffer = memoryview(fresh(size))
         # Read-only, like everything else that may be handed to several readers.
         self.view = self.buffer.toreadonly()
@@ -67,12 +69,18 @@ class _Part:
 
     def found(self) -> Found:
         """The entries up to the first that could not be read; what was wrong with that if there are none."""
-        entries: list[Entry] = []
-        for entry in self.entries:
-            if entry is None:
-                break
-            entries.append(entry)
-        return entries if self.error is None or entries else self.error
+        entries: list[Entry] = self.entries  # type: ignore[assignment]  # unless there was an error
+        if self.error is not None:
+            entries = []
+            for entry in self.entries:
+                if entry is None:
+                    break
+                entries.append(entry)
+            if not entries:
+                return self.error
+        self.stored.saw(len(entries[0].prefix))
+        self.stored.saw(len(entries[-1].prefix))
+        return entries
 
 
 class _Span:
@@ -144,7 +152,7 @@ class Gather:
         size = self._add_rows(stored, place, limit, most, first) if before < _MOST_ROWS else 0
         if size:
             self.size += size
-            self._parts.append(_Part(stream_id, index, size, len(rows) - before))
+            self._parts.append(_Part(stored, size, len(rows) - before))
         return size
 
     def _add_rows(self, stored: StoredRange, place: tuple[int, int], limit: int, most: int, first: int) -> int:
@@ -167,7 +175,8 @@ class Gather:
                 if size + length > most and (count or 0 <= first < length):
                     return size
                 rows.append((base_lsn + position, part, count, size, length, base, crc, position))
-                self.segments[base_lsn] = run.segment
+                if not count or at == row:
+                    self.segments[base_lsn] = run.segment
                 count += 1
                 size += length
             number += 1
@@ -330,7 +339,7 @@ class Gathers:
         self._closed = True
         while self._waiting:
             gather, done = self._waiting.popleft()
-            gather.fail(StoreError("the store is being closed"))
+            gather.fail(_CLOSING)
             self._answer(gather, done)
 
     def begin(self) -> Gather:
@@ -387,16 +396,26 @@ class Gathers:
             self._pool.submit(self._read_on, gather, done)
 
     def _read_on(self, gather: Gather, done: GatherDone) -> None:
-        """Read all that is left; on a thread of the pool."""
+        """Take the next step on a thread of the pool, which others want, too."""
+        step = Step.DONE
         try:
-            while gather.step(cached=False) is Step.MORE:
-                pass
+            step = gather.step(cached=False)
         except OSError as error:
             gather.fail(StoreError(f"the log cannot be read: {error}"))
         except BaseException as error:
             logger.exception("the store: a read failed")
             gather.fail(StoreError(f"the log cannot be read: {type(error).__name__}: {error}"))
-        self._hand_over(lambda: self._answer(gather, done))
+        self._hand_over(lambda: self._go_on_with(gather, done, step))
+
+    def _go_on_with(self, gather: Gather, done: GatherDone, step: Step) -> None:
+        """A thread has taken a step."""
+        if step is Step.MORE and not self._closed:
+            self._waiting.append((gather, done))
+            self._go_on()
+            return
+        if step is Step.MORE:
+            gather.fail(_CLOSING)
+        self._answer(gather, done)
 
     def _answer(self, gather: Gather, done: GatherDone) -> None:
         for segment in gather.segments.values():
@@ -405,13 +424,6 @@ class Gathers:
         stats = self._log.stats
         stats.damaged_entries += gather.damaged
         found = gather.found()
-        ranges = self._log.state.ranges
-        for told in found:
-            if isinstance(told, list):
-                for entry in (told[0], told[-1]):
-                    stored = ranges.get((entry.stream_id, entry.range_index))
-                    if stored is not None:
-                        stored.saw(len(entry.prefix))
         stats.read_bytes += gather.size
         try:
             done(found)
