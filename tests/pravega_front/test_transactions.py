@@ -102,6 +102,7 @@ def test_the_life_of_a_transaction(node: NodeProcess) -> None:
         late = wire.SetupAppend(1, uuid4().bytes, found.segment(0, aborted), "")
         client.ask(late, wire.NoSuchSegment)
     assert len(found.calls.listCompletedTransactions(streamInfo=found.info).response) == 2
+    assert "a callback failed" not in node.log.read_text(), "what they wrote lay in topics that are no streams"
 
 
 def test_a_stream_is_not_sealed_under_its_transactions(node: NodeProcess) -> None:
