@@ -67,7 +67,7 @@ class Progress:
         with self._lock:
             total = sum(max(0, end - self._starts[part]) for part, end in self._ends.items())
         left = facts["offsets_left"] or 0
-        details = {"step": self.step, "bytes": f"{(facts['bytes_per_second'] or 0) / 1e6:.1f} MB/s"}
+        details = {"step": self.step, "throughput": f"{(facts['bytes_per_second'] or 0) / 1e6:.1f} MB/s"}
         done = max(0, total - left)
         return JobProgress(done, total, "offsets", facts["offsets_per_second"], facts["seconds_left"], details)
 

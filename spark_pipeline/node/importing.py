@@ -117,10 +117,12 @@ class ImportHandlers:
         try:
             async for piece in self._pieces(request, intake):
                 await intake.take(piece)
-        except BaseException:
+            await intake.finish()
+        finally:
             await intake.settled()  # until then the body is held
-            raise
-        await intake.finish()
+            if intake.appended:
+                traffic = self._core.node.metrics.topic(log.topic)
+                traffic.appended(intake.appended, intake.offsets, intake.bytes)
         return await self._core.answer(
             request,
             {

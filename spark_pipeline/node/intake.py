@@ -53,6 +53,8 @@ class Intake:
         self._stored: deque[StoredBatch] = deque()
         self.appended = 0
         """Batches that are durable now."""
+        self.offsets = 0
+        """How many they span, of those that were brought."""
         self.compared = 0
         """Batches that were there already, the same."""
         self.bytes = 0
@@ -125,9 +127,9 @@ class Intake:
             brought.producer,
             transaction=brought.transaction,
         )
-        await self._append(batch, base)
+        await self._append(batch, base, brought.span)
 
-    async def _append(self, batch: Batch, base: int) -> None:
+    async def _append(self, batch: Batch, base: int, brought: int = 0) -> None:
         size = len(batch.payload)
         await self._room(size)
         if self._error is not None:
@@ -142,6 +144,7 @@ class Intake:
             self._in_flight -= size
             if error is None:
                 self.appended += 1
+                self.offsets += brought
                 self.bytes += size
             elif self._error is None:
                 self._error = error

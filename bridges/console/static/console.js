@@ -104,6 +104,18 @@ function jobState(job) {
 
 const amount = (value, unit) => (unit === "bytes" ? size(value) : `${number(Math.round(value))} ${unit}`);
 
+// A bar where the end is known; a job that is done may have found less than it expected, or more.
+function done(job) {
+  if (!job.total) return amount(job.done, job.unit);
+  const bar = document.createElement("progress");
+  bar.max = job.total;
+  bar.value = Math.min(job.done, job.total);
+  const reached = job.unit === "bytes" ? size(job.done) : number(Math.round(job.done));
+  const element = tagged("state", bar);
+  element.append(` ${Math.floor(100 * Math.min(1, job.done / job.total))} % · ${reached} of ${amount(job.total, job.unit)}`);
+  return element;
+}
+
 function duration(seconds) {
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
@@ -161,12 +173,11 @@ async function refresh() {
     ["Job", (job) => job.name],
     ["Kind", (job) => job.kind],
     ["State", (job) => jobState(job)],
-    ["Done", (job) => amount(job.done, job.unit), true],
-    ["Of", (job) => (job.total === null ? known(null) : amount(job.total, job.unit)), true],
+    ["Done", (job) => done(job)],
     ["Rate", (job) => (job.rate === null || job.state !== "running" ? known(null) : amount(job.rate, job.unit) + "/s"), true],
     ["Time left", (job) => (job.seconds_left === null || job.state !== "running" ? known(null) : duration(job.seconds_left)), true],
     ["Heard of", (job) => duration(Math.max(0, Date.now() - job.heard_ms) / 1000) + " ago", true],
-    ["Says", (job) => Object.entries(job.details).map(([name, text]) => `${name}: ${text}`).join(", ")],
+    ["Says", (job) => Object.entries(job.details).map(([name, text]) => `${name}: ${text}`).join(" · ")],
   ], jobs.jobs);
   draw("groups", [
     ["Group", (group) => link(group.group, GROUP + inSpace(group) + "/")],

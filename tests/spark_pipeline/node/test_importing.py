@@ -95,6 +95,8 @@ async def test_batches_lie_where_they_did_byte_by_byte(lab: Lab) -> None:
     assert await lab.ask(target.append, T, begun.epoch, brought) == 33
     assert await lab.ask(target.append, T, begun.epoch, [*brought[2:], data(33)]) == 34
     assert len(await stored(log)) == len(batches) + 1
+    traffic = lab.node.metrics.front("pipeline").topic("t")
+    assert traffic.records_in == 3 + 2 + 9 + 1 + 2 + 1 + 1, "what was brought, each once, without the gaps around it"
     target.close()
 
 
