@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md as they stand there, with addresses and places of a test instead of the page's."""
+"""The examples of docs/spark.md and the README as they stand there, with addresses and places of a test instead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+README = PAGE.parents[1] / "README.md"
 _PARTS = re.compile(r"^## (?P<title>[^\n]*)$|^```(?P<language>sh|python)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -21,11 +22,11 @@ class Example:
     code: str
 
 
-def examples() -> list[Example]:
+def examples(page: Path = PAGE) -> list[Example]:
     """All of the page, in its order."""
     found: list[Example] = []
     section = ""
-    for part in _PARTS.finditer(PAGE.read_text(encoding="utf-8")):
+    for part in _PARTS.finditer(page.read_text(encoding="utf-8")):
         if part["title"] is not None:
             section = part["title"]
         else:

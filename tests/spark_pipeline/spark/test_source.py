@@ -22,7 +22,7 @@ from spark_pipeline.spark.source_options import SourceOptions
 from tests.node_process import NodeProcess
 from tests.spark_pipeline.spark.dying import die_once
 from tests.spark_proof.copied import Copy
-from tests.spark_proof.page import examples, placed, run_python
+from tests.spark_proof.page import README, examples, placed, run_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,6 +246,21 @@ def test_a_topic_is_copied_by_a_stream(
     assert query.exception() is None
     assert len([one for one in query.recentProgress if one["numInputRows"]]) == 2
     assert copy.differences() == []
+
+
+def test_the_readmes_example(
+    spark: SparkSession, pipeline_node: NodeProcess, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    produce(pipeline_node, topic, 0, [b"AA100 has landed", b"BA202 is late"])
+    address = pipeline_node.addresses["pipeline"]
+    (example,) = [one for one in examples(README) if one.language == "python" and "spark_pipeline" in one.code]
+    run_python(placed(example.code, {"127.0.0.1:8090": address, '"flights"': f'"{topic}"'}), {"spark": spark})
+    rows = [line.split("|")[1:3] for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [[word.strip() for word in row] for row in rows] == [
+        ["offset", "value"],
+        ["0", "AA100 has landed"],
+        ["1", "BA202 is late"],
+    ]
 
 
 def test_the_pages_examples_in_python(
