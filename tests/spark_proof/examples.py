@@ -101,6 +101,9 @@ class Examples:
         for topic, partitions in (("orders", 2), ("orders-late", 1)):
             fill(kafka.bootstrap, topic, partitions)
         fill(self.node.kafka, "flights", 2)
+        old = stack.enter_context(NodeProcess(directory / "old" / "data", listen={"kafka": ANY, "ydb": ANY}))
+        for topic in ("flights", "shop.orders"):
+            fill(old.kafka, topic, 2)
         AdminClient({"bootstrap.servers": self.node.kafka}).create_topics([NewTopic("flights-copy", 2, 1)])[
             "flights-copy"
         ].result(30)
@@ -111,6 +114,8 @@ class Examples:
             "127.0.0.1:8090": at["pipeline"],
             "127.0.0.1:9092": at["kafka"],
             "127.0.0.1:2136": at["ydb"],
+            "localhost:2136": at["ydb"],
+            "db.example:2136": old.addresses["ydb"],
             "127.0.0.1:9090": at["pravega"],
             "old-broker:9092": kafka.bootstrap,
             "s3://bucket": f"s3://{BUCKET}",
