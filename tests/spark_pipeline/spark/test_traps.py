@@ -205,12 +205,16 @@ def test_a_forked_worker_leaves_connections_to_the_process_it_was_forked_from(mo
 
 
 def test_modules_are_left_out_of_collections_from_the_third_task_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen: list[int] = []
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
-    worker = Pool()
+    done: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
+    monkeypatch.setattr(pool, "keep_buffers", lambda: done.append("kept"))
+    worker, unfrozen = Pool(), Pool()
     for _ in range(6):
-        worker.count_task()
-    assert frozen == [1]
+        worker.begin_task(freeze=True)
+    assert done == ["kept", "frozen"]
+    for _ in range(6):
+        unfrozen.begin_task(freeze=False)
+    assert done == ["kept", "frozen", "kept"]
 
 
 # --- what it runs on ------------------------------------------------------------------------------------------------
