@@ -13,6 +13,7 @@ import grpc
 import hostile_frames as frames
 import zstandard
 
+from bridges.formats.protobuf import put_bytes
 from tests.half_messages import HalfMessage
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.methods import METHODS
@@ -173,10 +174,16 @@ def nonsense() -> tuple[tuple[str, bytes], ...]:
         {"messages": [], "codec": 1},
         {"messages": [{**message, "metadata_items": [{"key": "k", "value": bytes(5000)}]}], "codec": 1},
         {"messages": [{**message, "metadata_items": items}], "codec": 1},
+        {"messages": [{**message, "metadata_items": [{}] * 400_000}], "codec": 1},
         {"messages": [{"seq_no": place} for place in range(1, 200_001)], "codec": 1},
         {"messages": [message], "codec": 1, "tx": {"id": "t", "session": "s"}},
     )
     raws = [_WriteFromClient(write_request=one).SerializeToString() for one in written]
+    fields = b"\xa0\x01\x00" * 200_000  # that nobody knows, in one message
+    inner, whole = bytearray(), bytearray()
+    put_bytes(inner, 0x0A, fields)
+    put_bytes(whole, 0x12, inner)
+    raws.append(bytes(whole))
     raws += [b"\xff" * 1000, b"\x12\xff\xff\xff\xff\x0f", b"\x12\x02\x0a" * 1000, bytes(100_000)]
     settings = [{"path": f"t{number}"} for number in range(100_000)]
     ranges = [{"start": start, "end": start + 1} for start in range(0, 200_000, 2)]

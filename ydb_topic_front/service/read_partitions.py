@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.read_answers import ReadAnswers
     from ydb_topic_front.service.readers import Readers, ReadSession
-    from ydb_topic_front.session.read_data import ResponseBuilder
+    from ydb_topic_front.session.read_response import ResponseBuilder
 
 _OPENED_AT_ONCE = 16
 

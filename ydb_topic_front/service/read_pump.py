@@ -19,7 +19,8 @@ from bridges.formats.ydb import parse_head
 from bridges.log.interfaces import Phase
 from bridges.log.skips import past
 from bridges.net.budget import Kind
-from ydb_topic_front.session.read_data import BatchReader, Place, ResponseBuilder
+from ydb_topic_front.session.read_data import BatchReader, Place
+from ydb_topic_front.session.read_response import ResponseBuilder
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog

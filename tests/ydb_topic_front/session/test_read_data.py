@@ -13,7 +13,8 @@ from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Buffer, Record
 from bridges.formats.ydb import encode_batch
 from ydb_topic_front.session import read_data
-from ydb_topic_front.session.read_data import BatchReader, Place, ResponseBuilder
+from ydb_topic_front.session.read_data import BatchReader, Place
+from ydb_topic_front.session.read_response import ResponseBuilder
 from ydb_topic_front.wire.messages import StreamReadFromServer, StreamWriteFromClient, WriteRequest, messages
 
 BASE = 1000

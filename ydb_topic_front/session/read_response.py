@@ -1,0 +1,71 @@
+"""A ``ReadResponse`` put together from encoded messages of one partition."""
+
+from __future__ import annotations
+
+from bridges.formats.protobuf import put_varint
+from bridges.formats.records import Buffer
+
+SUCCESS = b"\x08\x80\xb5\x18"
+"""``FromServer.status``, as every answer has it that is no error."""
+
+_READ_RESPONSE = 0x22
+_PARTITION_DATA = 0x0A
+_SESSION_ID = 0x08
+_BATCH = 0x12
+_BYTES_SIZE = 0x10
+
+
+class ResponseBuilder:
+    """One ``FromServer`` with what was read of one partition, as bytes."""
+
+    __slots__ = ("_batches", "_session_id", "size", "write_lag", "written_ms")
+
+    def __init__(self, session_id: int) -> None:
+        self._session_id = session_id
+        self.written_ms = -1
+        """When the oldest of it was written, -1 if that is unknown."""
+        self.write_lag = 0
+        """Most ms from the creation of something to its writing."""
+        self._batches: list[tuple[int, list[Buffer]]] = []
+        self.size = 0
+        """Bytes so far."""
+
+    @property
+    def batches(self) -> int:
+        """How many so far."""
+        return len(self._batches)
+
+    def batch(self, size: int, messages: list[Buffer], tail: bytes) -> None:
+        """Add a ``Batch`` of encoded ``messages``, together ``size`` bytes long."""
+        whole = size + len(tail)
+        self._batches.append((whole, [*messages, tail]))
+        self.size += whole
+
+    def dated(self, written_ms: int, created_ms: int) -> None:
+        """A batch of it was written then, and what it holds created then; -1 if that is unknown."""
+        if written_ms >= 0:
+            self.written_ms = written_ms if self.written_ms < 0 else min(self.written_ms, written_ms)
+            if created_ms >= 0:
+                self.write_lag = max(self.write_lag, written_ms - created_ms)
+
+    def finish(self) -> tuple[bytes, int]:
+        """The message, and the bytes of credit that it takes."""
+        data = bytearray((_SESSION_ID,))
+        put_varint(data, self._session_id)
+        parts: list[Buffer] = [data]
+        size = len(data)
+        for whole, batch in self._batches:
+            lead = bytearray((_BATCH,))
+            put_varint(lead, whole)
+            parts.append(lead)
+            parts += batch
+            size += len(lead) + whole
+        front = bytearray((_PARTITION_DATA,))
+        put_varint(front, size)
+        credit = bytearray((_BYTES_SIZE,))
+        put_varint(credit, size)
+        response = len(front) + size + len(credit)
+        lead = bytearray(SUCCESS)
+        lead.append(_READ_RESPONSE)
+        put_varint(lead, response)
+        return b"".join((lead, front, *parts, credit)), size
