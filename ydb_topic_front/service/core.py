@@ -120,9 +120,11 @@ class YdbService:
         await self.directories.load()
         await self.topics.load()
 
-    def require(self, call: GrpcCall, operation: Operation, resource: Resource) -> None:
-        """Raise YdbError unless the client may do this."""
-        if not self.node.authorizer.allows(self.principal(call), operation, resource):
+    def require(
+        self, call: GrpcCall, operation: Operation, resource: Resource, principal: Principal | None = None
+    ) -> None:
+        """Raise YdbError unless the client may do this. ``principal``: who it is, if that was found out already."""
+        if not self.node.authorizer.allows(principal or self.principal(call), operation, resource):
             what = f"{resource.kind.value} {resource.name!r}" if resource.name else f"the {resource.kind.value}"
             raise YdbError(
                 Status.UNAUTHORIZED, f"access denied: you may not {operation.value} {what}", Issue.ACCESS_DENIED

@@ -270,11 +270,11 @@ class ReadStream:
     def _identify(self) -> None:
         """Look who the client is, and whether it may read. Raises GrpcRefusal, YdbError."""
         service, stream = self._service, self._stream
-        self._principal = service.principal(stream)
+        principal = self._principal = service.principal(stream)
         if self.consumer:
-            service.require(stream, Operation.READ, Resource(ResourceKind.GROUP, self.consumer))
+            service.require(stream, Operation.READ, Resource(ResourceKind.GROUP, self.consumer), principal)
         for name in self._partitions.topics:
-            service.require(stream, Operation.READ, Resource(ResourceKind.TOPIC, name))
+            service.require(stream, Operation.READ, Resource(ResourceKind.TOPIC, name), principal)
         self._checked_at = time.monotonic()
 
     def _read_request(self, request: Any) -> None:

@@ -7,7 +7,7 @@ docs/ydb.md: several are kept without having an effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -101,6 +101,7 @@ NONE = TopicSettings.of(CreateTopicRequest())
 
 def created(request: Any) -> TopicSettings:
     """What is kept of a CreateTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED."""
+    _check_many(request.consumers)
     _check_size(request)
     wanted = CreateTopicRequest()
     wanted.CopyFrom(request)
@@ -115,6 +116,8 @@ def created(request: Any) -> TopicSettings:
 def altered(settings: TopicSettings, request: Any) -> TopicSettings:
     """``settings`` after an AlterTopicRequest. Raises YdbError: BAD_REQUEST, UNSUPPORTED, NOT_FOUND for a consumer that
     is to be changed or dropped and is not there, ALREADY_EXISTS for one that is to be added and is."""
+    for named in (request.add_consumers, request.drop_consumers, request.alter_consumers):
+        _check_many(named)
     _check_size(request)
     wanted = CreateTopicRequest()
     wanted.CopyFrom(settings.wanted)
@@ -286,8 +289,7 @@ def _checked(wanted: Any, twice: Status) -> TopicSettings:
         raise bad_request("an attribute has no name")
     _check_codecs(wanted.supported_codecs.codecs)
     _check_partitioning(wanted.partitioning_settings)
-    if len(wanted.consumers) > MAX_CONSUMERS:
-        raise bad_request(f"a topic has at most {MAX_CONSUMERS} consumers, not {len(wanted.consumers)}")
+    _check_many(wanted.consumers)
     names: set[str] = set()
     for consumer in wanted.consumers:
         _check_consumer(consumer)
@@ -295,6 +297,12 @@ def _checked(wanted: Any, twice: Status) -> TopicSettings:
             raise YdbError(twice, f"there is a consumer '{consumer.name}' already", Issue.BAD_REQUEST)
         names.add(consumer.name)
     return TopicSettings.of(wanted)
+
+
+def _check_many(consumers: Sized) -> None:
+    """Before anything is done for each of them: the number is the client's."""
+    if len(consumers) > MAX_CONSUMERS:
+        raise bad_request(f"a topic has at most {MAX_CONSUMERS} consumers, not {len(consumers)}")
 
 
 def _check_size(message: Any) -> None:

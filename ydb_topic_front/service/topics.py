@@ -48,9 +48,12 @@ class Topics:
         service = self._service
         topic = service.topic_at(call, request.path, Operation.ALTER)
         changes = topic_settings.configuration_changes(request)
+        if len(request.drop_consumers) > topic_settings.MAX_CONSUMERS:
+            raise bad_request(f"a topic has at most {topic_settings.MAX_CONSUMERS} consumers to drop")
         dropped = dict.fromkeys(request.drop_consumers)
+        principal = service.principal(call)
         for consumer in dropped:
-            service.require(call, Operation.DELETE, Resource(ResourceKind.GROUP, consumer))
+            service.require(call, Operation.DELETE, Resource(ResourceKind.GROUP, consumer), principal)
 
         def change(settings: TopicSettings) -> TopicSettings:
             changed = topic_settings.altered(settings, request)

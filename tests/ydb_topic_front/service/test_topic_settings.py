@@ -118,6 +118,9 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
     assert topic_settings.altered(after, Alter(set_supported_codecs={})).codecs == frozenset()
 
 
+MANY = topic_settings.MAX_CONSUMERS + 1
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [
@@ -126,6 +129,10 @@ def test_a_change_leaves_what_it_does_not_name() -> None:
         ({"add_consumers": [{"name": "c"}]}, Status.ALREADY_EXISTS),
         ({"set_content_based_deduplication": True}, Status.UNSUPPORTED),
         ({"set_partition_write_burst_bytes": -1}, Status.BAD_REQUEST),
+        # However few bytes they take, nothing is done for each.
+        ({"add_consumers": [{}] * MANY}, Status.BAD_REQUEST),
+        ({"alter_consumers": [{"name": "c"}] * MANY}, Status.BAD_REQUEST),
+        ({"drop_consumers": ["c"] * MANY}, Status.BAD_REQUEST),
     ],
 )
 def test_changes_that_are_refused(fields: dict[str, Any], status: Status) -> None:
