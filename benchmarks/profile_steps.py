@@ -49,12 +49,14 @@ PRODUCE = (
         (
             "sbp_back.range_server.local_appends:LocalAppends.push",
             "sbp_back.range_server.local_appends:LocalAppends._flush",
+            "sbp_back.range_server.local_appends:LocalAppends._append",
+            "sbp_back.range_server.local_appends:LocalAppends._admit",
         ),
     ),
     Step(
         "store: takes entries, checksums",
         (
-            "sbp_back.range_server.store.store:Store.append",
+            "sbp_back.range_server.store.store:Store.append_gathered",
             "sbp_back.range_server.store.store:Store.write_gathered",
         ),
     ),
@@ -76,10 +78,7 @@ PRODUCE = (
     Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
     Step(
         "range server: commit, what may be shown",
-        (
-            "sbp_back.range_server.appends:AppendCall.stored",
-            "sbp_back.range_server.local_appends:LocalCall.answer",
-        ),
+        ("sbp_back.range_server.local_appends:LocalCall.stored",),
     ),
     Step(
         "stream's writer: answers",

@@ -31,6 +31,7 @@ from benchmarks.probe import disk_speed, machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
 from sbp_back.client.client import Client, StreamWriter
+from sbp_back.cycle import CycleLoop
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import SbpError
 from sbp_back.range_server.store import Store, StoreOptions
@@ -511,7 +512,8 @@ def main() -> int:
             raw = RawDisk(directory)
             for kind in (Inside, Outside):
                 side = kind(directory / kind.__name__)
-                report.appends += asyncio.run(appends(side, raw, (1, 16, 256), (1024, 16384), seconds))
+                with asyncio.Runner(loop_factory=CycleLoop) as runner:  # as a node does
+                    report.appends += runner.run(appends(side, raw, (1, 16, 256), (1024, 16384), seconds))
             raw.close()
         less = 10 if args.quick else 1
         if "recovery" in wanted:

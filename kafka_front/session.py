@@ -65,12 +65,14 @@ class Context(net.Slot):
     __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
 
     def __init__(self, connection: Connection, header: codec.RequestHeader, size: int, arrived: float) -> None:
-        super().__init__(size, arrived)
+        # What the slot would do, without a call: there is one with every request.
+        self.arrived = arrived
+        self._size = size
+        self._request = self._output = None
+        self._sent = 0
+        self._done = self._retained = False
         self.connection = connection
-        self.key = header.key
-        self.version = header.version
-        self.correlation_id = header.correlation_id
-        self.client_id = header.client_id
+        self.key, self.version, self.correlation_id, self.client_id, _ = header
 
     def respond(self, response: Message | Outcome) -> None:
         """Answer a DEFERRED request; NO_RESPONSE finishes it silently. Harmless once the connection is closed.
@@ -307,7 +309,7 @@ class Connection(net.Connection):
         output: list[Buffer] = []
         if not self._closing and isinstance(response, Message):
             output = self._encode(ctx, response, prepared)
-        sent = sum(map(len, output))
+        sent = len(output[0]) if len(output) == 1 else sum(map(len, output))
         if not self._closing:
             self.server.observer.request_done(ctx.key, ctx.version, monotonic() - ctx.arrived, ctx._size, sent)
         self._fill(ctx, output, sent)

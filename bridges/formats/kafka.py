@@ -27,6 +27,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
+_new = tuple.__new__
+"""Makes a named tuple in half the time that its class takes; for what is made with every batch."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_START = 21
 _CRC_AT = 17
@@ -80,7 +82,7 @@ def parse_header(batch: Buffer, position: int = 0) -> Header:
     """Read the header at ``position``. Raises BatchInvalid when fewer than 61 bytes are there."""
     if len(batch) - position < HEADER_SIZE:
         raise BatchInvalid(f"a record batch has {len(batch) - position} bytes, fewer than its header")
-    return Header._make(_HEADER.unpack_from(batch, position))
+    return _new(Header, _HEADER.unpack_from(batch, position))
 
 
 def check_batch(batch: memoryview) -> Header:

@@ -371,8 +371,9 @@ class AppendPath:
             state.index.add(base, size, timestamp, appended_ms)
             if state.index.column is not None:
                 self._bytes.stored(state.index.column, base, batch)
-            state.enter_epoch(log.epoch, base)
-            log.tail.append(StoredBatch(base, end, batch.flags, payload, appended_ms))
+            if not state.epochs or state.epochs[-1][0] < log.epoch:
+                state.enter_epoch(log.epoch, base)
+            log.tail.append(_new(StoredBatch, (base, end, batch.flags, payload, appended_ms)))
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
             log.tail.clear()  # it must have no gap

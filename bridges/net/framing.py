@@ -152,11 +152,18 @@ class Framer:
             self._frame = None
             self._filled = 0
             return [frame]
-        frames: list[bytes | bytearray] = []
         data, view = self._shared.data, self._shared.view
         framing, front, head = self._framing, self._front, self._head
         unpack, least, most, mutable = framing.length.unpack_from, framing.least, self._most, framing.mutable
         pos, end = 0, len(self._stash) + count
+        if end > front:
+            (size,) = unpack(data)
+            if front + size == end and least <= size <= most:  # one frame and nothing else, as nearly always
+                self._stash = b""
+                start = front - head
+                alone = view[start:end]
+                return [bytearray(alone) if data.startswith(mutable, start, end) else bytes(alone)]
+        frames: list[bytes | bytearray] = []
         while end - pos >= front:
             (size,) = unpack(data, pos)
             if size < least or size > most:

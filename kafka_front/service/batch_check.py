@@ -30,6 +30,8 @@ from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode
 
 _KAFKA = int(FormatId.KAFKA)
+_LOOKED_AT = CONTROL | TRANSACTIONAL | Compression.ZSTD
+"""Attributes of which something is to be said; codecs from zstd on have its bit."""
 _ZSTD_SINCE = 7
 """First Produce version whose clients know zstd (KIP-110)."""
 
@@ -124,7 +126,8 @@ def accept(
         # The code that has a producer split its batch.
         text = f"a batch of {header.record_count} records exceeds limits.batch_records {limits.records}"
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE, text)
-    _check_attributes(header, version)
+    if header.attributes & _LOOKED_AT:
+        _check_attributes(header, version)
     producer = None
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:

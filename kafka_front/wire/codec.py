@@ -22,6 +22,8 @@ _RESPONSE_HEAD = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD = struct.Struct(">iix")
 _REQUEST_HEAD = struct.Struct(">ihhih")
 _CORRELATION = struct.Struct(">i")
+_new = tuple.__new__
+"""Makes a named tuple in half the time that its class takes; for what is made with every request."""
 _SHORT_RESPONSE = 4096
 """Bytes up to which a response is put together at once."""
 
@@ -139,7 +141,7 @@ def decode_header(frame: bytes | bytearray) -> RequestHeader:
                 pos = skip_tags(frame, pos, tags)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise WireError(f"malformed request header: {error}") from error
-    return RequestHeader(key, version, correlation_id, client_id, pos)
+    return _new(RequestHeader, (key, version, correlation_id, client_id, pos))
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:

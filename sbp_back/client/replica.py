@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from sbp_back.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
@@ -121,8 +121,8 @@ class ReplicaOwner(Protocol):
     def confirm_offset(self) -> int:
         """What it knows to be durable: the range's start at first, the replica's ``confirm`` once it was told."""
 
-    def progressed(self) -> None:
-        """The replica's ``confirm`` has grown."""
+    def progressed(self, now: float) -> None:
+        """The replica's ``confirm`` has grown; ``now`` on the monotonic clock."""
 
     def unsent(self, replica: Replica) -> Sequence[Entry]:
         """The entries of the range from ``replica.confirm`` on, in order."""
@@ -338,7 +338,8 @@ class Replica:
 
     Below ``confirm`` everything is durable there. ``outstanding`` entries are sent and not answered. ``uncertain``:
     some were never answered, so they may still become durable behind our back; only sealing the range settles that.
-    ``told``: how far the server knows, or is about to, what is confirmed. ``ended``: it is closed.
+    ``told``: how far the server knows, or is about to, what is confirmed. ``ended``: it is closed. ``place``: for a
+    server in this process, what it keeps of the range.
     """
 
     __slots__ = (
@@ -357,6 +358,7 @@ class Replica:
         "ended",
         "info",
         "outstanding",
+        "place",
         "told",
         "uncertain",
     )
@@ -369,6 +371,7 @@ class Replica:
         self.info = info
         self.confirm = info.start
         self.outstanding = 0
+        self.place: Any = None
         self.uncertain = False
         self.told = info.start
         self._moved_at = monotonic()  # when there was progress, or nothing to wait for
@@ -409,10 +412,10 @@ class Replica:
         if self.ended:
             return
         if self.confirm > self._owner.confirm_offset:
-            self._moved_at = monotonic()
+            self._moved_at = now = monotonic()
             self._attempts = self._stalls = 0
             self._delay = self._options.delay_first
-            self._owner.progressed()
+            self._owner.progressed(now)
         failure = self._failure
         if failure is not None and self._failed_at < self.confirm:
             failure = self._failure = None  # answered twice, and the good answer counts

@@ -110,7 +110,7 @@ class StreamWriter:
         self._trouble: SbpError | None = None  # why the last range was given up
         self._since = 0.0  # when there was progress, or nothing to wait for
         self._task: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()  # set whenever nothing is pending any more
+        self._idle: asyncio.Event | None = None  # of whoever waits until nothing is pending
 
     def append(self, payload: m.Buffer, count: int, flags: int, timestamp: int, done: AppendDone) -> int:
         """Appends a batch of ``count`` records and returns its base offset; ``timestamp`` is in milliseconds.
@@ -154,6 +154,8 @@ class StreamWriter:
         """Waits until the fate of every batch is decided, then appends no more. The last range stays open: whoever
         opens the stream next seals it. Idempotent."""
         if self._pending:
+            if self._idle is None:
+                self._idle = asyncio.Event()
             self._idle.clear()
             await self._idle.wait()
         replica = self._replica
@@ -176,14 +178,14 @@ class StreamWriter:
 
     # --- from replicas ----------------------------------------------------------------------------------------------
 
-    def progressed(self) -> None:
+    def progressed(self, now: float) -> None:
         replica = self._replica
         if replica is None:
             return
         confirm = self.confirm_offset = replica.confirm
         self._rounds = 0
         self._trouble = None
-        self._since = monotonic()
+        self._since = now
         pending = self._pending
         while pending and pending[0][0].base_offset < confirm:
             done = pending.popleft()[1]
@@ -191,7 +193,7 @@ class StreamWriter:
                 done(None)
             except Exception as error:  # noqa: BLE001 - logged and counted there
                 self._barrier.caught("append answer", error)
-        if not pending:
+        if not pending and self._idle is not None:
             self._idle.set()
 
     def unsent(self, replica: Replica) -> Sequence[m.Entry]:
@@ -233,7 +235,7 @@ class StreamWriter:
         # interrupts must not go on with these.
         while pending:
             self._barrier.call("append answer", pending.popleft()[1], error)
-        if not self._pending:
+        if not self._pending and self._idle is not None:
             self._idle.set()
 
     # --- ranges -----------------------------------------------------------------------------------------------------
@@ -427,7 +429,7 @@ class StreamWriter:
         if pending and pending[0][0].base_offset < end:
             message = f"range {self._index - 1} of stream {self.stream_id} ends at {end}, within a batch"
             self.fail(SbpError(ErrorCode.RS_DATA_CORRUPTED, message))
-        if not pending:
+        if not pending and self._idle is not None:
             self._idle.set()
 
     async def _last_range(self) -> m.RangeInfo | None:

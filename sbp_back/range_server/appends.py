@@ -93,14 +93,16 @@ class Appends:
         return self._store.largest_entry - TELLING_PREFIX_BYTES
 
     def admit(
-        self, entries: list[Entry], most: int
+        self, entries: list[Entry], most: int, states: list[RangeState] | None = None
     ) -> tuple[list[Entry], list[RangeState], list[int] | None, dict[int, AppendResult] | None]:
         """Let ``entries`` of at most ``most`` bytes through their windows: (those to be stored, their ranges, their
-        positions, the refusals of the others by position); without the last two when there are no others."""
+        positions, the refusals of the others by position); without the last two when there are no others.
+        ``states``: of the first entries, if these were let in already."""
         ranges = self._ranges
-        states: list[RangeState] = []
+        states = [] if states is None else states
         refused: dict[int, AppendResult] | None = None
-        for position, entry in enumerate(entries):
+        for position in range(len(states), len(entries)):
+            entry = entries[position]
             state = ranges.get((entry.stream_id, entry.range_index))
             if (
                 state is not None
@@ -197,20 +199,24 @@ class AppendCall:
         if error is not None:
             self._fail(error)
             return
-        waited: list[RangeState] | None = None
-        released: list[tuple[ParkedAppend, int]] | None = None
-        for index, (state, entry) in enumerate(zip(self._states, self._entries, strict=True)):
+        self.stored_from(0)
+
+    def stored_from(self, first: int, code: int | None = None) -> None:
+        """The entries are durable. Those before the one at ``first`` are committed already, and that one with ``code``,
+        if it is given."""
+        waited: list[RangeState] = []
+        released: list[tuple[ParkedAppend, int]] = []
+        for index in range(first, len(self._entries)):
+            state, entry = self._states[index], self._entries[index]
             window = state.window
-            code = window.commit(entry.base_offset, entry.count)
+            if code is None:
+                code = window.commit(entry.base_offset, entry.count)
             if code == OK:
                 if state.waiters:
                     # What may be shown now was stored before, unless the writer tells nothing.
                     state.arrived += entry.size if entry.confirmed < 0 else UNKNOWN_BYTES
-                    if waited is None:
-                        waited = []
                     waited.append(state)
                 if window.parked:
-                    released = released or []
                     released += window.take_released()
                     if state.waiters:
                         state.arrived += UNKNOWN_BYTES
@@ -219,13 +225,13 @@ class AppendCall:
                 window.park(entry.base_offset, entry.count, (self, self._position(index)))
             else:
                 self._refuse(self._position(index), refusal(code))
+            code = None
         if self._pending == 0:
             self.answer()
-        if released is not None:
+        if released:
             release(released)
-        if waited is not None:
-            for state in dict.fromkeys(waited):
-                self._appends.barrier.call("waking readers", self._appends.wake, state)
+        for state in dict.fromkeys(waited):
+            self._appends.barrier.call("waking readers", self._appends.wake, state)
 
     def _fail(self, error: StoreError) -> None:
         if isinstance(error, StoreFailed):
@@ -266,15 +272,12 @@ class AppendCall:
         if self._refused is not None:
             for position, result in self._refused.items():
                 results[position] = result
-        self._count_latency()
+        self._appends.latency_seconds += time.monotonic() - self._started
         # In one go with this others are answered, whose entries became durable at the same moment.
         try:
             self._reply(AppendResponse(results=results))
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._appends.barrier.caught("reply", error)
-
-    def _count_latency(self) -> None:
-        self._appends.latency_seconds += time.monotonic() - self._started
 
     def _position(self, index: int) -> int:
         return index if self._positions is None else self._positions[index]

@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from sbp_back.client.replica import Replica, answered, settle
 from sbp_back.cycle import cycle_of
 from sbp_back.deadlines import Alarm
-from sbp_back.errors import ConnectionLost
-from sbp_back.range_server.appends import UNKNOWN_BYTES, AppendCall, Appends
+from sbp_back.errors import ConnectionLost, StoreError
+from sbp_back.range_server.appends import UNKNOWN_BYTES, AppendCall, Appends, ParkedAppend, release
 from sbp_back.range_server.ranges import RangeState
+from sbp_back.range_server.window import OK
 from sbp_back.transport.handler import DEFECT
-from sbp_back.wire.model import AppendResult, Entry, Status, SystemErrorResponse
+from sbp_back.wire.frame import crc32
+from sbp_back.wire.model import Entry, Status, SystemErrorResponse
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
+    from sbp_back.transport.carrier import Answer
 
 _MOST_BYTES = 2 * 1024 * 1024
 _MOST_ENTRIES = 64
@@ -31,7 +35,7 @@ Items = list[tuple[Replica, Entry]]
 
 
 class LocalAppends:
-    """Owned by the range server. ``refusal``: why it serves nobody any more."""
+    """Owned by the range server, which sets ``refusal`` when it serves nobody any more."""
 
     def __init__(
         self,
@@ -39,39 +43,36 @@ class LocalAppends:
         ranges: Mapping[tuple[int, int], RangeState],
         store: Store,
         loop: asyncio.AbstractEventLoop,
-        refusal: Callable[[], Status | None],
     ) -> None:
+        self.refusal: Status | None = None
         self.timeout = 20.0
         """Seconds after which writers are told that the store has not answered."""
-        self._appends = appends
+        self.appends = appends
         self._barrier = appends.barrier
         self._ranges = ranges
         self._store = store
-        self._loop = loop
         self._gather = cycle_of(loop).gather
-        self._refusal = refusal
         self._items: Items = []
         self._bytes = 0
         self._full: list[Items] = []
-        self._scheduled = False
         self._under_way: dict[LocalCall, float] = {}
         """With the time at which its writers give it up; in order."""
         self._alarm = Alarm(loop, self._expire)
+        self._time = loop.time
 
     def push(self, replica: Replica, entry: Entry) -> None:
         """See :class:`sbp_back.client.local_channel.LocalServer`."""
         items = self._items
-        size = len(entry.payload)
-        if self._bytes + size > _MOST_BYTES or len(items) == _MOST_ENTRIES:
-            if items:
-                self._full.append(items)
-                items = self._items = []
-            self._bytes = 0
-        self._bytes += size
-        items.append((replica, entry))
-        if not self._scheduled:
-            self._scheduled = True
+        if not items and not self._full:
             self._gather(self._flush)
+        items.append((replica, entry))
+        size = self._bytes + len(entry.payload)
+        if size < _MOST_BYTES and len(items) < _MOST_ENTRIES:
+            self._bytes = size
+        else:
+            self._full.append(items)
+            self._items = []
+            self._bytes = 0
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
         """See :class:`sbp_back.client.local_channel.LocalServer`."""
@@ -85,36 +86,76 @@ class LocalAppends:
                 state.told = replica.confirm
                 if state.waiters:
                     state.arrived += UNKNOWN_BYTES
-                    self._barrier.call("waking readers", self._appends.wake, state)
+                    self._barrier.call("waking readers", self.appends.wake, state)
 
     def _flush(self) -> None:
         """Give the store what was gathered; what is little it writes at once."""
-        self._scheduled = False
-        lists, self._full = self._full, []
-        lists.append(self._items)
-        self._items = []
+        items, self._items = self._items, []
         self._bytes = 0
-        for items in lists:
+        if self._full:
+            full, self._full = self._full, []
+            for earlier in full:
+                self._append(earlier)
+        if items:
             self._append(items)
         self._store.write_gathered()
 
     def _append(self, items: Items) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            answered(items, SystemErrorResponse(refusal))
+        if self.refusal is not None:
+            answered(items, SystemErrorResponse(self.refusal))
             return
-        entries = [entry for _, entry in items]
-        call: LocalCall | None = None
+        call = LocalCall(self, items)
         try:
-            call = LocalCall(self, items, *self._appends.admit(entries, self._appends.most_unframed))
-            deadline = self._loop.time() + self.timeout
-            self._under_way[call] = deadline
+            self._under_way[call] = deadline = self._time() + self.timeout
             self._alarm.set(deadline)
-            call.start(self._store)
+            self._admit(call, items)
         except Exception as error:  # noqa: BLE001 - logged and counted; the writers find out what is stored
             self._barrier.caught("append", error)
-            if call is None or self.settled(call):
+            if self.settled(call):
                 answered(items, SystemErrorResponse(DEFECT))
+
+    def _admit(self, call: LocalCall, items: Items) -> None:
+        """Through the windows, and into the store."""
+        appends = self.appends
+        most = appends.most_unframed
+        entries: list[Entry] = []
+        size = 0
+        for replica, entry in items:
+            state: RangeState | None = replica.place
+            if state is None:
+                state = replica.place = self._ranges.get((entry.stream_id, entry.range_index))
+            length = len(entry.payload)
+            if (
+                state is None
+                or entry.count < 1
+                or length > most
+                or state.window.admit(entry.base_offset, entry.count) != OK
+            ):
+                self._admit_rest(call, items, len(entries))
+                return
+            # Before anything is stored, or an entry could be shown before it is known that its writer tells.
+            if entry.confirmed > state.told:
+                state.told = entry.confirmed
+            if entry.crc < 0:
+                entry.crc = crc32(entry.payload, crc32(entry.prefix))
+            size += len(entry.prefix) + length
+            entries.append(entry)
+        appends.requests += 1
+        appends.entries += len(entries)
+        self._store.append_gathered(entries, size, call.stored)
+
+    def _admit_rest(self, call: LocalCall, items: Items, let_in: int) -> None:
+        """The entry behind the first ``let_in`` is refused: the way of requests, which has a word for each refusal."""
+        entries = [entry for _, entry in items]
+        states = [replica.place for replica, _ in items[:let_in]]
+        for replica, _ in items:
+            replica.place = None  # perhaps the range is another by now
+        admitted = self.appends.admit(entries, self.appends.most_unframed, states)
+        slow = AppendCall(self.appends, call.answer, len(items), *admitted)
+        if admitted[0]:
+            self._store.append(admitted[0], slow.stored, gathered=True)
+        else:
+            slow.answer()
 
     def settled(self, call: LocalCall) -> bool:
         """Its writers are about to be answered; False when they were already."""
@@ -134,46 +175,72 @@ class LocalAppends:
         self._alarm.cancel()
 
 
-class LocalCall(AppendCall):
+class LocalCall:
     """Entries between the store and their replicas."""
 
-    __slots__ = ("_local", "items")
+    __slots__ = ("_local", "_started", "items")
 
-    def __init__(
-        self,
-        local: LocalAppends,
-        items: Items,
-        entries: list[Entry],
-        states: list[RangeState],
-        positions: list[int] | None,
-        refused: dict[int, AppendResult] | None,
-    ) -> None:
-        super().__init__(local._appends, partial(answered, items), len(items), entries, states, positions, refused)
+    def __init__(self, local: LocalAppends, items: Items) -> None:
         self._local = local
+        self._started = monotonic()
         self.items = items
 
-    def start(self, store: Store) -> None:
-        """Have the store take what the windows let in."""
-        if self._entries:
-            store.append(self._entries, self.stored, gathered=True)
-        else:
-            self.answer()
+    def answer(self, answer: Answer) -> None:
+        """What has become of all entries, in the words of a server elsewhere."""
+        if self._local.settled(self):
+            answered(self.items, answer)
 
-    def answer(self) -> None:
-        """Tells the replicas, and that all of it may be shown: whoever hears from a writer finds it there."""
-        if not self._local.settled(self):
+    def stored(self, error: StoreError | None) -> None:
+        """What the store calls when the entries are durable, or are not going to be.
+
+        Replicas hear of them only when all are looked at, and with them everybody: who hears from a writer that its
+        batch is stored finds it there.
+        """
+        items = self.items
+        if error is not None or not self._local.settled(self):
+            self._from(0, self.answer).stored(error)
             return
-        if self._refused:
-            super().answer()
-            return
-        self._count_latency()
-        touched: dict[Replica, None] = {}
-        for (replica, entry), state in zip(self.items, self._states, strict=True):
+        appends = self._local.appends
+        waited: list[RangeState] = []
+        released: list[tuple[ParkedAppend, int]] = []
+        touched: list[Replica] = []
+        last: Replica | None = None
+        rest: tuple[int, int] | None = None
+        for number, (replica, entry) in enumerate(items):
+            state: RangeState = replica.place
+            window = state.window
+            base, count = entry.base_offset, entry.count
+            code = window.commit(base, count)
+            if code != OK:
+                rest = number, code
+                break
+            if window.parked:
+                released += window.take_released()
+            if state.waiters:
+                state.arrived += UNKNOWN_BYTES
+                waited.append(state)
+            end = base + count
             replica.outstanding -= 1
-            end = entry.base_offset + entry.count
             if end > replica.confirm:
                 replica.confirm = end
             if 0 <= state.told < end and not replica.ended:
                 state.told = replica.told = end
-            touched[replica] = None
+            if replica is not last:
+                touched.append(replica)
+                last = replica
+        appends.latency_seconds += monotonic() - self._started
         settle(touched)
+        if rest is not None:
+            number, code = rest
+            self._from(number, partial(answered, items[number:])).stored_from(0, code)
+        if released:
+            release(released)
+        for state in dict.fromkeys(waited):
+            appends.barrier.call("waking readers", appends.wake, state)
+
+    def _from(self, first: int, reply: Callable[[Answer], None]) -> AppendCall:
+        """The entries from ``first`` on, for the way of requests."""
+        items = self.items[first:]
+        entries = [entry for _, entry in items]
+        states: list[RangeState] = [replica.place for replica, _ in items]
+        return AppendCall(self._local.appends, reply, len(items), entries, states, None, None)

@@ -78,7 +78,7 @@ class RangeServer:
             self._table.add(RangeState(stored))
         self._fetches = Fetches(self._table.by_key, store, options.fetch, loop, barrier)
         self._appends = Appends(self._table.by_key, store, self._fetches.wake, self._store_failed, barrier)
-        self.local = LocalAppends(self._appends, self._table.by_key, store, loop, lambda: self._refusal)
+        self.local = LocalAppends(self._appends, self._table.by_key, store, loop)
         """For writers in this process."""
         self._controls = Controls(self._table, store, self._fetches, loop, self._store_failed, barrier)
         store.on_failed = self._store_failed
@@ -267,15 +267,20 @@ class RangeServer:
             await asyncio.wait([self._reconciling])
             self._reconciling = None
         if self._refusal is None:
-            self._refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down")
+            self._refuse(m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the range server is shutting down"))
         self._fetches.abort(m.Status(ErrorCode.NO_NEW_RECORD))
         self.local.close()
+
+    def _refuse(self, status: m.Status) -> None:
+        """Serve nobody any more."""
+        self._refusal = self.local.refusal = status
 
     def _store_failed(self, error: StoreError) -> None:
         if self._refusal is not None:
             return
         logger.critical("range server %d stops serving, its store failed: %s", self.info.server_id, error)
-        self._refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"the store failed: {error}")
-        self._fetches.abort(self._refusal)
+        refusal = m.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"the store failed: {error}")
+        self._refuse(refusal)
+        self._fetches.abort(refusal)
         if self._on_failed is not None:
             self._on_failed(error)

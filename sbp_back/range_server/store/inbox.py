@@ -47,6 +47,11 @@ class Inbox(Generic[T]):
         os.eventfd_read(self._event)
         self.drain()
 
+    @property
+    def is_empty(self) -> bool:
+        """On the loop: nothing waits to be received now."""
+        return not self._things
+
     def receive_next(self, thing: T) -> None:
         """On the loop: receive what is there already, and ``thing`` behind it, at once."""
         self._things.append(thing)

@@ -75,6 +75,8 @@ class Preparer:
         self._zeroed = 0
         self._busy = (0, 0)
         self._small_groups = True
+        self._idle_until = 0
+        """The writer need not ask, while it writes small groups below this."""
         self._blocked = False
         """No room: nothing is tried again until the writer moves on."""
         self._next: tuple[Segment, int] | None = None
@@ -108,11 +110,15 @@ class Preparer:
             self._segment = segment
             self._fd = fd
             self._written = self._zeroed = position
+            self._idle_until = 0
             self._blocked = False
             self._changed.notify_all()
 
     def claim(self, begin: int, end: int) -> None:
         """The writer is about to write ``[begin, end)``: returns when no zeros will land there any more."""
+        if end < self._idle_until and end - begin < SMALL_GROUP:
+            self._written = end
+            return
         with self._changed:
             self._small_groups = end - begin < SMALL_GROUP
             self._written = end
@@ -120,7 +126,26 @@ class Preparer:
                 self._changed.wait()
             self._blocked = False
             if self._has_work():
+                self._idle_until = 0
                 self._changed.notify_all()
+            else:
+                self._idle_until = self._no_work_below()
+
+    def _no_work_below(self) -> int:
+        """While small groups are written below this, there is nothing to do, and no zeros land there: these only ever
+        go on from ``_zeroed``, which is half the distance further, or as far as they go."""
+        segment = self._segment
+        if segment is None or not self._small_groups:
+            return 0
+        until = segment.size if self._next is not None else segment.size - self._last_part(segment)
+        ahead = self._options.zero_ahead_bytes
+        if ahead and self._zeroed < segment.size - len(self._zeros):
+            until = min(until, self._zeroed - ahead // 2)
+        return until
+
+    def _last_part(self, segment: Segment) -> int:
+        """Once a segment is written up to so many bytes before its end, the next one is wanted."""
+        return max(segment.size // 4, self._options.control_reserve)
 
     def is_busy(self, begin: int, end: int) -> bool:
         """Whether :meth:`claim` would have to wait."""
@@ -134,6 +159,7 @@ class Preparer:
         """
         with self._changed:
             self._segment = None
+            self._idle_until = 0
             while self._creating or self._busy[1]:
                 self._changed.wait()
             prepared, self._next = self._next, None
@@ -153,7 +179,7 @@ class Preparer:
             segment is not None
             and self._next is None
             and not self._blocked
-            and self._written > segment.size - max(segment.size // 4, self._options.control_reserve)
+            and self._written > segment.size - self._last_part(segment)
         )
 
     def _wants_zeros(self) -> bool:

@@ -56,6 +56,7 @@ class Store:
         self._log = log
         self._lock = lock
         self._options = log.options
+        self._durable = log.options.durable
         self.on_failed: Callable[[StoreFailed], None] | None = None
         self.messages = recovered.messages
         factory = SegmentFactory(log.wal, log.options, lock.cluster_id, lock.server_id)
@@ -257,6 +258,14 @@ class Store:
         self._log.stats.pending_bytes += size
         self._submit(Append(entries, size, done), gathered)
 
+    def append_gathered(self, entries: list[Entry], size: int, done: Done) -> None:
+        """As :meth:`append` of what somebody gathers, whose entries have their checksums and are ``size`` bytes."""
+        if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
+            self._append_parts(entries, done)
+            return
+        self._log.stats.pending_bytes += size
+        self._submit(Append(entries, size, done), True)
+
     def _append_parts(self, entries: list[Entry], done: Done) -> None:
         parts: list[list[Entry]] = []
         size = 0
@@ -336,8 +345,12 @@ class Store:
             return
         items = self._take_small()
         self._in_flight += len(items)
-        # Behind what is there already, and before anything that the thread finishes from now on.
-        self._inbox.receive_next(self._writer.write_here(items))
+        group = self._writer.write_here(items)
+        if self._inbox.is_empty:
+            self._complete(group)
+        else:
+            # Behind what is there already, and before anything that the thread finishes from now on.
+            self._inbox.receive_next(group)
 
     def _queue_small(self) -> None:
         items = self._take_small()
@@ -372,7 +385,7 @@ class Store:
 
     def _complete(self, group: Group) -> None:
         """Bring the state up to what is durable now, then tell everybody, in the order of submission."""
-        began = time.perf_counter()
+        began = time.perf_counter() if self._durable else 0.0
         freed = False
         try:
             if not self._behind:
@@ -395,7 +408,7 @@ class Store:
                     self._writer.fail(error)
                 else:
                     self._report(error)
-        if group.records:
+        if began and group.records:
             self._writer.handled(group.records, time.perf_counter() - began)
         if freed:
             self._guarded(self._freed)
@@ -409,9 +422,9 @@ class Store:
     def _apply(self, group: Group) -> bool:
         """Bring the state up to what is durable now; whether space may have become free."""
         log = self._log
-        if group.segment is not log.active:
-            self._rolled(group.segment)
         segment = group.segment
+        if segment is not log.active:
+            self._rolled(segment)
         stats = log.stats
         position = group.body_at
         freed = False
@@ -422,15 +435,16 @@ class Store:
                 if item.error is not None:
                     stats.refused_appends += 1
                     continue
-                for stored, entry in zip(item.owners, item.entries, strict=True):
+                entries = item.entries
+                for stored, entry in zip(item.owners, entries, strict=True):
                     overhead = len(entry.prefix)
                     length = overhead + len(entry.payload)
-                    base = entry.base_offset
                     if overhead != stored.overhead:
                         stored.saw(overhead)
+                    base = entry.base_offset
                     stored.append(segment, base, base + entry.count, position, length, entry.crc)
                     position += length
-                    stored_entries += 1
+                stored_entries += len(entries)
                 stored_bytes += item.bytes
             elif isinstance(item, Control):
                 if item.error is None and item.written:
@@ -444,17 +458,20 @@ class Store:
                         stored.relocate(segment, base, base + entry.count, position, length, entry.crc)
                     position += length
                 stats.evacuated_bytes += item.bytes
-        segment.live += stored_bytes
         stats.pending_bytes -= finished
-        stats.append_bytes += stored_bytes
-        stats.appends += stored_entries
+        if stored_entries:
+            segment.live += stored_bytes
+            stats.append_bytes += stored_bytes
+            stats.appends += stored_entries
         if group.records and group.seq:
             segment.used = group.end
             log.next_seq = group.seq + 1
             stats.groups += 1
             stats.group_bytes += group.bytes
-            stats.flush_seconds += group.flush_seconds
-            stats.flush_seconds_max = max(stats.flush_seconds_max, group.flush_seconds)
+            seconds = group.flush_seconds
+            stats.flush_seconds += seconds
+            if seconds > stats.flush_seconds_max:
+                stats.flush_seconds_max = seconds
         return freed
 
     def _apply_control(self, item: Control) -> None:

@@ -95,6 +95,7 @@ class WalWriter:
         self._failure_lock = threading.Lock()
         self._ends = Tails()
         self._tails = self._ends.by_key
+        self._durable = options.durable
         self._flags = 0 if options.durable else FLAG_NOT_FLUSHED
         self._reserve = options.control_reserve
         self._segment: Segment | None = None
@@ -102,6 +103,8 @@ class WalWriter:
         self._fd = -1
         self._position = 0
         self._allocated = 0
+        self._free_end = 0
+        """How far appends may reach into what is allocated of the segment."""
         self._seq = 1
         self._thread = threading.Thread(target=self._run, name="anabranch-wal", daemon=True)
         self._group: Group
@@ -182,9 +185,9 @@ class WalWriter:
         """Whether so much can be written, as far as one can tell, without waiting for space, a segment or the disk."""
         end = self._position + align(GROUP_HEADER_BYTES + RECORD_BYTES * entries + size)
         return (
-            not self._options.durable
+            not self._durable
             and size <= SMALL_BYTES
-            and end <= self._free_end()
+            and end <= self._free_end
             and self.refuse_appends is None
             and self.failure is None
             and not self._preparer.is_busy(self._position, end)
@@ -261,7 +264,7 @@ class WalWriter:
         flushed. So where the disk is the faster of the two, each works on its half while the other does on the other
         one, and where it is slower, groups are as large as may be."""
         most = self._options.group_max_records
-        if not self._options.durable or self.handling_seconds <= 0:
+        if not self._durable or self.handling_seconds <= 0:
             return most
         return min(most, max(_LEAST_SHARE, int(self._flush_seconds / self.handling_seconds)))
 
@@ -275,11 +278,12 @@ class WalWriter:
 
     def _begin(self) -> Group:
         """An empty group at the write position."""
-        group = self._group = Group(self.segment)
+        assert self._segment is not None
+        group = self._group = Group(self._segment)
         self._records = []
         self._bodies = []
         self._body_bytes = 0
-        self._measure_room()
+        self._room_bytes = self._free_end - self._position - GROUP_HEADER_BYTES
         return group
 
     def _add(self, item: object) -> bool:
@@ -295,11 +299,8 @@ class WalWriter:
 
     def _measure_room(self) -> None:
         """How much a group may hold without rolling or allocating: what the short way below is good for."""
-        self._room_bytes = self._free_end() - self._position - GROUP_HEADER_BYTES
-
-    def _free_end(self) -> int:
-        """How far appends may reach into what is allocated of the segment."""
-        return min(self._segment_size, self._allocated) - self._reserve
+        self._free_end = min(self._segment_size, self._allocated) - self._reserve
+        self._room_bytes = self._free_end - self._position - GROUP_HEADER_BYTES
 
     def _add_one(self, item: Append, entry: Entry) -> bool:
         """The short way for the usual case, one entry that fits and is in its place; False for all others."""
@@ -519,6 +520,7 @@ class WalWriter:
         self._segment_size = segment.size
         self._fd = fd
         self._position = self._allocated = position
+        self._measure_room()
         self._preparer.follow(segment, fd, position)
 
     # --- writing
@@ -557,11 +559,11 @@ class WalWriter:
         if self.failure is not None:
             return self.failure
         try:
-            written = self._files.write(self._fd, parts, self._position, self._options.durable)
+            written = self._files.write(self._fd, parts, self._position, self._durable)
             if written != size:
                 # File systems that cannot reserve space stop in the middle when they are full; ask which it is.
                 rest = memoryview(b"".join(parts))[written:]
-                self._files.write(self._fd, [rest], self._position + written, self._options.durable)
+                self._files.write(self._fd, [rest], self._position + written, self._durable)
                 raise OSError(f"only {written} of {size} bytes were taken")
         except OSError as error:
             if is_disk_full(error) and self._void():
@@ -573,7 +575,7 @@ class WalWriter:
     def _void(self) -> bool:
         """Make sure that a group that was refused cannot come back after a crash; False when the disk is failing."""
         try:
-            self._files.write(self._fd, [ZEROS], self._position, self._options.durable)
+            self._files.write(self._fd, [ZEROS], self._position, self._durable)
         except OSError as error:
             # Without room for one block not even the header of the refused group is there.
             return is_disk_full(error)

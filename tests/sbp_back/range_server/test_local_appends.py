@@ -56,12 +56,13 @@ async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
         store = embedded.store
         held: list[tuple[Any, Any]] = []
         with monkeypatch.context() as slow:
-            slow.setattr(store, "append", lambda entries, done, *, gathered: held.append((entries, done)))
+            slow.setattr(store, "append_gathered", lambda entries, size, done: held.append((entries, done)))
             appending = asyncio.create_task(append(writer, b"second"))
             replica = writer._replica
             assert replica is not None
-            while not replica.uncertain:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(30):
+                while not replica.uncertain:
+                    await asyncio.sleep(0.001)
         assert not appending.done()
         for entries, done in held:
             store.append(entries, done)
