@@ -36,8 +36,8 @@ STEP_BYTES = 1024 * 1024
 """Bytes of one step. An entry that is longer makes a step of its own, which a thread takes."""
 STEP_ROWS = 400
 """Entries of one step: small ones cost by their number. (The kernel takes 1,024 buffers in one read.)"""
-_MOST_ROWS = 4096
-"""Entries of one gathering."""
+_MOST_ROWS = 2048
+"""Entries of one gathering: planning it, and telling what was found, is one turn of the event loop each."""
 _STEPS_AT_ONCE = 2
 _LONG_BYTES = STEP_BYTES + 64 * 1024
 
@@ -171,11 +171,13 @@ class Gather:
                 base = bases[at]
                 if base >= limit or count == left:
                     return size
-                position, length, crc = meta[at * META : at * META + META]
+                cell = at * META
+                length = meta[cell + 1]
                 if size + length > most and (count or 0 <= first < length):
                     return size
-                rows.append((base_lsn + position, part, count, size, length, base, crc, position))
-                if not count or at == row:
+                position = meta[cell]
+                rows.append((base_lsn + position, part, count, size, length, base, meta[cell + 2], position))
+                if at == row:
                     self.segments[base_lsn] = run.segment
                 count += 1
                 size += length
