@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bridges.awaited import Settle, awaited
 from spark_pipeline.node.write_attempts import WriteRefused
 from spark_pipeline.node.write_tables import add_places
 
@@ -70,16 +71,16 @@ class Appends:
             self._attempts.write_to(attempt, new)
 
     def _hand_over(self, attempt: Attempt, to: PartitionLog, batch: Batch) -> asyncio.Future[Appended]:
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         attempt.in_flight += 1
         attempt.quiet.clear()
 
-        def done(appended: Appended, error: LogError | None) -> None:
-            attempt.in_flight -= 1
-            if not attempt.in_flight:
-                attempt.quiet.set()
-            if not future.done():
-                future.set_result(appended) if error is None else future.set_exception(error)
+        def hand_over(settle: Settle[Appended]) -> None:
+            def done(appended: Appended, error: LogError | None) -> None:
+                attempt.in_flight -= 1
+                if not attempt.in_flight:
+                    attempt.quiet.set()
+                settle(appended, error)
 
-        to.append(batch, done)
-        return future
+            to.append(batch, done)
+
+        return awaited(hand_over)

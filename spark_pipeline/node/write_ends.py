@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bridges.awaited import awaited
 from bridges.errors import LogDeleted, LogError, PartitionSealed
 from spark_pipeline.node.write_tables import AttemptState, forget_attempt
 
 if TYPE_CHECKING:
-    from bridges.log.partition_log import PartitionLog
+    from bridges.log.partition_log import Appended, PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.write_attempts import Attempt, Place
 
@@ -122,12 +123,7 @@ class Ends:
             return  # deleted, or sealed with nothing of it open
 
     async def _marked(self, to: PartitionLog, attempt: Attempt, commit: bool) -> None:
-        marked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(_: object, error: LogError | None) -> None:
-            if not marked.done():
-                marked.set_result(None) if error is None else marked.set_exception(error)
-
         # With the epoch that the producer gets next: from now on the log itself refuses what this one wrote.
-        to.append_marker(attempt.row.producer_id, attempt.row.epoch + 1, commit, done)
+        producer_id, epoch = attempt.row.producer_id, attempt.row.epoch + 1
+        marked: asyncio.Future[Appended] = awaited(lambda done: to.append_marker(producer_id, epoch, commit, done))
         await marked
