@@ -137,7 +137,7 @@ class Session:
                 query.awaitTermination()
                 break
             except Exception as error:
-                # Spark gives the Python of a stream ten seconds to start, which a busy machine may not have for it.
+                # Spark gives the Python of a stream some seconds to start, which a busy machine may not have for it.
                 if "failed to connect back" not in str(error) or attempt == _STARTS - 1:
                     raise
         seconds = time.perf_counter() - began
