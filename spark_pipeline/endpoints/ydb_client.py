@@ -110,7 +110,10 @@ class YdbClient:
         try:
             return call(driver)
         except ydb.issues.Error as error:
-            raise told(error, self.options.address) from error
+            known = told(error, self.options.address)
+            if isinstance(known, Interrupted):
+                self.close()  # whoever asks again finds the servers that there are then
+            raise known from error
 
     def stream(self) -> YdbStream:
         """A new StreamRead. Raises EndpointUnavailable, PipelineError."""

@@ -17,7 +17,7 @@ from typing import Any
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Positions, endpoint
+from spark_pipeline.endpoints.base import Positions, endpoint, some_topics
 from spark_pipeline.jobs.migrate_copy import Route
 from spark_pipeline.jobs.migrate_groups import sync_groups
 from spark_pipeline.jobs.migrate_run import Runner, is_handed_over
@@ -134,7 +134,7 @@ class Cutover:
 
     def _changed_configs(self) -> list[str]:
         """Topics whose configuration at the source is another one than when the plan was made."""
-        topics = self._runner.source.topics()
+        topics = some_topics(self._runner.source, [topic.name for topic in self._state.plan.topics])
         terms = terms_of(self._state.plan.source)
         changed = []
         for topic in self._state.plan.topics:

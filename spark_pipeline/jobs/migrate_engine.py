@@ -71,12 +71,16 @@ class LocalEngine:
         def work() -> None:
             try:
                 copier = self._copier(route)
-                while not stopped():
-                    try:
-                        task = waiting.get_nowait()
-                    except queue.Empty:
-                        break
-                    self._carry_out(copier, task, accept, stopped)
+                try:
+                    while not stopped():
+                        try:
+                            task = waiting.get_nowait()
+                        except queue.Empty:
+                            break
+                        self._carry_out(copier, task, accept, stopped)
+                except BaseException:
+                    copier.close()
+                    raise
                 with lock:
                     self._idle.append(copier)
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from spark_pipeline.core.errors import EndpointUnavailable
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
-from spark_pipeline.endpoints.base import Positions
+from spark_pipeline.endpoints.base import Positions, some_topics
 from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.migrate_copy import CopyTask, Route
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _IDLE_S = 0.5
 """How long a follower waits when there was nothing new."""
+_AWAY_S = 300.0
+"""How long a side may be away before a follower gives up."""
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class Runner:
     def positions(self) -> dict[TopicPartition, Positions]:
         """Of all partitions that the topics have at the source by now; new ones are made at the target."""
         parts: list[TopicPartition] = []
-        topics = self._source.topics()
+        topics = some_topics(self._source, [topic.name for topic in self._plan.topics])
         for topic in self._plan.topics:
             found = topics.get(topic.name)
             if found is None:
@@ -155,9 +158,20 @@ class Runner:
         self._begun[task.part.topic] = ImportState(begun.topic, begun.epoch, begun.handed_over_ms, tuple(partitions))
 
     def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """Rounds until nothing is left, or with ``follow`` until ``stopped``."""
+        """Rounds until nothing is left, or with ``follow`` until ``stopped``.
+
+        Whoever follows has patience with a side that is away, as while it is restarted: what was copied is known.
+        """
+        heard = time.monotonic()
         while True:
-            done = self.round()
+            try:
+                done = self.round()
+            except EndpointUnavailable:
+                if not follow or stopped() or time.monotonic() - heard > _AWAY_S:
+                    raise
+                time.sleep(_IDLE_S)
+                continue
+            heard = time.monotonic()
             if stopped() or (not follow and not done.lag):
                 return done
             if not follow and not done.copied:

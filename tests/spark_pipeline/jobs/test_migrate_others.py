@@ -27,9 +27,11 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.formats.ydb import encode_batch
 from spark_pipeline.core import import_frames
+from spark_pipeline.core.errors import EndpointUnavailable
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.endpoints.base import TopicPartition
 from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.jobs.migrate_run import Round, Runner
 from tests.node_process import NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
 from tests.pravega_front.controller_client import stream as stream_of
@@ -217,6 +219,29 @@ def test_it_is_killed_halfway_and_follows(
     assert migrate("verify", plan, "--quiet")["differences"] == []
     assert rows(target_url(pipeline_target), topic, 0, 1) == rows(source_url(pipeline_node), topic, 0, 1)
     assert migrate("abort", plan, "--delete")["deleted"] == [topic]
+
+
+class Flaky(Runner):
+    """A run whose source answers every other time."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def round(self) -> Round:
+        self.rounds += 1
+        if self.rounds % 2:
+            raise EndpointUnavailable("it is being restarted")
+        return Round(copied=1)
+
+
+def test_who_follows_waits_for_a_source_that_is_away() -> None:
+    flaky = Flaky()
+    flaky.run(follow=True, stopped=lambda: flaky.rounds >= 4)
+    assert flaky.rounds == 4
+    with pytest.raises(EndpointUnavailable):
+        Flaky().run(follow=False)
+    with pytest.raises(EndpointUnavailable):
+        Flaky().run(follow=True, stopped=lambda: True)
 
 
 @pytest.mark.parametrize(
