@@ -149,7 +149,7 @@ def test_a_database_moves_and_its_clients_go_on(
         assert sorted(told.supported_codecs) == [1, 2, CUSTOM]
         assert {one.name: one.important for one in told.consumers} == {"reader": False, "idle": True}
         first: dict[int, int] = {}
-        with here.topic_client.reader(path, "reader") as reader:
+        with here.topic_client.reader(path, "reader", decoders={CUSTOM: lambda body: body[::-1]}) as reader:
             while first.keys() != read.keys():
                 batch = reader.receive_batch(timeout=PATIENCE)
                 first.setdefault(batch.messages[0].partition_id, batch.messages[0].offset)
