@@ -37,9 +37,8 @@ _SECONDS = 300.0
 
 def fill(bootstrap: str, topic: str, partitions: int) -> None:
     """Flights of all of 2013, some of them United's."""
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics(
-        [NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})]
-    )[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must outlive its futures
+    admin.create_topics([NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})])[topic].result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"})
     for number in range(RECORDS):
         value = f"{'UA' if number % 3 else 'AA'} {number}"
@@ -104,9 +103,8 @@ class Examples:
         old = stack.enter_context(NodeProcess(directory / "old" / "data", listen={"kafka": ANY, "ydb": ANY}))
         for topic in ("flights", "shop.orders"):
             fill(old.kafka, topic, 2)
-        AdminClient({"bootstrap.servers": self.node.kafka}).create_topics([NewTopic("flights-copy", 2, 1)])[
-            "flights-copy"
-        ].result(30)
+        admin = AdminClient({"bootstrap.servers": self.node.kafka})
+        admin.create_topics([NewTopic("flights-copy", 2, 1)])["flights-copy"].result(30)
         at = self.node.addresses
         ports = {port: str(free_port()) for port in ("7077", "8180", "15002")}
         self.places = {
