@@ -119,6 +119,7 @@ class LocalAppends:
         appends = self.appends
         most = appends.most_unframed
         entries: list[Entry] = []
+        states = call.states
         size = 0
         for replica, entry in items:
             state: RangeState | None = replica.place
@@ -131,7 +132,7 @@ class LocalAppends:
                 or length > most
                 or state.window.admit(entry.base_offset, entry.count) != OK
             ):
-                self._admit_rest(call, items, len(entries))
+                self._admit_rest(call, items)
                 return
             # Before anything is stored, or an entry could be shown before it is known that its writer tells.
             if entry.confirmed > state.told:
@@ -140,17 +141,17 @@ class LocalAppends:
                 entry.crc = crc32(entry.payload, crc32(entry.prefix))
             size += len(entry.prefix) + length
             entries.append(entry)
+            states.append(state)
         appends.requests += 1
         appends.entries += len(entries)
         self._store.append_gathered(entries, size, call.stored)
 
-    def _admit_rest(self, call: LocalCall, items: Items, let_in: int) -> None:
-        """The entry behind the first ``let_in`` is refused: the way of requests, which has a word for each refusal."""
+    def _admit_rest(self, call: LocalCall, items: Items) -> None:
+        """Who comes behind those that were let in is refused: the way of requests, which has a word for each."""
         entries = [entry for _, entry in items]
-        states = [replica.place for replica, _ in items[:let_in]]
         for replica, _ in items:
             replica.place = None  # perhaps the range is another by now
-        admitted = self.appends.admit(entries, self.appends.most_unframed, states)
+        admitted = self.appends.admit(entries, self.appends.most_unframed, call.states)
         slow = AppendCall(self.appends, call.answer, len(items), *admitted)
         if admitted[0]:
             self._store.append(admitted[0], slow.stored, gathered=True)
@@ -176,14 +177,16 @@ class LocalAppends:
 
 
 class LocalCall:
-    """Entries between the store and their replicas."""
+    """Entries between the store and their replicas. ``states``: of the ranges that let them in, as they were then: what
+    is in flight is settled there, whatever a replica has found out since."""
 
-    __slots__ = ("_local", "_started", "items")
+    __slots__ = ("_local", "_started", "items", "states")
 
     def __init__(self, local: LocalAppends, items: Items) -> None:
         self._local = local
         self._started = monotonic()
         self.items = items
+        self.states: list[RangeState] = []
 
     def answer(self, answer: Answer) -> None:
         """What has become of all entries, in the words of a server elsewhere."""
@@ -206,8 +209,7 @@ class LocalCall:
         touched: list[Replica] = []
         last: Replica | None = None
         rest: tuple[int, int] | None = None
-        for number, (replica, entry) in enumerate(items):
-            state: RangeState = replica.place
+        for number, ((replica, entry), state) in enumerate(zip(items, self.states, strict=True)):
             window = state.window
             base, count = entry.base_offset, entry.count
             code = window.commit(base, count)
@@ -240,7 +242,5 @@ class LocalCall:
 
     def _from(self, first: int, reply: Callable[[Answer], None]) -> AppendCall:
         """The entries from ``first`` on, for the way of requests."""
-        items = self.items[first:]
-        entries = [entry for _, entry in items]
-        states: list[RangeState] = [replica.place for replica, _ in items]
-        return AppendCall(self._local.appends, reply, len(items), entries, states, None, None)
+        entries = [entry for _, entry in self.items[first:]]
+        return AppendCall(self._local.appends, reply, len(entries), entries, self.states[first:], None, None)

@@ -11,7 +11,7 @@ import pytest
 from sbp_back.client.client import ClientOptions
 from sbp_back.client.replica import RetryOptions
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
-from sbp_back.errors import SbpError
+from sbp_back.errors import ErrorCode, FencedError, SbpError
 from tests.sbp_back.test_embedded import append, read_all, running
 
 
@@ -73,6 +73,33 @@ async def test_what_the_store_is_slow_with_is_repeated_and_stored_once(
             b"second",
             b"third",
         ]
+
+
+async def test_what_is_under_way_is_answered_though_its_range_refuses_what_comes_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as embedded:
+        other, writer = await opened(embedded, 2)
+        store = embedded.store
+        held: list[tuple[Any, Any, Any]] = []
+        with monkeypatch.context() as slow:
+            slow.setattr(store, "append_gathered", lambda *given: held.append(given))
+            under_way = [asyncio.create_task(append(one, b"second")) for one in (other, writer)]
+            while not held:
+                await asyncio.sleep(0)
+            state = embedded.range_server.state_of(writer.stream_id, 0)
+            assert state is not None
+            state.window.start_closing(ErrorCode.RANGE_ALREADY_SEALED)
+            with pytest.raises(FencedError):
+                await append(writer, b"third")
+        for given in held:
+            store.append_gathered(*given)
+        async with asyncio.timeout(30):
+            assert await under_way[0] == 1
+            with pytest.raises(FencedError):
+                await under_way[1]
+        assert state.window.committed == 1  # until it is certain that the range ends, or goes on
+        assert len(state.window.parked) == 1
 
 
 async def test_writers_of_a_range_server_that_ends_are_told(tmp_path: Path) -> None:
