@@ -63,6 +63,7 @@ spark-proof: $(VENV)/.dev  ## the data pipeline killed at every step, clusters o
 	$(BIN)/python -m tests.spark_proof.stream_copy
 	$(BIN)/python -m tests.spark_proof.clusters
 	$(BIN)/python -m tests.spark_proof.prove_migration
+	$(BIN)/python -m tests.spark_proof.prove_streams
 	$(BIN)/python -m tests.spark_proof.examples
 	$(BIN)/python -m tests.spark_proof.connector
 
