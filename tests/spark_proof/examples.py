@@ -78,7 +78,8 @@ class Shell:
 
     def close(self) -> None:
         """End it, and whatever it has started."""
-        victims.kill(victims.below(self.process.pid))
+        if self.process.poll() is None:
+            victims.kill(victims.below(self.process.pid))
         self.process.kill()
         self.process.wait()
 
@@ -188,6 +189,9 @@ def main() -> int:
         page = Examples(stack, directory)
         for number, example in enumerate(examples(), 1):
             began = time.monotonic()
+            if "from pravega://" in example.code:
+                print(f"{number:2} {example.section}: left to tests.spark_proof.prove_streams")
+                continue
             page.run(example)
             print(f"{number:2} {example.section} ({example.language}): {time.monotonic() - began:.0f} s", flush=True)
         spark = page.names.get("spark")
