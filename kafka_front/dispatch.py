@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kafka_front.wire.apis import APIS, Api, advertised
 from kafka_front.wire.message import Message
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
-
-class Outcome(Enum):
-    """What a handler may return instead of a response."""
-
-    DEFERRED = "deferred"
-    NO_RESPONSE = "no response"
-
-
-#: The handler calls ``ctx.respond`` exactly once, later, on the event loop.
-DEFERRED: Final = Outcome.DEFERRED
-#: The request is served and its protocol has no answer (Produce with acks=0).
-NO_RESPONSE: Final = Outcome.NO_RESPONSE
 
 #: Called on the event loop with the context and the decoded request. Gives a response, a coroutine of one (it gets a
 #: task), DEFERRED or NO_RESPONSE. A KafkaError becomes an error response of the API.

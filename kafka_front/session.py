@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from bridges.auth import ANONYMOUS, Principal
-from bridges.net import connection as net
 from bridges.net import server as net_server
 from bridges.net.outbox import joined
 from kafka_front import failures
-from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Handler, Outcome
+from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
+from kafka_front.dispatch import Handler
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
@@ -59,61 +59,8 @@ class Observer(net_server.Observer, Protocol):
         """A response's top-level error, or the one that stands for the whole request."""
 
 
-class Context(net.Slot):
-    """One request in progress."""
-
-    __slots__ = ("client_id", "connection", "correlation_id", "key", "version")
-
-    def __init__(self, connection: Connection, header: codec.RequestHeader, size: int, arrived: float) -> None:
-        # What the slot would do, without a call: there is one with every request.
-        self.arrived = arrived
-        self._size = size
-        self._request = self._output = None
-        self._sent = 0
-        self._done = self._retained = False
-        self.connection = connection
-        self.key, self.version, self.correlation_id, self.client_id, _ = header
-
-    def respond(self, response: Message | Outcome) -> None:
-        """Answer a DEFERRED request; NO_RESPONSE finishes it silently. Harmless once the connection is closed.
-
-        Raises RuntimeError when called twice: the client would take the second answer for another request's.
-        """
-        self.connection.answer(self, response)
-
-    def respond_off_loop(self, response: Message) -> None:
-        """Like :meth:`respond`, for a response of so many elements that writing it would take others' time."""
-        self.connection.answer_off_loop(self, response)
-
-    def fail(self, code: int, message: str | None = None) -> None:
-        """Answer a DEFERRED request with the API's error response for ``code``."""
-        self.connection.answer_failure(self, code, message)
-
-    def crashed(self) -> None:
-        """In an except clause of whatever was called for a DEFERRED request: log it, and answer as Kafka does."""
-        self.connection.unexpected(self)
-
-    def retain(self) -> None:
-        """Have the request's memory counted beyond its answer, until :meth:`release`: something still holds it."""
-        self._retained = True
-
-    def release(self) -> None:
-        """The memory of a retained request is free now."""
-        size, self._size = self._size, 0
-        self.connection._release(size)
-
-    def __repr__(self) -> str:
-        name = APIS[self.key].name if self.key in APIS else str(self.key)
-        return f"<{name} v{self.version} #{self.correlation_id} of {self.client_id!r}>"
-
-
-class Connection(net.Connection):
-    """A client's connection.
-
-    Public for handlers: ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and
-    port clients of this listener must be told), ``attributes`` (state of services), ``principal``, ``account`` (the
-    memory it holds), on_close, close.
-    """
+class Connection(Client):
+    """A client's connection: starts its requests, and sends their answers in order."""
 
     server: Server
 
@@ -121,7 +68,6 @@ class Connection(net.Connection):
         super().__init__(server, listener, advertised, server.framing)
         self.attributes: dict[str, Any] = {}
         self.ahead = ReadAhead(self.account)
-        """What it will probably fetch next."""
         self._only_produce = True
         self._barred = False
 

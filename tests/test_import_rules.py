@@ -76,7 +76,7 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("bridges.catalog", "seals topics"),
     ("bridges.log", "append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters"),
     ("bridges.net", "connection server"),
-    ("kafka_front", "dispatch server session"),
+    ("kafka_front", "server session"),
     ("pravega_front.controller", "auto_scale core size_retention watermarks"),
     ("pravega_front", "server session.appends session.connection session.reads"),
     ("sbp_back.client", "client fetch"),

@@ -10,7 +10,7 @@ from bridges.auth import NODE, Authorizer, Operation, Resource, ResourceKind
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 T = TypeVar("T")
 

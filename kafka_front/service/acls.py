@@ -9,8 +9,8 @@ from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 
 def _refuse(ctx: Context, request: object) -> None:

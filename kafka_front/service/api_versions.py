@@ -11,7 +11,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 #: What a client may call itself (reference/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

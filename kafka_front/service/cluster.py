@@ -44,8 +44,8 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _BROKERS = 1
 _CONTROLLERS = 2

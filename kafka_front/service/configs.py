@@ -32,8 +32,8 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 Changes = dict[str, str | None]
 _Resource = TypeVar(

@@ -19,7 +19,7 @@ from kafka_front.service.batch_check import Refusal, Unchecked
 from kafka_front.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kafka_front.session import Connection
+    from kafka_front.context import Client
 
 
 class Answer(Protocol):
@@ -42,10 +42,10 @@ class DeferredAppends:
         self._works = works
         self._barrier = barrier
         #: Empty when whatever comes may be appended at once.
-        self.queues: dict[tuple[Connection, PartitionLog], _Queue] = {}
+        self.queues: dict[tuple[Client, PartitionLog], _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def append(self, connection: Connection, log: PartitionLog, taken: Batch | Unchecked, answer: Answer) -> None:
+    def append(self, connection: Client, log: PartitionLog, taken: Batch | Unchecked, answer: Answer) -> None:
         """Append ``taken`` once it is checked and everything before it is appended; at once if it can be."""
         queue = self.queues.get((connection, log))
         if queue is None:
@@ -58,7 +58,7 @@ class DeferredAppends:
             task.add_done_callback(self._tasks.discard)
         queue.append((taken, answer))
 
-    async def _drain(self, connection: Connection, log: PartitionLog, queue: _Queue) -> None:
+    async def _drain(self, connection: Client, log: PartitionLog, queue: _Queue) -> None:
         try:
             while queue:
                 taken, answer = queue[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from kafka_front.dispatch import Outcome, Registry
+from kafka_front.context import Outcome
+from kafka_front.dispatch import Registry
 from kafka_front.service.fetch_operation import FetchOperation
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
@@ -15,8 +16,8 @@ from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _IDS_SINCE = 13
 

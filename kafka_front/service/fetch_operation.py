@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog
-from kafka_front.dispatch import DEFERRED, Outcome
+from kafka_front.context import DEFERRED, Outcome
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_reading import Reading
@@ -22,7 +22,7 @@ from kafka_front.service.turns import in_turns
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 
 class FetchOperation(Reading):

@@ -22,8 +22,8 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchResponse
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 KAFKA = int(FormatId.KAFKA)
 _BATCH_HEAD = struct.Struct(">qi4xb")

@@ -27,7 +27,7 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 _Aborted = FetchResponse.AbortedTransaction
 _TopicData = FetchResponse.FetchableTopicResponse

@@ -23,8 +23,8 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 LATEST = -1
 EARLIEST = -2

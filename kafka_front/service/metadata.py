@@ -17,8 +17,8 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _AUTO_CREATE_FLAG_SINCE = 4
 _EMPTY_MEANS_NONE_SINCE = 1

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.log.partition_log import Appended, Batch
-from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
+from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
+from kafka_front.dispatch import Registry
 from kafka_front.service.batch_check import BatchLimits, Glances, Refusal, accept
 from kafka_front.service.deferred_appends import DeferredAppends
 from kafka_front.service.log_errors import code_of
@@ -24,8 +25,8 @@ from kafka_front.wire.messages import ProduceRequest, ProduceResponse
 
 if TYPE_CHECKING:
     from bridges.metrics import TopicTraffic
+    from kafka_front.context import Client, Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Connection, Context
 
 _TopicResponse = ProduceResponse.TopicProduceResponse
 _PartitionResponse = ProduceResponse.PartitionProduceResponse
@@ -147,7 +148,7 @@ class Produce:
         self._glances = Glances(service.loop.call_soon)
         self._deferred = DeferredAppends(service.works, service.node.barrier)
         # By connection: requests of many partitions, and what came behind them.
-        self._handing: dict[Connection, deque[tuple[_Operation, Iterator[None]]]] = {}
+        self._handing: dict[Client, deque[tuple[_Operation, Iterator[None]]]] = {}
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
 
@@ -198,7 +199,7 @@ class Produce:
                 handed += 1
                 self._hand_out(operation, topic.name, data, answers, refused, time.time_ns() // 1_000_000)
 
-    def _turn(self, connection: Connection) -> None:
+    def _turn(self, connection: Client) -> None:
         """Go on with what a connection sent since its request of many partitions, in order."""
         queue = self._handing[connection]
         operation, parts = queue[0]

@@ -12,8 +12,8 @@ from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _BLOCK = 1000
 """Ids taken from the catalog at once. What is left of a block when the node ends is never used."""

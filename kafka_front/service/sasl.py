@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from bridges.auth import Principal
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.scram import MECHANISMS, ScramError, ScramExchange
-from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Outcome, Registry
+from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
+from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
@@ -24,8 +25,8 @@ from kafka_front.wire.messages import (
 
 if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _PLAIN = "PLAIN"
 _NAMES = [_PLAIN, *MECHANISMS]

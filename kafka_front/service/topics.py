@@ -27,8 +27,8 @@ from kafka_front.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _USE_DEFAULT = -1
 _PARTITIONS_AT_ONCE = 10_000

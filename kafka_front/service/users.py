@@ -19,8 +19,8 @@ from kafka_front.wire.messages import (
 
 if TYPE_CHECKING:
     from bridges.auth.authenticator import Authenticator
+    from kafka_front.context import Context
     from kafka_front.service.core import KafkaService
-    from kafka_front.session import Context
 
 _EXACT, _DEFAULT, _ANY = range(3)
 _ENTITIES = ("user", "client-id", "ip")

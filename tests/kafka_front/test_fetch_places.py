@@ -9,7 +9,7 @@ import pytest
 from bridges.auth import Principal
 from bridges.errors import LogUnavailable
 from bridges.log.partition_log import PartitionLog
-from kafka_front.dispatch import DEFERRED
+from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_places
 from kafka_front.service.fetch_places import Places
 from kafka_front.wire.errors import ErrorCode

@@ -18,7 +18,7 @@ from bridges.formats.records import Record
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.metrics import FrontMetrics
 from bridges.net.budget import MemoryBudget
-from kafka_front.dispatch import DEFERRED
+from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
 from kafka_front.service.fetch import Fetch

@@ -15,10 +15,10 @@ import pytest
 from bridges.net import server
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.server import Limits
-from kafka_front.dispatch import DEFERRED, NO_RESPONSE, Registry
+from kafka_front.context import DEFERRED, NO_RESPONSE, Context
+from kafka_front.dispatch import Registry
 from kafka_front.server import NullObserver, Server
 from kafka_front.service import api_versions
-from kafka_front.session import Context
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from kafka_front.wire.apis import APIS, ApiKey

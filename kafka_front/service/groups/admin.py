@@ -28,7 +28,7 @@ from .group import Group, GroupState
 from .group_service import GroupService
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from kafka_front.dispatch import DEFERRED, Outcome, Registry
+from kafka_front.context import DEFERRED, Outcome
+from kafka_front.dispatch import Registry
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
     HeartbeatRequest,
@@ -24,7 +25,7 @@ from .group_service import GroupService
 from .requests import JoinRequest, Leaver, SyncRequest
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 _KNOWN_ID_SINCE = 4
 _REBALANCE_TIMEOUT_SINCE = 1

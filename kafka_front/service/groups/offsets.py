@@ -29,7 +29,7 @@ from .group_service import GroupService
 from .runtime import unix_ms
 
 if TYPE_CHECKING:
-    from kafka_front.session import Context
+    from kafka_front.context import Context
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
