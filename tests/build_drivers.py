@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from tests.clients.client_remote import REMOTES
 from tests.conftest import TOOLS_OF_MARKER
 from tests.drivers import Program
-from tests.pravega_front.test_java import JAVA
+from tests.pravega_front.java_client import PROGRAM as PRAVEGA_JAVA
 from tests.ydb_topic_front.sdks.programs import SDKS
 
 
 def programs() -> Iterator[Program]:
     """All drivers that tests start, the longest build first."""
-    found = [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [JAVA]
+    found = [sdk.program for sdk in SDKS] + [remote.program for remote in REMOTES] + [PRAVEGA_JAVA]
     yield from sorted(found, key=lambda program: program.marker != "rust")
 
 
