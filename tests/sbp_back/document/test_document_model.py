@@ -117,7 +117,9 @@ class DocumentMachine(RuleBasedStateMachine):
         return self.loop.run_until_complete(bounded())
 
     async def _start(self) -> None:
-        self.embedded = await start_embedded(self.path, EmbeddedOptions(store=STORE))
+        listen = {"sbp-v0.1": ("127.0.0.1", 0)}  # the dialect is served where it has a listener, which nobody asks here
+        self.embedded = await start_embedded(self.path, EmbeddedOptions(store=STORE, listen=listen))
+        assert self.embedded.document is not None
         self.wire.handler = self.embedded.document.server
 
     async def _stop(self, *, gracefully: bool) -> None:
