@@ -49,7 +49,7 @@ class KafkaSettings(Section):
         le=2**31 - 1,
         description="Largest request accepted; a larger one ends its connection.",
     )
-    fetch_max_bytes: Size = Field(default=8 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
+    fetch_max_bytes: Size = Field(default=16 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
     fetch_max_wait_ms: Duration = Field(
         default=300_000, description="Longest time a fetch waits for data, whatever it asks for."
     )
