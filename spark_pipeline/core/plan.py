@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.json_files import written_beside
 from spark_pipeline.core.ranges import TopicPartition
 
 _VERSION = 1
@@ -95,12 +96,7 @@ class Plan:
     def save(self, path: Path) -> None:
         """Write it to a new file, whole or not at all. Raises PlanError if there is one."""
         content = {"plan": json.loads(self._text()), "sha256": self.digest}
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("w") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
+        partial = written_beside(path, content)
         try:
             os.link(partial, path)  # unlike a rename, not over one that is there
         except FileExistsError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.json_files import written_beside
 from spark_pipeline.core.plan import Plan, PlanError
 from spark_pipeline.core.receipts import Receipts
 
@@ -74,12 +75,7 @@ class MigrationState:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a file by one with ``content``, whole or not at all, durably."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    partial = written_beside(path, content)
     os.replace(partial, path)
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:

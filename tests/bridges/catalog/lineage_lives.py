@@ -6,11 +6,7 @@ A life tells what it finds and does over a pipe, so that the parent knows everyt
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +22,7 @@ from bridges.formats import FormatId
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.node.assembly import Node
 from bridges.node.config import load
+from tests.kill_steps import Steps
 
 TOPIC = "t"
 FIRST = [KeyRange(KEY_SPACE * n // 3, KEY_SPACE * (n + 1) // 3) for n in range(3)]
@@ -38,41 +35,6 @@ class Plan:
 
     life: int
     kill_at: int | None = None
-
-
-class Steps:
-    """Kills the process at one of the places where something becomes durable, just before or just after it."""
-
-    def __init__(self, kill_at: int | None) -> None:
-        self.kill_at = kill_at
-        self.armed = False
-        self.seen = 0
-        self._lock = threading.Lock()  # the database has a thread of its own
-
-    def step(self) -> None:
-        with self._lock:
-            if self.armed:
-                self.seen += 1
-                if self.seen == self.kill_at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*args: Any) -> Any:
-            self.step()
-            result = work(*args)
-            self.step()
-            return result
-
-        return done
-
-    def around_async(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        async def done(*args: Any) -> Any:
-            self.step()
-            result = await work(*args)
-            self.step()
-            return result
-
-        return done
 
 
 def live(path: str, plan: Plan, tell: Connection) -> None:
@@ -112,7 +74,7 @@ async def _live(path: Path, plan: Plan, tell: Connection) -> None:
 
 
 async def _change(node: Node, plan: Plan, tell: Connection) -> None:
-    steps = Steps(plan.kill_at)
+    steps = Steps(plan.kill_at, armed=False)
     topic = node.catalog.topic(TOPIC)
     seal, make = cut(topic.active, random.Random(plan.life))
     client, db = node.client, node.db

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -34,6 +34,7 @@ from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.jobs.migrate import command
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, FRONTS, NodeProcess
+from tests.spark_pipeline.jobs.migrations import migrate, planned, target_url
 from tests.spark_proof.difficult_topics import (
     CODECS,
     Source,
@@ -69,27 +70,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     listen = dict.fromkeys((*FRONTS, "pipeline"), ANY)
     with NodeProcess(tmp_path_factory.mktemp("node") / "data", settings=TEST_SETTINGS, listen=listen) as node:
         yield node
-
-
-def url(node: NodeProcess) -> str:
-    return f"anabranch://{node.addresses['pipeline']}"
-
-
-def migrate(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
-    """Run ``anabranch migrate`` here, and give its report."""
-    done: Result = CliRunner().invoke(command, [str(one) for one in arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.stdout + done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def planned(source: Source, node: NodeProcess, path: Path, *topics: str) -> Path:
-    plan = path / f"plan-{topics[0]}.json"
-    named = [word for topic in topics for word in ("--topics", topic)]
-    migrate("plan", "--from", source.url, "--to", url(node), "-o", plan, *named)
-    return plan
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
@@ -177,7 +157,7 @@ def test_ten_difficult_topics_move_with_their_groups(source: Source, target: Nod
     topics += [empty, emptied]
     group, committed = a_group(source, [topics[0], topics[5]], 120)
     live = LiveGroup(source.bootstrap, [topics[3], topics[5], topics[6]], 2 + 2 + 1, 40)
-    plan = planned(source, target, tmp_path, *topics)
+    plan = planned(source.url, target, tmp_path, *topics)
 
     before = migrate("run", plan, "--dry-run")
     assert before["topics"][topics[0]]["0"] == {"start": 0, "end": 150, "left": 150}
@@ -286,12 +266,12 @@ def test_the_job_and_the_node_are_killed_halfway(source: Source, target: NodePro
         producer.produce(topic, os.urandom(1000), f"k{number}", number % 2)
         producer.poll(0)
     assert producer.flush(60) == 0
-    plan = planned(source, target, tmp_path, topic)
+    plan = planned(source.url, target, tmp_path, topic)
     part = Part(topic, 0)
     run = [sys.executable, "-m", "bridges", "migrate", "run", str(plan), "--quiet", "--throttle", "1MB/s"]
     for kill_node in (False, True):
         job = subprocess.Popen(run, stdout=subprocess.DEVNULL)
-        importer = Importer(url(target), {}, Plan.load(plan).migration)
+        importer = Importer(target_url(target), {}, Plan.load(plan).migration)
         start = -1
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -326,11 +306,11 @@ def test_it_follows_the_source_until_it_is_told_to_stop(source: Source, target: 
     producer = source.producer()
     producer.produce(topic, b"first", partition=0)
     assert producer.flush(30) == 0
-    plan = planned(source, target, tmp_path, topic)
+    plan = planned(source.url, target, tmp_path, topic)
     run = [sys.executable, "-m", "bridges", "migrate", "run", str(plan), "--quiet", "--follow"]
     job = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
     try:
-        importer = Importer(url(target), {}, Plan.load(plan).migration)
+        importer = Importer(target_url(target), {}, Plan.load(plan).migration)
         reached(importer, topic, [(0, 1)])
         # More of it, a new partition, and a log that begins later.
         admin = source.admin()
@@ -366,7 +346,7 @@ def reached(importer: Importer, topic: str, bounds: list[tuple[int, int]]) -> No
 
 def test_a_cut_over_is_killed_when_it_hands_over(source: Source, target: NodeProcess, tmp_path: Path) -> None:
     topic = transactional(source, rounds=3)
-    plan = planned(source, target, tmp_path, topic)
+    plan = planned(source.url, target, tmp_path, topic)
     migrate("run", plan, "--quiet")
     assert killed_at(plan, "hand over")
     target.restart(kill=True)
@@ -385,7 +365,7 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
     producer.begin_transaction()
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
-    plan = planned(source, target, tmp_path, topic)
+    plan = planned(source.url, target, tmp_path, topic)
     migrate("run", plan, "--quiet")
     short = ("--silence", "0.2", "--drain", "0.5", "--quiet")
     refusal = migrate("cutover", plan, *short, code=1)
@@ -408,7 +388,7 @@ def test_the_same_by_spark(
     source: Source, target: NodeProcess, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [of_codec(source, "lz4", records=200), beginning_late(source), source.create("empty", 1)]
-    plan = planned(source, target, tmp_path, *topics)
+    plan = planned(source.url, target, tmp_path, *topics)
     done = migrate("run", plan, "--quiet", "--engine", "spark", "--throttle", "100MB/s")
     assert done["lag"] == 0
     assert migrate("verify", plan, "--quiet")["differences"] == []
@@ -433,7 +413,7 @@ def test_a_planted_corruption_is_found_at_its_offset(
     source: Source, target: NodeProcess, tmp_path: Path, level: int
 ) -> None:
     topic = of_codec(source, "zstd", partitions=1, records=400)
-    plan = planned(source, target, tmp_path, topic)
+    plan = planned(source.url, target, tmp_path, topic)
     migration = Plan.load(plan).migration
     endpoint = KafkaEndpoint(source.url, {})
     batches = list(endpoint.read_raw(OffsetRange(topic, 0, 0, 400)))
@@ -447,7 +427,7 @@ def test_a_planted_corruption_is_found_at_its_offset(
     ]
     batches_brought = [bytes(one.payload) for one in batches]
     batches_brought[3] = bytes(encode(changed, bad.base_offset, codec=4))  # a good batch: its checksum is right
-    importer = Importer(url(target), {}, migration)
+    importer = Importer(target_url(target), {}, migration)
     begun = importer.begin(topic, 1, {})
     assert importer.append(Part(topic, 0), begun.epoch, batches_brought) == 400
     importer.close()

@@ -7,59 +7,14 @@ marker. What sinks do meanwhile is for the parent to say: it knows nothing of th
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import threading
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from spark_pipeline.node.front import PipelineFront
 from spark_pipeline.node.writes import Writes
+from tests.kill_steps import Steps
 from tests.spark_pipeline.node.pipeline_lab import node_of
-
-
-class Steps:
-    """Kills the process at the step ``kill_at``; None never."""
-
-    def __init__(self, kill_at: int | None) -> None:
-        self.kill_at = kill_at
-        self.seen = 0
-        self._lock = threading.Lock()  # the database has a thread of its own
-
-    def step(self, *_: object) -> None:
-        with self._lock:
-            self.seen += 1
-            if self.seen == self.kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*args: Any) -> Any:
-            self.step()
-            result = work(*args)
-            self.step()
-            return result
-
-        return done
-
-    def around_async(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        async def done(*args: Any) -> Any:
-            self.step()
-            result = await work(*args)
-            self.step()
-            return result
-
-        return done
-
-    def around_future(self, work: Callable[..., asyncio.Future[Any]]) -> Callable[..., asyncio.Future[Any]]:
-        def done(*args: Any) -> asyncio.Future[Any]:
-            self.step()
-            future = work(*args)
-            future.add_done_callback(self.step)
-            return future
-
-        return done
 
 
 def live(path: str, address: str, kill_at: int | None, pipe: Connection) -> None:
