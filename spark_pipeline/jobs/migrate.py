@@ -28,6 +28,8 @@ from spark_pipeline.jobs.migrate_options import (
 )
 
 if TYPE_CHECKING:
+    from spark_pipeline.endpoints.importer import Importer
+    from spark_pipeline.endpoints.migration import MigrationSource
     from spark_pipeline.jobs.migrate_copy import Route
     from spark_pipeline.jobs.migrate_engine import Engine
     from spark_pipeline.jobs.migrate_run import Runner
@@ -153,14 +155,11 @@ def status(
     """How far the migration is: what was copied, the lag, the steps that are done."""
     from spark_pipeline.core.errors import UnknownTopic
     from spark_pipeline.core.ranges import TopicPartition
-    from spark_pipeline.endpoints.importer import Fenced, Importer
-    from spark_pipeline.endpoints.migration import migration_source
+    from spark_pipeline.endpoints.importer import Fenced
 
     with told_failures(), _state(plan, exclusive=False) as state:
         route = _route(state, given(options_file, source_option, target_option))
-        source = migration_source(route.source, route.source_options)
-        target = Importer(route.target, route.target_options, route.migration)
-        try:
+        with _opened(route) as (source, target):
             positions = source.positions(state.plan.partitions)
             topics: dict[str, Any] = {}
             for topic in state.plan.topics:
@@ -175,9 +174,6 @@ def status(
                 )
                 over = there.handed_over_ms is not None
                 topics[topic.name] = {"state": "handed over" if over else "importing", "lag": lag}
-        finally:
-            source.close()
-            target.close()
         print_report(
             {
                 "migration": state.plan.migration,
@@ -232,19 +228,12 @@ def sync_groups_(
     plan: Path, options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...]
 ) -> None:
     """Set the positions of groups to those that they have at the source."""
-    from spark_pipeline.endpoints.importer import Importer
-    from spark_pipeline.endpoints.migration import migration_source
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
     with told_failures(), _state(plan, exclusive=False) as state:
         route = _route(state, given(options_file, source_option, target_option))
-        source = migration_source(route.source, route.source_options)
-        target = Importer(route.target, route.target_options, route.migration)
-        try:
+        with _opened(route) as (source, target):
             content = sync_groups(state.plan, source, target)
-        finally:
-            source.close()
-            target.close()
         state.report("groups", content)
         print_report(content)
 
@@ -339,6 +328,21 @@ def _route(state: MigrationState, sides: Given) -> Route:
 
 def _sides(options: dict[str, Any]) -> Given:
     return given(options["options_file"], options["source_option"], options["target_option"])
+
+
+@contextmanager
+def _opened(route: Route) -> Iterator[tuple[MigrationSource, Importer]]:
+    """Both sides, until the block ends."""
+    from spark_pipeline.endpoints.importer import Importer
+    from spark_pipeline.endpoints.migration import migration_source
+
+    source = migration_source(route.source, route.source_options)
+    target = Importer(route.target, route.target_options, route.migration)
+    try:
+        yield source, target
+    finally:
+        source.close()
+        target.close()
 
 
 @contextmanager
