@@ -26,7 +26,7 @@ from pravega_client import StreamManager
 
 from benchmarks.pravega_load import SCOPE, Load, Wheel, java
 from benchmarks.pravega_standalone import PravegaStandalone
-from benchmarks.probe import Watch, machine
+from benchmarks.probe import Watch, machine, measured_on, on_machine
 from tests.node_process import ANY, NodeProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -210,7 +210,9 @@ def main() -> int:
         if "java" in clients:
             loads["java"] = stack.enter_context(java())
         runs = measure(names, loads, rounds, 0.1 if args.quick else 1.0, args.data)
-    text = f"Medians of {rounds}. What an acknowledgement survives, and resident memory after the start:\n\n"
+    about = measured_on(about)
+    text = f"{on_machine(about)}\n\n"
+    text += f"Medians of {rounds}. What an acknowledgement survives, and resident memory after the start:\n\n"
     text += "".join(f"* {name}: {PROMISES[name]}; {idle[name]:,.0f} MB\n" for name in names)
     text += f"\n{tables(runs, names)}"
     stem = args.output / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

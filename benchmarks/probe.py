@@ -129,7 +129,7 @@ def disk_speed(directory: Path, sizes: tuple[int, ...] = (4096, 65536, 1 << 20, 
 
 
 def machine(directory: Path) -> dict[str, object]:
-    """What the numbers were measured on."""
+    """What the numbers are measured on; asked before the measurement, for ``measured_on`` after it."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -147,4 +147,31 @@ def machine(directory: Path) -> dict[str, object]:
         "python": platform.python_version(),
         "filesystem": mount.fstype,
         "load_before": round(os.getloadavg()[0], 2),
+        "cpu_times_before": _cpu_times(),
+    }
+
+
+def measured_on(machine: dict[str, object]) -> dict[str, object]:
+    """``machine`` and what the host took away since: the percentage of all processors' time that it gave to others.
+
+    A machine that is idle of itself is not quiet when its host is busy: what is stolen makes every number worse, and
+    not the same for each server in turn.
+    """
+    facts = {name: value for name, value in machine.items() if name != "cpu_times_before"}
+    before = machine["cpu_times_before"]
+    assert isinstance(before, dict)
+    used = {name: now - before[name] for name, now in _cpu_times().items()}
+    return facts | {"stolen_percent": round(100 * used["steal"] / (sum(used.values()) or 1), 1)}
+
+
+def on_machine(facts: dict[str, object]) -> str:
+    """The sentence of a table's reader."""
+    return "Machine: " + ", ".join(f"{name} {value}" for name, value in facts.items()) + "."
+
+
+def _cpu_times() -> dict[str, float]:
+    """Seconds that all processors together have spent, by what they did; each second once."""
+    times = psutil.cpu_times()
+    return {
+        name: getattr(times, name) for name in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     }

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from benchmarks.probe import on_machine
 from benchmarks.targets import RIVALS, TARGETS
 from benchmarks.workloads import Metrics, Workload
 
@@ -61,7 +62,7 @@ def _line(cells: Sequence[str]) -> str:
 def markdown(results: Results, workloads: Sequence[Workload], targets: Sequence[str]) -> str:
     """Tables of medians, with a ratio for every pair of targets that promise the same durability."""
     pairs = [(ours, theirs) for ours, theirs in RIVALS.items() if ours in targets and theirs in targets]
-    lines = ["# Benchmark", "", "Machine: " + ", ".join(f"{k} {v}" for k, v in results.machine.items()) + ".", ""]
+    lines = ["# Benchmark", "", on_machine(results.machine), ""]
     lines += [f"Run with: {', '.join(f'{k}={v}' for k, v in results.options.items())}. Medians of the rounds.", ""]
     lines += ["What an acknowledgement survives:", ""]
     lines += [f"* {name}: {TARGETS[name].promise}" for name in targets]

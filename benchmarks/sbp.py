@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import psutil
 
-from benchmarks.probe import disk_speed, machine
+from benchmarks.probe import disk_speed, machine, measured_on, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
 from sbp_back.client.client import Client, StreamWriter
@@ -411,7 +411,7 @@ def _cells(run: AppendRun) -> list[object]:
 
 def markdown(report: Report) -> str:
     """The whole report."""
-    lines = ["# SBP backend", "", "Machine: " + ", ".join(f"{k} {v}" for k, v in report.machine.items()) + ".", ""]
+    lines = ["# SBP backend", "", on_machine(report.machine), ""]
     lines += [f"Run with: {', '.join(f'{k}={v}' for k, v in report.options.items())}."]
     if report.appends:
         lines += _append_lines(report.appends)
@@ -524,6 +524,7 @@ def main() -> int:
             report.memory = _apart("memory", directory, 1_000_000 // less)
         if "streams" in wanted:
             report.streams = _apart("streams", directory, 10_000 // less)
+    report.machine = measured_on(report.machine)
     text = markdown(report)
     stem = output / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-sbp"
     document = asdict(report)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.bulk_copy import loop, migrate
 from benchmarks.kafka_broker import KafkaBroker
-from benchmarks.probe import machine
+from benchmarks.probe import machine, measured_on, on_machine
 from benchmarks.spark_load import BATCH_BYTES, KEY_BYTES, cpu, create, fill, trickle
 from benchmarks.spark_queries import CONNECTOR, OURS, Queries
 from tests.node_process import ANY, FRONTS, NodeProcess
@@ -211,8 +211,8 @@ def main() -> int:
     rounds = args.rounds or rounds
     parts = args.only.split(",")
     sizes = [int(size) for size in args.sizes.split(",")]
-    machine_facts = machine(args.data)
-    facts = {"machine": machine_facts, "durability": args.durability, "began": time.strftime("%F %T")}
+    about = machine(args.data)
+    facts = {"durability": args.durability, "began": time.strftime("%F %T")}
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.data)))
         listen = dict.fromkeys((*FRONTS, "pipeline"), ANY)
@@ -239,13 +239,14 @@ def main() -> int:
         if "bulk" in parts:
             bulk(bench, sizes, node, broker, scratch, rounds)
     names = list(dict.fromkeys(run.contender for run in bench.runs))
-    on = ", ".join(f"{name} {value}" for name, value in machine_facts.items())
+    about = measured_on(about)
     text = (
-        f"On {on}.\n\nMedians of {rounds}; {PARTITIONS} partitions, keys of {KEY_BYTES} bytes, batches of up to "
+        f"{on_machine(about)}\n\n"
+        f"Medians of {rounds}; {PARTITIONS} partitions, keys of {KEY_BYTES} bytes, batches of up to "
         f"{BATCH_BYTES} bytes, local[2]; the node's durability is {args.durability}.\n\n{tables(bench, names)}\n"
     )
     stem = output / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-spark"
-    content = {**facts, "runs": [asdict(run) for run in bench.runs], "beats": bench.beats}
+    content = {"machine": about, **facts, "runs": [asdict(run) for run in bench.runs], "beats": bench.beats}
     stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
     stem.with_suffix(".md").write_text(text)
     print(f"\n{text}\nwritten: {stem}.json and .md")
