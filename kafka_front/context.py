@@ -10,6 +10,7 @@ from kafka_front.wire.apis import APIS
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
+    from kafka_front.service.patience import Patience
     from kafka_front.service.read_ahead import ReadAhead
     from kafka_front.wire import codec
     from kafka_front.wire.message import Message
@@ -33,12 +34,14 @@ class Client(net.Connection):
 
     Public for handlers: ``id``, ``peer`` and ``local`` (host, port), ``listener`` (name), ``advertised`` (the host and
     port clients of this listener must be told), ``attributes`` (state of services), ``principal``, ``account`` (the
-    memory it holds), ``ahead``, on_close, close, logged_in.
+    memory it holds), ``ahead``, ``patience``, on_close, close, logged_in.
     """
 
     attributes: dict[str, Any]
     ahead: ReadAhead
     """What it will probably fetch next."""
+    patience: Patience
+    """How long its waiting request may wait."""
 
     def logged_in(self, principal: Principal) -> None:
         """The client has proved who it is, and may do what that one may."""

@@ -20,6 +20,7 @@ from bridges.net.outbox import joined
 from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
 from kafka_front.dispatch import Handler
+from kafka_front.service.patience import Patience
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
 from kafka_front.wire.apis import APIS, ApiKey
@@ -68,6 +69,7 @@ class Connection(Client):
         super().__init__(server, listener, advertised, server.framing)
         self.attributes: dict[str, Any] = {}
         self.ahead = ReadAhead(self.account)
+        self.patience = Patience(server.loop)
         self._only_produce = True
         self._barred = False
 
@@ -79,6 +81,7 @@ class Connection(Client):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ahead.close()
+        self.patience.close()
         super().connection_lost(exc)
 
     def shed(self, since: float) -> None:

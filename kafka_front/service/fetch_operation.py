@@ -1,11 +1,10 @@
 """One Fetch request from its arrival on: it answers at once or waits for enough bytes (kafka.md, rules 41-46).
 
-A waiting request is one object registered with its partitions' logs and one timer; there is no task.
+A waiting request is one object registered with its partitions' logs, and its connection's timer; there is no task.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ class FetchOperation(Reading):
     __slots__ = (
         "_allowed",
         "_missing",
-        "_timer",
         "_unopened",
         "_waited",
         "_waits",
@@ -52,7 +50,6 @@ class FetchOperation(Reading):
         self._missing = 0
         # What the authorizer has said of topics: it is asked once for each.
         self._allowed: dict[str, bool] = {}
-        self._timer: asyncio.TimerHandle | None = None
         self._unopened = 0
         self._waited: list[PartitionLog] = []
 
@@ -108,11 +105,12 @@ class FetchOperation(Reading):
             return
         # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
         self._waited = [slot.log for slot in self._slots if slot.log is not None]
+        self._waits = True
         for log in self._waited:
             log.add_waiter(self)
-        self._waits = True
-        self._timer = self._owner.loop.call_later(wait_ms / 1000, self._guarded, self._expired)
-        self._ctx.connection.on_close(self.cancel)
+        connection = self._ctx.connection
+        connection.patience.wait(wait_ms / 1000, self._time_is_up)
+        connection.on_close(self.cancel)
 
     def _look(self) -> bool:
         """Is there an error to tell, or are min_bytes there? Stops counting as soon as they are.
@@ -174,22 +172,25 @@ class FetchOperation(Reading):
         self._missing -= log.available(offset, max(self._missing, 1), self._limit(log, offset))
         return self._missing <= 0
 
-    def _expired(self) -> None:
-        self._timer = None
+    def _time_is_up(self) -> None:
+        self._guarded(self._answer_with_what_there_is)
+
+    def _answer_with_what_there_is(self) -> None:
         self._stop_waiting()
         self._start_reading()
 
     def _stop_waiting(self) -> None:
+        if not self._waits:
+            return
         self._waits = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for log in self._waited:
             log.remove_waiter(self)
+        self._ctx.connection.patience.end()
         self._ctx.connection.forget_on_close(self.cancel)
 
     def cancel(self) -> None:
         """The connection is gone: nobody waits any more."""
         self._end()
         self._stop_waiting()
+        self._ctx.connection.forget_on_close(self.cancel)
         self._release()

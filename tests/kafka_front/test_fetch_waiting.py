@@ -23,6 +23,7 @@ from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
 from kafka_front.service.fetch import Fetch
 from kafka_front.service.fetch_sessions import FetchSessions
+from kafka_front.service.patience import Patience
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -79,6 +80,7 @@ class Lab:
             forget_on_close=lambda _: None,
             account=account,
             ahead=ReadAhead(account),
+            patience=Patience(self.loop),  # type: ignore[arg-type]
             read_ahead=1 << 20,
         )
 
