@@ -178,6 +178,8 @@ class Reading(ABC):
             ahead.when_read(partial(self._unless_cancelled, self._read))
             return
         readable = self._readable
+        if len(readable) == 1 and self._read_at_hand(readable[0]):
+            return
         # All at the same speed, if they can be: what is read of them lies together in the log then.
         self._share = max(self._room // len(readable), _LEAST_SHARE)
         self._answers = [None] * len(readable)
@@ -211,6 +213,26 @@ class Reading(ABC):
         if not self._here:
             self._here = True
             connection.on_close(self.cancel)
+
+    def _read_at_hand(self, slot: Slot) -> bool:
+        """Tell of the only partition that has something if that is in memory, as it is for who follows a log; whether
+        it is, and the budget has room for it."""
+        asked, log, connection = slot.asked, slot.log, self._ctx.connection
+        assert log is not None, "what is refused is not readable"
+        answer = log.at_hand(asked.fetch_offset, max(1, min(asked.max_bytes, self._room)), slot.limit)
+        if answer is None or answer[1] is not None:
+            return False
+        size = 0
+        for batch in answer[0]:
+            size += len(batch.payload)
+        if size > connection.read_ahead or not connection.account.admit(Kind.READS, size):
+            return False
+        self._held += size
+        self._answers = [answer]
+        self._share = self._room
+        self._reads_on = connection.ahead.expects(log, asked.fetch_offset)
+        self._serve()
+        return True
 
     def _wishes(self, numbers: list[int]) -> Iterator[Wish]:
         share = self._share
