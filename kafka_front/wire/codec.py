@@ -67,7 +67,7 @@ def response_encoder(key: int, version: int) -> Encoder:
 class ServerCodec:
     """What a server needs for one API and version, in one look-up: see :func:`server_codec`."""
 
-    __slots__ = ("_head", "_head_size", "_whole", "decode", "encode", "flexible", "has_error_code", "key", "version")
+    __slots__ = ("_head", "_head_size", "decode", "encode", "flexible", "has_error_code", "key", "version")
 
     def __init__(self, key: int, version: int) -> None:
         self.key = key
@@ -79,19 +79,23 @@ class ServerCodec:
         head = _FLEXIBLE_RESPONSE_HEAD if has_flexible_response_header(key, version) else _RESPONSE_HEAD
         self._head = head.pack
         self._head_size = head.size - 4
-        self._whole = 0 if key == ApiKey.FETCH else _SHORT_RESPONSE
 
     def response(self, correlation_id: int, message: Any) -> list[Buffer]:
         """Buffers of a whole response with its length prefix; record data are not copied. Raises WireError.
 
-        A short response is one buffer, since whoever sends it would otherwise look at each of its fields; but for
-        Fetch, whose records may be the place where they lie.
+        A short response is one buffer, since whoever sends it would otherwise look at each of its fields; unless it
+        has records that are only the place where they lie.
         """
         out: list[Buffer] = [b""]
         self.encode(message, out)
         size = sum(map(len, out))
         out[0] = self._head(size + self._head_size, correlation_id)
-        return [b"".join(out)] if size < self._whole else out
+        if size >= _SHORT_RESPONSE:
+            return out
+        try:
+            return [b"".join(out)]
+        except TypeError:
+            return out  # no bytes yet
 
 
 @cache
