@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import selectors
 from collections.abc import Callable
 from enum import IntEnum
+from math import ceil
+from typing import Any
 
 Work = Callable[[], None]
 
@@ -83,20 +86,64 @@ class Cycle:
                 self._loop.call_exception_handler({"message": "work at the end of a cycle failed", "exception": error})
 
 
-class _Selector(selectors.DefaultSelector):
-    """Finds, behind everything that is ready, also ``last``."""
+class _Selector(selectors.EpollSelector):
+    """Finds, behind everything that is ready, also ``last``.
+
+    ``select`` does what the one of its base does, in half the time: there are two with each request of a client that
+    waits for its answer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.cycle: Cycle | None = None
         self.last: tuple[selectors.SelectorKey, int] | None = None
+        self._keys: dict[int, selectors.SelectorKey] = {}
+        # The same epoll as the base has, which keeps its object of it to itself.
+        self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._keys[key.fd] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        self._keys.pop(key.fd, None)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().modify(fileobj, events, data)
+        self._keys[key.fd] = key
+        return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(timeout)
+        keys = self._keys
+        # Rounded up, as in the base: a timer must not find that it is not due yet.
+        wait = -1 if timeout is None else 0 if timeout <= 0 else ceil(timeout * 1e3) * 1e-3
+        found: list[tuple[selectors.SelectorKey, int]] = []
+        try:
+            ready = self._epoll.poll(wait, len(keys) or 1)
+        except InterruptedError:
+            ready = []
+        for fd, event in ready:
+            key = keys.get(fd)
+            if key is None:
+                continue
+            if event == select.EPOLLIN:  # as nearly always
+                mask = selectors.EVENT_READ
+            else:
+                mask = (event & ~select.EPOLLIN and selectors.EVENT_WRITE) | (
+                    event & ~select.EPOLLOUT and selectors.EVENT_READ
+                )
+            found.append((key, mask & key.events))
         if self.cycle is not None and self.last is not None:
             self.cycle.begin()
             found.append(self.last)
         return found
+
+    def close(self) -> None:
+        self._epoll.close()
+        super().close()
 
 
 class CycleLoop(asyncio.SelectorEventLoop):
