@@ -1,8 +1,8 @@
 """State of a single placement driver in one SQLite file.
 
-One thread owns the connection. Requests that queued up while a commit was in progress share the next one; each runs
-in its own savepoint, so one that fails undoes only itself. WAL mode with ``synchronous=FULL``: what was answered
-survives loss of power (reference/sbp.md, section 3.2).
+One thread owns the connection. Requests that queued up while a commit was in progress share the next one; each that
+changes anything has its own savepoint, so one that fails undoes only itself. WAL mode with ``synchronous=FULL``: what
+was answered survives loss of power (reference/sbp.md, section 3.2).
 """
 
 from __future__ import annotations
@@ -91,13 +91,35 @@ _RANGE_COLUMNS = (
 
 
 class _SqliteTransaction(Transaction):
-    """The transaction that is open on the connection of the state's thread."""
+    """The transaction that is open on the connection of the state's thread, in the hands of one job after the other.
+
+    A job has a savepoint from its first change on: most only read, and there is nothing to undo of these.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
+        self._changed = False
+
+    def end(self, *, undo: bool) -> None:
+        """The job is over."""
+        if self._changed:
+            self._changed = False
+            if undo:
+                self._db.execute("ROLLBACK TO job")
+            self._db.execute("RELEASE job")
+
+    def lost(self) -> None:
+        """All of the transaction is undone, savepoints included."""
+        self._changed = False
+
+    def _change(self, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        if not self._changed:
+            self._db.execute("SAVEPOINT job")
+            self._changed = True
+        return self._db.execute(statement, values)
 
     def _take(self, counter: str) -> int:
-        row = self._db.execute(
+        row = self._change(
             "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET next = next + 1 RETURNING next - 1",
             (counter,),
         ).fetchone()
@@ -110,7 +132,7 @@ class _SqliteTransaction(Transaction):
         return self._take("server")
 
     def claim_server_id(self, server_id: int) -> None:
-        self._db.execute(
+        self._change(
             "INSERT INTO counters VALUES ('server', ?)"
             " ON CONFLICT (name) DO UPDATE SET next = max(next, excluded.next)",
             (server_id + 1,),
@@ -127,7 +149,7 @@ class _SqliteTransaction(Transaction):
         return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted))
 
     def put_stream(self, stream: StreamRow) -> None:
-        self._db.execute(
+        self._change(
             "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?)",
             (
                 stream.stream_id,
@@ -168,7 +190,7 @@ class _SqliteTransaction(Transaction):
         known = self._db.execute(
             "SELECT 1 FROM ranges WHERE stream_id = ? AND range_index = ?", (row.stream_id, row.index)
         ).fetchone()
-        self._db.execute(
+        self._change(
             "INSERT OR REPLACE INTO ranges (stream_id, range_index, epoch, start_offset, end_offset, replica_count,"
             " ack_count, document, floor) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -184,10 +206,8 @@ class _SqliteTransaction(Transaction):
             ),
         )
         if known is None:
-            self._db.executemany(
-                "INSERT INTO replicas VALUES (?, ?, ?, ?)",
-                [(row.stream_id, row.index, position, server) for position, server in enumerate(row.server_ids)],
-            )
+            for position, server in enumerate(row.server_ids):
+                self._change("INSERT INTO replicas VALUES (?, ?, ?, ?)", (row.stream_id, row.index, position, server))
 
     def ranges_of_stream(self, stream_id: int) -> list[RangeRow]:
         return self._ranges(
@@ -209,17 +229,17 @@ class _SqliteTransaction(Transaction):
         # Indexes are int32 on the wire, so 2**31 is above all of them.
         bound = 1 << 31 if below_index is None else below_index
         for table in ("ranges", "replicas"):
-            self._db.execute(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
+            self._change(f"DELETE FROM {table} WHERE stream_id = ? AND range_index < ?", (stream_id, bound))
 
     def get_servers(self) -> dict[int, RangeServerInfo]:
         rows = self._db.execute("SELECT server_id, advertise_addr FROM servers")
         return {server_id: RangeServerInfo(server_id, address) for server_id, address in rows}
 
     def put_server(self, server: RangeServerInfo) -> None:
-        self._db.execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (server.server_id, server.advertise_addr))
+        self._change("INSERT OR REPLACE INTO servers VALUES (?, ?)", (server.server_id, server.advertise_addr))
 
     def add_deletion(self, server_id: int, stream_id: int) -> None:
-        self._db.execute("INSERT OR IGNORE INTO deletions VALUES (?, ?)", (server_id, stream_id))
+        self._change("INSERT OR IGNORE INTO deletions VALUES (?, ?)", (server_id, stream_id))
 
     def deletions_of_server(self, server_id: int, most: int) -> list[int]:
         query = "SELECT stream_id FROM deletions WHERE server_id = ? ORDER BY stream_id LIMIT ?"
@@ -227,10 +247,10 @@ class _SqliteTransaction(Transaction):
         return [stream_id for (stream_id,) in rows]
 
     def drop_deletion(self, server_id: int, stream_id: int) -> None:
-        self._db.execute("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
+        self._change("DELETE FROM deletions WHERE server_id = ? AND stream_id = ?", (server_id, stream_id))
 
     def add_news(self, server_id: int, stream_id: int, index: int) -> None:
-        self._db.execute("INSERT OR IGNORE INTO news VALUES (?, ?, ?)", (server_id, stream_id, index))
+        self._change("INSERT OR IGNORE INTO news VALUES (?, ?, ?)", (server_id, stream_id, index))
 
     def news_of_server(self, server_id: int, limit: int) -> list[tuple[int, int]]:
         return self._db.execute(
@@ -239,7 +259,7 @@ class _SqliteTransaction(Transaction):
         ).fetchall()
 
     def drop_news(self, server_id: int, stream_id: int, index: int) -> None:
-        self._db.execute(
+        self._change(
             "DELETE FROM news WHERE server_id = ? AND stream_id = ? AND range_index = ?", (server_id, stream_id, index)
         )
 
@@ -355,7 +375,7 @@ class SqliteState:
         self._db.close()
         self._loop.call_soon_threadsafe(self._closed.set)
 
-    def _commit_group(self, transaction: Transaction, group: list[_Job]) -> None:
+    def _commit_group(self, transaction: _SqliteTransaction, group: list[_Job]) -> None:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -363,16 +383,16 @@ class SqliteState:
                 self._run_job(transaction, job)
             db.execute("COMMIT")
         except sqlite3.Error as error:
+            transaction.lost()
             if db.in_transaction:
                 db.execute("ROLLBACK")
             logger.error("placement driver state %s: %s", self._path, error)
             for job in group:
                 job.error = StateError(f"the placement driver's state cannot be written: {error}")
 
-    def _run_job(self, transaction: Transaction, job: _Job) -> None:
-        """Run one job in its savepoint; an SQLite error that ends the whole transaction is left to the caller."""
+    def _run_job(self, transaction: _SqliteTransaction, job: _Job) -> None:
+        """Run one job; an SQLite error that ends the whole transaction is left to the caller."""
         db = self._db
-        db.execute("SAVEPOINT job")
         try:
             job.result = job.work(transaction)
         except sqlite3.Error as error:
@@ -384,9 +404,7 @@ class SqliteState:
         except Exception as error:
             logger.exception("placement driver: a request failed unexpectedly")
             job.error = StateError(f"unexpected {type(error).__name__}: {error}")
-        if job.error is not None:
-            db.execute("ROLLBACK TO job")
-        db.execute("RELEASE job")
+        transaction.end(undo=job.error is not None)
 
     def _deliver(self, group: list[_Job]) -> None:
         # One loop callback per job: an exception in one reply cannot swallow the others.
