@@ -51,7 +51,8 @@ def measure(results: Results, benches: dict[str, Bench], chosen: Sequence[Worklo
                 try:
                     metrics = workload.run(benches[name])
                 except RunFailed as error:
-                    told = str(error).replace(f"{ROOT}/", "")  # results are kept, and say nothing of where they were made
+                    # Results are kept, and say nothing of where they were made.
+                    told = str(error).replace(f"{ROOT}/", "")
                     results.failures.append(f"{workload.name}, {name}: {told}")
                     print(f"FAILED  {name:16} {workload.name}: {error}", flush=True)
                     continue
