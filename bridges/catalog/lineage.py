@@ -8,6 +8,7 @@ with it, so nothing can disagree.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -114,6 +115,24 @@ class PartitionInfo:
     def lived_in(self, epoch: int) -> bool:
         """Whether it was active in an epoch of its topic."""
         return self.made_epoch <= epoch and (self.sealed_epoch is None or epoch < self.sealed_epoch)
+
+
+class Takers:
+    """The partitions of a topic that take appends, found by key."""
+
+    __slots__ = ("_lows", "_ranged", "partitions")
+
+    def __init__(self, partitions: Iterable[PartitionInfo]) -> None:
+        self.partitions = tuple(partitions)
+        # Ranges of their own do not overlap (:func:`check_change`).
+        self._ranged = sorted((one for one in self.partitions if one.keys != WHOLE), key=lambda one: one.keys.low)
+        self._lows = [one.keys.low for one in self._ranged]
+
+    def at(self, key: int) -> PartitionInfo | None:
+        """Whose range has ``key``; None where partitions have no ranges of their own."""
+        place = bisect_right(self._lows, key) - 1
+        found = self._ranged[place] if place >= 0 else None
+        return found if found is not None and key < found.keys.high else None
 
 
 def related(partitions: Sequence[PartitionInfo]) -> list[PartitionInfo]:

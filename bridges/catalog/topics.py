@@ -27,7 +27,7 @@ from bridges.barrier import Barrier
 from bridges.catalog import imports, topic_config, topic_defaults
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.imports import NOT_IMPORTING, Import
-from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
+from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, Takers, check_change, related
 from bridges.catalog.names import check_topic_name, collision_key, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Database
@@ -103,6 +103,8 @@ class Topic:
     epoch: int = 0
     kind: TopicKind = TopicKind.USER
     imported: Import | None = None
+    _takers: Takers = field(default=Takers(()), repr=False)
+    _takers_of: tuple[int, int] = field(default=(-1, -1), repr=False)
 
     @property
     def import_epoch(self) -> int:
@@ -110,9 +112,18 @@ class Topic:
         return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
 
     @property
-    def active(self) -> list[PartitionInfo]:
-        """The partitions that take appends."""
-        return [one for one in self.partitions if one.is_active]
+    def takers(self) -> Takers:
+        """The partitions that take appends. Found anew only when there are others: every session asks."""
+        now = self.epoch, len(self.partitions)
+        if now != self._takers_of:
+            self._takers = Takers(one for one in self.partitions if one.is_active)
+            self._takers_of = now
+        return self._takers
+
+    @property
+    def active(self) -> Sequence[PartitionInfo]:
+        """The partitions that take appends, in the order of their numbers."""
+        return self.takers.partitions
 
     def partitions_of(self, epoch: int) -> list[PartitionInfo]:
         """The partitions that were active in ``epoch``."""

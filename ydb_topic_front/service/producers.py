@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import md5
 from typing import TYPE_CHECKING
 
-from bridges.catalog.lineage import KEY_SPACE, WHOLE
+from bridges.catalog.lineage import KEY_SPACE, Takers
 from bridges.formats.producer import SeqNoStamp
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
@@ -27,19 +27,16 @@ _ERASED_AT_ONCE = 1_000
 """Rows removed in one transaction, which others wait for."""
 
 
-def place_of(producer: bytes, active: list[PartitionInfo]) -> PartitionInfo:
+def place_of(producer: bytes, takers: Takers) -> PartitionInfo:
     """The partition of a producer that is nowhere yet: by its key where partitions have ranges of keys.
 
     Raises YdbError.
     """
-    if not active:
+    partitions = takers.partitions
+    if not partitions:
         raise YdbError(Status.OVERLOADED, "all partitions of the topic are sealed", Issue.PARTITION_INACTIVE)
     number = int.from_bytes(md5(producer, usedforsecurity=False).digest(), "big")
-    key = number % KEY_SPACE
-    for one in active:
-        if one.keys != WHOLE and one.keys.low <= key < one.keys.high:
-            return one
-    return active[number % len(active)]
+    return takers.at(number % KEY_SPACE) or partitions[number % len(partitions)]
 
 
 def _now_ms() -> int:
@@ -76,20 +73,19 @@ class Producers:
         YdbError: it is elsewhere than ``wanted``.
         """
         key = SeqNoStamp(producer, ()).key
-        active = topic.active
-        numbers = {one.index: one for one in topic.partitions}
+        partitions = topic.partitions  # by number; the thread sees each change of them as a whole
         fresh = wanted if wanted is not None else written
         if fresh is None:
-            fresh = place_of(producer, active).index
+            fresh = place_of(producer, topic.takers).index
         now = self._clock()
 
         def find(connection: sqlite3.Connection) -> int:
             query = "SELECT partition, used_ms FROM front_ydb_producers WHERE topic = ? AND producer = ?"
             row = connection.execute(query, (topic.name, key)).fetchone()
             found, used = row or (fresh, 0)
-            if found not in numbers:
+            if not 0 <= found < len(partitions):
                 found, used = fresh, 0
-            here = descendant(numbers, found, producer, wanted)
+            here = descendant(partitions, found, producer, wanted)
             if (wanted is None or here == wanted) and (here != found or now - used > _REFRESHED_MS):
                 connection.execute("REPLACE INTO front_ydb_producers VALUES (?, ?, ?, ?)", (topic.name, key, here, now))
             return here
@@ -116,7 +112,7 @@ class Producers:
             pass
 
 
-def descendant(numbers: dict[int, PartitionInfo], found: int, producer: bytes, wanted: int | None) -> int:
+def descendant(numbers: Sequence[PartitionInfo], found: int, producer: bytes, wanted: int | None) -> int:
     """The active partition that took the place of ``found`` for a producer, which prefers ``wanted``.
 
     Raises YdbError when there is none.
@@ -127,5 +123,5 @@ def descendant(numbers: dict[int, PartitionInfo], found: int, producer: bytes, w
         if wanted is not None and any(child.index == wanted for child in children):
             at = numbers[wanted]
         else:
-            at = place_of(producer, children)
+            at = place_of(producer, Takers(children))
     return at.index

@@ -211,6 +211,7 @@ class Readers:
         if change.kind in (ChangeKind.PARTITIONS, ChangeKind.SEALED):
             for (_, topic), share in self._shares.items():
                 if topic == name:
+                    share.changed()
                     self._balance_soon(share)
 
     def _settings_changed(self, topic: Topic) -> None:

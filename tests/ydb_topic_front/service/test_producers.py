@@ -35,7 +35,7 @@ class Lab:
 
     def elsewhere(self, producer: bytes) -> int:
         """A partition that the producer would not get by itself."""
-        return (place_of(producer, self.topic.active).index + 1) % 3
+        return (place_of(producer, self.topic.takers).index + 1) % 3
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def test_who_was_not_seen_for_long_is_forgotten(lab: Lab) -> None:
     assert await producers.partition_of(lab.topic, b"p", None) == wanted
     lab.now += DAY + 1
     await producers.expire(lab.now)
-    chosen = place_of(b"p", lab.topic.active).index
+    chosen = place_of(b"p", lab.topic.takers).index
     assert await producers.partition_of(lab.topic, b"p", None) == chosen
     other = (chosen + 1) % 7
     assert await producers.partition_of(lab.topic, b"q", other) == other

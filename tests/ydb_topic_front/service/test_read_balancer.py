@@ -135,6 +135,7 @@ def test_whoever_comes_and_goes(partitions: int, in_turns: bool, steps: list[tup
                 lab.join(number, (number + 1) % 12)
             elif step == "grow":
                 lab.infos.append(PartitionInfo(len(lab.infos), 0))
+                lab.share.changed()
                 lab.changed()
             elif step == "step":
                 lab.step()
@@ -169,6 +170,81 @@ def test_no_step_depends_on_how_many_partitions_there_are() -> None:
     assert steps() >= 2 * 10_000 // STEP, "what it had is cleared away in steps, too"
     assert len(second.reads) == 10_000
     lab.is_fair()
+
+
+class Looked(list[PartitionInfo]):
+    """Counts how many partitions are looked at."""
+
+    looked = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[PartitionInfo]:
+        self.looked += len(self)
+        return super().__iter__()
+
+
+def test_a_session_costs_what_it_names_takes_or_had() -> None:
+    lab = Lab(0)
+    infos = lab.infos = Looked(PartitionInfo(index, index) for index in range(10_000))
+    named = lab.join(7)
+    assert named.reads == {7}
+    everybody = [lab.join() for _ in range(100)]
+    lab.settle()
+    lab.is_fair()
+    infos.looked = lab.moves = 0
+    other = lab.join(9, 7)
+    lab.settle()
+    assert other.reads == {9}
+    assert infos.looked < 10
+    lab.leave(other)
+    assert infos.looked < 10
+    lab.is_fair()
+    infos.looked = lab.moves = 0
+    late = lab.join()
+    lab.settle()
+    assert 90 <= len(late.reads) <= 100
+    assert lab.moves == 2 * len(late.reads), "let go once and begun once"
+    assert infos.looked < 1000
+    infos.looked = 0
+    lab.leave(everybody.pop())
+    assert infos.looked < 1000
+    lab.is_fair()
+
+
+def test_who_cannot_give_keeps_nobody_from_giving() -> None:
+    """Two have children whose parent only they have read; the third gives of what else there is."""
+    lab = Lab(0)
+    lab.infos = [PartitionInfo(0, 0, sealed_epoch=1, end=5, children=(1, 2, 3))]
+    lab.infos += [PartitionInfo(index, index, made_epoch=1, parents=(0,)) for index in (1, 2, 3)]
+    lab.infos += [PartitionInfo(index, index) for index in range(4, 8)]
+    first = lab.join()
+    first.ended.add(0)
+    lab.balance()
+    assert len(first.reads) == 8
+    second = lab.join()
+    lab.settle()
+    assert (first.reads, second.reads) == ({0, 1, 2, 3}, {4, 5, 6, 7})
+    third = lab.join()
+    lab.settle()
+    assert first.reads == {0, 1, 2, 3}
+    assert sorted(map(len, (second.reads, third.reads))) == [2, 2]
+    lab.finished.add(0)
+    lab.balance()
+    lab.settle()
+    assert sorted(len(reader.reads - {0}) for reader in lab.readers) == [2, 2, 3]
+
+
+def test_what_was_left_undone_is_done_later() -> None:
+    lab = Lab(10, in_turns=True)
+    with patch.object(read_balancer, "STEP", 2):
+        first = lab.join()
+        lab.step()
+        lab.half_done = None  # as if it had broken off
+        lab.balance()
+    assert first.reads == set(range(10))
 
 
 async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
