@@ -211,3 +211,30 @@ def test_what_was_committed_stays_so_when_the_node_dies(node_factory: NodeFactor
                     node.restart(kill=True)
         described = driver.topic_client.describe_consumer("t", "c", include_stats=True)
         assert {one.partition_consumer_stats.committed_offset for one in described.partitions} == {500}
+
+
+async def test_it_is_told_how_far_consumers_are(driver: ydb.aio.Driver, topic: str) -> None:
+    began = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    await make(driver, topic, partitions=2)
+    await write(driver, topic, *"abcde", partition=1)
+    client = driver.topic_client
+    async with client.reader(topic, "c") as reader:
+        first = await asyncio.wait_for(reader.receive_message(), PATIENCE)
+        await asyncio.wait_for(reader.commit_with_ack(first), PATIENCE)
+        during = await client.describe_consumer(topic, "c", include_stats=True, include_location=True)
+    empty, told = (one.partition_consumer_stats for one in during.partitions)
+    assert (empty.committed_offset, told.committed_offset, told.last_read_offset) == (0, 1, 4)
+    assert told.read_session_id == empty.read_session_id != ""
+    assert told.connection_node_id > 0
+    assert told.last_read_time >= told.partition_read_session_create_time >= began - datetime.timedelta(seconds=1)
+    assert told.max_committed_time_lag >= datetime.timedelta(0)
+    assert told.bytes_read.per_minute > 0 == empty.bytes_read.per_minute
+    assert during.partitions[1].partition_stats.partition_end == 5
+    assert during.partitions[1].partition_location.generation > 0
+    after = await client.describe_consumer(topic, "c", include_stats=True)
+    assert after.partitions[1].partition_consumer_stats.read_session_id == ""
+    assert after.partitions[1].partition_consumer_stats.committed_offset == 1
+    (consumer,) = (await client.describe_topic(topic, include_stats=True)).consumers
+    assert consumer.consumer_stats.bytes_read.per_minute == told.bytes_read.per_minute
+    assert consumer.consumer_stats.min_partitions_last_read_time == told.last_read_time
+    assert consumer.consumer_stats.max_read_time_lag == after.consumer.consumer_stats.max_read_time_lag

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import WHOLE, PartitionInfo
 from ydb_topic_front.service import paths, topic_settings
+from ydb_topic_front.service.describe_sums import LAGS, ConsumerSums, Sums, fill_duration, fill_time
 from ydb_topic_front.service.read_start import written_at
 from ydb_topic_front.session.measured import WINDOWS
 from ydb_topic_front.wire.messages import messages
@@ -34,6 +35,8 @@ TOPIC_ENTRY = _Entry.TOPIC
 
 _PARTITION_BYTES = 500
 """What a partition takes of the memory for an answer, about."""
+_CONSUMER_BYTES = 200
+"""The same of a consumer's statistics."""
 _AT_ONCE = 100
 """Partitions described in one turn of the event loop, and opened together."""
 _SETTINGS = (
@@ -45,8 +48,9 @@ _SETTINGS = (
     "metrics_level",
 )
 """Fields that are told as they came."""
-_LAGS = ("max_read_time_lag", "max_write_time_lag", "max_committed_time_lag")
-"""Of a consumer, in one partition and in all."""
+_LAGS_LOOKED_AT = 1000
+"""In so many partitions, of all consumers together, DescribeTopic looks up what is not committed: each look reads."""
+_MEASURES_AT_ONCE = 1000
 _MIB = 1024 * 1024
 
 
@@ -62,7 +66,8 @@ class Descriptions:
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
         settings = service.topics.of(topic.name)
-        service.admit(call, 2 * settings.size + _PARTITION_BYTES * len(topic.partitions))
+        size = 2 * settings.size + _PARTITION_BYTES * len(topic.partitions)
+        service.admit(call, size + (_CONSUMER_BYTES * len(settings.consumers) if request.include_stats else 0))
         result = _TopicResult()
         fill_entry(result.self, paths.last(service.path_of(call, topic)), TOPIC_ENTRY, topic.created_ms)
         topic_settings.describe_partitioning(settings, len(topic.active), result.partitioning_settings)
@@ -80,7 +85,7 @@ class Descriptions:
             described.CopyFrom(consumer)
             described.read_from.SetInParent()
             described.supported_codecs.SetInParent()
-        stats = _Sums()
+        stats = Sums()
         async for info, log in self._partitions(topic, request.include_stats):
             target = result.partitions.add()
             self._fill_partition(topic, info, target, request.include_location)
@@ -89,6 +94,7 @@ class Descriptions:
                 stats.add(self._fill_stats(topic, log, target.partition_stats))
         if request.include_stats:
             stats.fill(result.topic_stats)
+            await self._fill_consumers(topic, result, call)
         return result
 
     async def partition(self, request: Any, call: GrpcCall) -> Any:
@@ -124,14 +130,15 @@ class Descriptions:
         result.consumer.CopyFrom(consumer)
         result.consumer.read_from.SetInParent()
         result.consumer.supported_codecs.SetInParent()
-        stats = _ConsumerSums()
+        stats = ConsumerSums()
         async for info, log in self._partitions(topic, request.include_stats):
             target = result.partitions.add()
             self._fill_partition(topic, info, target, request.include_location)
             self._fill_consumer(topic, info, request.consumer, target.partition_consumer_stats)
             if log is not None:
                 self._fill_stats(topic, log, target.partition_stats)
-                await self._fill_committed_lag(log, target.partition_consumer_stats, call)
+                lag = await self._committed_lag(log, target.partition_consumer_stats.committed_offset, call)
+                fill_duration(target.partition_consumer_stats.max_committed_time_lag, lag)
             stats.add(target.partition_consumer_stats)
         stats.fill(result.consumer.consumer_stats)
         return result
@@ -179,8 +186,8 @@ class Descriptions:
         target.store_size_bytes = log.size_bytes
         _, _, written_ms = log.state.last
         if written_ms:
-            _fill_time(target.last_write_time, written_ms)
-        _fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
+            fill_time(target.last_write_time, written_ms)
+        fill_duration(target.max_write_time_lag, self._service.measures.write_lag(topic, log.partition))
         now = _now()
         for name, window in WINDOWS:
             setattr(target.bytes_written, name, log.state.index.bytes_since(now - window))
@@ -190,19 +197,18 @@ class Descriptions:
 
     def _fill_consumer(self, topic: Topic, info: PartitionInfo, consumer: str, target: Any) -> None:
         target.SetInParent()
-        committed = self._service.node.progress.committed(consumer, topic.name, info.index)
-        target.committed_offset = 0 if committed is None else committed.offset
+        target.committed_offset = self._committed(topic, info.index, consumer)
         target.last_read_offset = target.committed_offset
         now = _now()
         measure = self._service.measures.of_consumer(topic, consumer, info.index)
-        for field in _LAGS:
+        for field in LAGS:
             getattr(target, field).SetInParent()
         target.bytes_read.SetInParent()
         if measure is not None:
             target.last_read_offset = measure.last_offset
-            _fill_time(target.last_read_time, measure.last_ms)
-            _fill_duration(target.max_read_time_lag, measure.read_lag.most(now))
-            _fill_duration(target.max_write_time_lag, measure.write_lag.most(now))
+            fill_time(target.last_read_time, measure.last_ms)
+            fill_duration(target.max_read_time_lag, measure.read_lag.most(now))
+            fill_duration(target.max_write_time_lag, measure.write_lag.most(now))
             for name, size in measure.size.sums(now).items():
                 setattr(target.bytes_read, name, size)
         reader = self._service.find_reader(consumer, topic.name, info.index)
@@ -211,80 +217,51 @@ class Descriptions:
         target.read_session_id = reader.session_id
         target.reader_name = reader.reader_name
         target.connection_node_id = self._service.node_id
-        _fill_time(target.partition_read_session_create_time, reader.began_ms)
+        fill_time(target.partition_read_session_create_time, reader.began_ms)
         if reader.last_read_offset >= 0:
             target.last_read_offset = reader.last_read_offset
-            _fill_time(target.last_read_time, reader.last_read_ms)
+            fill_time(target.last_read_time, reader.last_read_ms)
 
-    async def _fill_committed_lag(self, log: PartitionLog, target: Any, call: GrpcCall) -> None:
-        """How long ago the first message that is not committed was written."""
-        offset = max(target.committed_offset, log.log_start_offset)
+    async def _fill_consumers(self, topic: Topic, result: Any, call: GrpcCall) -> None:
+        """What a topic's consumers have in all of its partitions, which are open."""
+        sums = {consumer.name: ConsumerSums() for consumer in result.consumers}
+        now = _now()
+        for number, (name, measure) in enumerate(self._service.measures.of_topic(topic), 1):
+            if name in sums:
+                sums[name].measured(measure, now)
+            if not number % _MEASURES_AT_ONCE:
+                await asyncio.sleep(0)
+        looked_at = len(sums) * len(result.partitions) <= _LAGS_LOOKED_AT
+        if looked_at:
+            for partition in result.partitions:
+                log = self._service.log_of(topic, partition.partition_id)
+                lags: dict[int, int] = {}  # consumers are mostly at the same place
+                for name, one in sums.items():
+                    offset = self._committed(topic, partition.partition_id, name)
+                    if offset not in lags:
+                        lags[offset] = await self._committed_lag(log, offset, call)
+                    one.lag("max_committed_time_lag", lags[offset])
+                await asyncio.sleep(0)
+        for number, consumer in enumerate(result.consumers, 1):
+            sums[consumer.name].fill(consumer.consumer_stats)
+            if not looked_at:
+                consumer.consumer_stats.ClearField("max_committed_time_lag")
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+
+    def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
+        committed = self._service.node.progress.committed(consumer, topic.name, partition)
+        return 0 if committed is None else committed.offset
+
+    async def _committed_lag(self, log: PartitionLog, committed: int, call: GrpcCall) -> int:
+        """How many ms ago the first message was written that is not committed; 0 if all is, or nobody knows."""
+        offset = max(committed, log.log_start_offset)
         readers = self._service.readers
-        if readers is not None and offset < log.high_watermark:
-            async with readers.searches:
-                written_ms = await written_at(log, offset, call.account)
-            if written_ms >= 0:
-                _fill_duration(target.max_committed_time_lag, max(0, _now() - written_ms))
-
-
-class _Sums:
-    """What partitions have together."""
-
-    __slots__ = ("_bytes", "_first_ms", "_lag", "_windows")
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._first_ms: int | None = None
-        self._lag = 0
-        self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
-
-    def add(self, stats: Any) -> None:
-        self._bytes += stats.store_size_bytes
-        if stats.HasField("last_write_time"):
-            written_ms = _milliseconds(stats.last_write_time)
-            self._first_ms = written_ms if self._first_ms is None else min(self._first_ms, written_ms)
-        self._lag = max(self._lag, _milliseconds(stats.max_write_time_lag))
-        for name in self._windows:
-            self._windows[name] += getattr(stats.bytes_written, name)
-
-    def fill(self, target: Any) -> None:
-        target.store_size_bytes = self._bytes
-        if self._first_ms is not None:
-            _fill_time(target.min_last_write_time, self._first_ms)
-        _fill_duration(target.max_write_time_lag, self._lag)
-        target.bytes_written.SetInParent()
-        for name, many in self._windows.items():
-            setattr(target.bytes_written, name, many)
-
-
-class _ConsumerSums:
-    """What a consumer has of all partitions together."""
-
-    __slots__ = ("_first_ms", "_lags", "_windows")
-
-    def __init__(self) -> None:
-        self._first_ms: int | None = None
-        self._lags = dict.fromkeys(_LAGS, 0)
-        self._windows = dict.fromkeys((name for name, _ in WINDOWS), 0)
-
-    def add(self, stats: Any) -> None:
-        if stats.HasField("last_read_time"):
-            read_ms = _milliseconds(stats.last_read_time)
-            self._first_ms = read_ms if self._first_ms is None else min(self._first_ms, read_ms)
-        for name in self._lags:
-            self._lags[name] = max(self._lags[name], _milliseconds(getattr(stats, name)))
-        for name in self._windows:
-            self._windows[name] += getattr(stats.bytes_read, name)
-
-    def fill(self, target: Any) -> None:
-        target.SetInParent()
-        if self._first_ms is not None:
-            _fill_time(target.min_partitions_last_read_time, self._first_ms)
-        for name, lag in self._lags.items():
-            _fill_duration(getattr(target, name), lag)
-        target.bytes_read.SetInParent()
-        for name, many in self._windows.items():
-            setattr(target.bytes_read, name, many)
+        if readers is None or offset >= log.high_watermark:
+            return 0
+        async with readers.searches:
+            written_ms = await written_at(log, offset, call.account)
+        return 0 if written_ms < 0 else max(0, _now() - written_ms)
 
 
 def fill_entry(entry: Any, name: str, kind: int, created_ms: int = 0) -> None:
@@ -306,21 +283,6 @@ def _fill_keys(info: PartitionInfo, splits: bool, target: Any) -> None:
         target.key_range.from_bound = low
     if high:
         target.key_range.to_bound = high
-
-
-def _fill_time(target: Any, milliseconds: int) -> None:
-    target.seconds, rest = divmod(milliseconds, 1000)
-    target.nanos = rest * 1_000_000
-
-
-def _fill_duration(target: Any, milliseconds: int) -> None:
-    """Told also if it is nothing."""
-    target.SetInParent()
-    _fill_time(target, milliseconds)
-
-
-def _milliseconds(told: Any) -> int:
-    return int(told.seconds * 1000 + told.nanos // 1_000_000)
 
 
 def _now() -> int:

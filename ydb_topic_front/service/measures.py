@@ -106,6 +106,12 @@ class Measures:
         """What is known of a consumer in a partition."""
         return self._read.get((topic.topic_id, consumer, partition))
 
+    def of_topic(self, topic: Topic) -> Iterator[tuple[str, ReadMeasure]]:
+        """Of each consumer in each partition of a topic where it has read; what is told meanwhile may be missing."""
+        for key in list(self._read):
+            if key[0] == topic.topic_id and (found := self._read.get(key)) is not None:
+                yield key[1], found
+
     def written(self, topic: Topic, partition: int, created_ms: int) -> None:
         """Something that was created at ``created_ms`` was written to a partition now."""
         now = _now()

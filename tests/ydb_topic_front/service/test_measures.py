@@ -76,6 +76,42 @@ def test_lags_and_bytes_are_told(raw: RawClient, topic: str) -> None:
     assert again.consumer.consumer_stats.bytes_read.per_day == 0
 
 
+def test_a_topic_tells_what_its_consumers_have(raw: RawClient, topic: str) -> None:
+    """Of all partitions together, only when asked for; what is not committed unless there is very much to look at."""
+    names = [f"{topic}-c", f"{topic}-d"]
+    raw.result("CreateTopic", path=topic, consumers=[{"name": name} for name in names])
+    stream = raw.stream("StreamWrite")
+    stream.send(init_request={"path": topic})
+    stream.receive()
+    stream.send(write_request={"messages": [{"seq_no": 1, "data": bytes(1000)}, {"seq_no": 2}], "codec": 1})
+    stream.receive()
+    written = time.time()
+    stream.cancel()
+    session = Session(raw, topic, consumer=names[0])
+    number = number_of(session.started())
+    session.read(2)
+    session.commit(number, (0, 2))
+    session.committed()
+    session.end()
+    assert not any(one.HasField("consumer_stats") for one in raw.result("DescribeTopic", path=topic).consumers)
+    asked = time.time()
+    described = raw.result("DescribeTopic", path=topic, include_stats=True)
+    read, unread = (one.consumer_stats for one in described.consumers)
+    alone = raw.result("DescribeConsumer", path=topic, consumer=names[0], include_stats=True)
+    assert read == alone.consumer.consumer_stats
+    assert read.bytes_read.per_minute > 1000
+    assert milliseconds(read.max_committed_time_lag) == 0, "all is committed"
+    assert read.HasField("max_committed_time_lag")
+    since = (asked - written) * 1000
+    assert since - 1 <= milliseconds(unread.max_committed_time_lag) <= since + (time.time() - asked + 1) * 1000
+    assert unread.bytes_read.per_day == 0
+    assert not unread.HasField("min_partitions_last_read_time")
+    raw.result("AlterTopic", path=topic, add_consumers=[{"name": f"{topic}-{more}"} for more in range(1000)])
+    many = raw.result("DescribeTopic", path=topic, include_stats=True).consumers
+    assert not any(one.consumer_stats.HasField("max_committed_time_lag") for one in many)
+    assert many[0].consumer_stats.bytes_read == read.bytes_read
+
+
 async def test_what_was_not_used_for_longest_goes() -> None:
     limits = MemoryBudget(64 * 10 * READ_BYTES, lambda call: call())
     measures, one = Measures(limits), topic()
