@@ -7,6 +7,7 @@ of what was appended after it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -131,7 +132,8 @@ class Logs:
         self._by_stream: dict[int, PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gate = asyncio.Semaphore(self.options.open_concurrency)
+        self._unopened: deque[PartitionLog] = deque()
+        self._openers = 0
         works = works or SlicedWorks()
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
         self._byte_starts: ByteStartStore = byte_starts or ByteStarts()
@@ -250,7 +252,10 @@ class Logs:
         self._cycle.answer(callback)
 
     def opening(self, log: PartitionLog) -> None:
-        self._spawn(self._open(log))
+        self._unopened.append(log)
+        if self._openers < self.options.open_concurrency:
+            self._openers += 1
+            self._spawn(self._open_waiting())
 
     def let_go(self, writer: Writer) -> None:
         self._spawn(self._close_writer(writer))
@@ -296,12 +301,23 @@ class Logs:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _open_waiting(self) -> None:
+        """Open one log after the other: a task for each would cost a consumer of ten thousand more than the opening."""
+        try:
+            while self._unopened:
+                log = self._unopened.popleft()
+                try:
+                    await self._open(log)
+                except Exception as error:  # noqa: BLE001 - logged and counted; others wait behind it
+                    self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
+        finally:
+            self._openers -= 1
+
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
         try:
-            async with self._gate:
-                writer = await self._take(log)
-                rebuilt = await self._rebuild_what_is_left(log, writer)
+            writer = await self._take(log)
+            rebuilt = await self._rebuild_what_is_left(log, writer)
             if self._is_current(log):
                 log.opened(writer, rebuilt)
                 return

@@ -345,7 +345,8 @@ class SqliteState:
         with self._wake:
             if not self._closing:
                 self._queue.append(_Job(cast("Callable[[Transaction], object]", work), done, failed))
-                self._wake.notify()
+                if len(self._queue) == 1:
+                    self._wake.notify()
                 return
         failed(StateError("the placement driver is shutting down"))
 
@@ -407,9 +408,12 @@ class SqliteState:
         transaction.end(undo=job.error is not None)
 
     def _deliver(self, group: list[_Job]) -> None:
-        # One loop callback per job: an exception in one reply cannot swallow the others.
         for job in group:
-            if job.error is None:
-                self._loop.call_soon(job.done, job.result)
-            else:
-                self._loop.call_soon(job.failed, job.error)
+            try:
+                if job.error is None:
+                    job.done(job.result)
+                else:
+                    job.failed(job.error)
+            except Exception as error:  # noqa: BLE001 - told as the loop tells it; the others have their answers
+                told = {"message": "an answer of the placement driver failed", "exception": error}
+                self._loop.call_exception_handler(told)
