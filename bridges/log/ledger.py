@@ -54,13 +54,16 @@ class LedgerOptions:
         return self.limits.get(kind) or KindLimits()
 
 
+_USUAL = LedgerOptions()
+
+
 class Ledger:
     """The writers of one partition, by kind and key."""
 
     __slots__ = ("_options", "tables")
 
     def __init__(self, options: LedgerOptions | None = None) -> None:
-        self._options = options or LedgerOptions()
+        self._options = options or _USUAL
         #: The kinds that have written here.
         self.tables: dict[int, LedgerTable] = {}
 

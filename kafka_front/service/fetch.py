@@ -11,7 +11,7 @@ from kafka_front.service.fetch_operation import FetchOperation
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, SessionError, asked_for
-from kafka_front.service.turns import in_turns
+from kafka_front.service.turns import in_turns, portions
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
@@ -57,9 +57,10 @@ class Fetch:
     async def _read_in_turns(self, ctx: Context, request: FetchRequest, uses_ids: bool) -> FetchResponse | Outcome:
         asked: dict[Key, FetchedPartition] = {}
         async for topic in in_turns(request.topics):
-            async for part in in_turns(topic.partitions):
-                key, partition = asked_for(topic, part, uses_ids)
-                asked[key] = partition
+            async for some in portions(topic.partitions):
+                for part in some:
+                    key, partition = asked_for(topic, part, uses_ids)
+                    asked[key] = partition
         try:
             session, partitions = self._sessions.resolve(request, uses_ids, self._loop.time(), asked)
         except SessionError as error:

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition_log import PartitionLog, Phase
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_reading import Reading
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession
 from kafka_front.service.log_errors import code_of
-from kafka_front.service.turns import in_turns
+from kafka_front.service.turns import portions
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -66,10 +66,11 @@ class FetchOperation(Reading):
     async def start_in_turns(self, partitions: Iterable[tuple[Key, FetchedPartition]]) -> FetchResponse | Outcome:
         """The same for very many partitions."""
         try:
-            async for key, asked in in_turns(partitions):
-                slot = Slot(key, asked)
-                self._slots.append(slot)
-                self._find(slot)
+            async for some in portions(partitions):
+                for key, asked in some:
+                    slot = Slot(key, asked)
+                    self._slots.append(slot)
+                    self._find(slot)
             return self._begin()
         except BaseException:
             self.cancel()
@@ -77,7 +78,7 @@ class FetchOperation(Reading):
 
     def _find(self, slot: Slot) -> None:
         self._owner.resolve(slot, self._ctx, self._allowed)
-        if slot.log is not None and not slot.log.is_open:
+        if slot.log is not None and slot.log.phase is not Phase.OPEN:
             self._unopened += 1
 
     def _begin(self) -> FetchResponse | Outcome:

@@ -13,7 +13,7 @@ from bridges.errors import BatchInvalid, LogError
 from bridges.formats import FORMAT_MASK, FormatId
 from bridges.formats.records import Buffer, StoredBatch
 from bridges.log.gathering import GatherDone, Wish, gather
-from bridges.log.partition_log import PartitionLog
+from bridges.log.partition_log import PartitionLog, Phase
 from kafka_front.service.fetch_places import Key
 from kafka_front.service.fetch_sessions import FetchedPartition
 from kafka_front.service.list_offsets import epoch_error
@@ -106,14 +106,13 @@ class Partitions:
 
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
         """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
-        if not log.is_open:
+        if log.phase is not Phase.OPEN:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        code = epoch_error(asked.leader_epoch, log)
-        if code is not None:
+        if asked.leader_epoch >= 0 and (code := epoch_error(asked.leader_epoch, log)) is not None:
             return code
-        if asked.fetch_offset < log.log_start_offset or asked.fetch_offset > log.high_watermark:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        return None
+        if log.log_start_offset <= asked.fetch_offset <= log.high_watermark:
+            return None
+        return ErrorCode.OFFSET_OUT_OF_RANGE
 
     def translates(
         self, stream_id: int, batches: list[StoredBatch], done: Callable[[list[StoredBatch], LogError | None], None]

@@ -39,7 +39,9 @@ class FetchedPartition:
         self.partition = request.partition
         self.high_watermark = -1
         self.log_start_offset = -1
-        self.update(request)
+        self.fetch_offset = request.fetch_offset
+        self.max_bytes = request.partition_max_bytes
+        self.leader_epoch = request.current_leader_epoch
 
     def update(self, request: FetchRequest.FetchPartition) -> None:
         """The consumer asks for another position or size."""
