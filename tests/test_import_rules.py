@@ -82,7 +82,6 @@ TOGETHER: tuple[tuple[str, str], ...] = (
     ("sbp_back.client", "client fetch"),
     ("sbp_back.range_server", "appends fetches ranges"),
     ("sbp_back.range_server.store", "index segment"),
-    ("spark_pipeline.lake", "decode decode_avro decode_json decode_protobuf"),
     ("ydb_topic_front.service", "core readers"),
     ("ydb_topic_front.service", "read_commits read_partitions"),
 )

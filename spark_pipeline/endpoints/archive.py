@@ -90,8 +90,8 @@ class ArchiveEndpoint:
         ends = self._archive.records.progress(parts)
         found = {}
         for part in parts:
-            end = ends.get(part, 0)
             start = self._archive.description.begun.get(str(part))
+            end = ends.get(part, start or 0)
             if start is None:
                 start = min((one.first for one in self._files.get(part, ())), default=end)
             found[part] = Positions(start, end, end)

@@ -12,24 +12,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_pipeline.core.errors import OffsetsGone, PipelineError
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Endpoint, endpoint, may_cut
+from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.decode import Decoder
-from spark_pipeline.lake.layout import FILE_BYTES, RAW, REASON, Crash, DataFile, FileWriter, no_crash, schema_of
+from spark_pipeline.lake.layout import FILE_BYTES, RAW, REASON, Crash, DataFile, no_crash, schema_of
 
 COLUMNS = Columns(RAW)
+AWAY_S = 300.0
+"""How long a system may be away before who follows it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +61,10 @@ def stage(piece: Piece) -> Staged:
     """Write the records of a piece into files. Raises PipelineError and OSError."""
     archive = Archive.open(piece.place)
     decoder = archive.decoder()
-    part, description = piece.range.of, archive.description
-    records = FileWriter(
-        archive.records.store,
-        part.topic,
-        part.partition,
-        archive.records_schema,
-        description.partitioning,
-        piece.file_bytes,
-    )
+    records = archive.writer(piece.range.of, piece.file_bytes)
     dead = None
     if archive.dead_letters is not None:
-        dead = FileWriter(
-            archive.dead_letters.store,
-            part.topic,
-            part.partition,
-            schema_of(dead_letters=True),
-            description.partitioning,
-            piece.file_bytes,
-        )
+        dead = archive.writer(piece.range.of, piece.file_bytes, dead_letters=True)
     rows = size = 0
     source = endpoint(piece.url, piece.options)
     try:
@@ -146,15 +133,26 @@ class Told:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a step may go: from ``start``, which follows from what the table told (``done``), to ``ends``, where what
+    is committed ends. A commit names ``done``: it fails if anything was archived since."""
+
+    done: Mapping[TopicPartition, int]
+    start: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
 @dataclass(slots=True)
 class ArchiveRun:
     """One run of an archiving job.
 
     ``topics``: names, or regular expressions that match whole names. ``begin``: where a partition begins of which
-    nothing is archived: "earliest", "latest", or milliseconds. ``step_offsets``: how many offsets a commit is about.
-    ``piece_offsets``: how many one piece has at most. ``patience``: when a step of a following run begins.
+    nothing is archived: "earliest", "latest", or milliseconds; the last two are found once and hold for further runs,
+    and a topic's later partitions begin with their first record where its others began with the latest.
+    ``step_offsets``: how many offsets a commit is about. ``piece_offsets``: how many one piece has at most.
     ``bytes_per_second``: how fast records are taken at most, over a step. ``allow_loss``: go on where the log has been
-    trimmed of what was not archived yet, and say so. ``told`` is called after each step.
+    trimmed of what was not archived yet, and say so. ``on_step`` is called after each step.
     """
 
     url: str
@@ -173,55 +171,71 @@ class ArchiveRun:
     on_step: Callable[[Told], None] = lambda told: None
     crash: Crash = no_crash
     told: Told = field(default_factory=Told)
-    _latest: dict[TopicPartition, int] = field(default_factory=dict)
 
     def available_now(self) -> Told:
         """Archive what is committed when this is called, and return."""
         source = endpoint(self.url, self.options)
         try:
-            until: dict[TopicPartition, int] | None = None
+            until: Mapping[TopicPartition, int] | None = None
             archive = self._archive(source)
             while not self.stop.is_set():
-                start, ends = self._bounds(source, archive)
+                bounds = self._bounds(source, archive)
                 if until is None:
-                    until = ends
-                goal = {part: max(start[part], until[part]) for part in until}
-                if not between(start, goal):
+                    until = bounds.ends
+                # A topic may be deleted while it is archived.
+                ends = {part: max(start, until.get(part, start)) for part, start in bounds.start.items()}
+                if not between(bounds.start, ends):
                     break
-                self._step(archive, start, goal)
+                self._step(archive, replace(bounds, ends=ends))
             return self.told
         finally:
             source.close()
 
     def follow(self, patience: Patience, poll_seconds: float = 1.0) -> Told:
-        """Archive what comes until ``stop`` is set; the step that has begun then is finished."""
+        """Archive what comes until ``stop`` is set; the step that has begun then is finished.
+
+        A system that is away, as while it is restarted, is waited for: nothing of what is archived depends on it.
+        """
         source = endpoint(self.url, self.options)
+        heard = time.monotonic()
         try:
-            archive = self._archive(source)
             while not self.stop.is_set():
-                start, ends = self._bounds(source, archive)
-                new = sum(one.count for one in between(start, ends))
-                if not new or patience.waits(new, int(time.monotonic() * 1000)):
+                try:
+                    stepped = self._follow_once(source, patience)
+                except EndpointUnavailable:
+                    if time.monotonic() - heard > AWAY_S:
+                        raise
+                    stepped = False
+                else:
+                    heard = time.monotonic()
+                if not stepped:
                     self.stop.wait(poll_seconds)
-                    archive = self._archive(source)  # topics and partitions may have come
-                    continue
-                self._step(archive, start, ends)
             return self.told
         finally:
             source.close()
+
+    def _follow_once(self, source: Endpoint, patience: Patience) -> bool:
+        """A step, if there is enough for one; topics and partitions that have come since are among it."""
+        archive = self._archive(source)
+        bounds = self._bounds(source, archive)
+        new = sum(one.count for one in between(bounds.start, bounds.ends))
+        if not new or patience.waits(new, int(time.monotonic() * 1000)):
+            return False
+        self._step(archive, bounds)
+        return True
 
     def plan(self) -> dict[str, Any]:
         """What a run would do now: nothing is made or written."""
         source = endpoint(self.url, self.options)
         try:
             parts = matching(source, self.topics)
-            try:
-                done = Archive.open(self.place).records.progress(parts)
-            except PipelineError:
-                done = {}
-            start = self._start(source, parts, done)
-            ends = {part: one.stable for part, one in source.positions(parts).items()}
-            ranges = between(start, ends)
+            done: dict[TopicPartition, int] = {}
+            begun: Mapping[str, int] = {}
+            if Archive.is_there(self.place):
+                archive = Archive.open(self.place)
+                done, begun = archive.records.progress(parts), archive.description.begun
+            bounds = self._found(source, parts, done, begun)
+            ranges = between(bounds.start, bounds.ends)
             return {
                 "archive": self.place,
                 "offsets": sum(one.count for one in ranges),
@@ -240,32 +254,34 @@ class ArchiveRun:
         archive.learn(numbers)
         return archive
 
-    def _bounds(
-        self, source: Endpoint, archive: Archive
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Where the next step starts, and where what is committed ends."""
+    def _bounds(self, source: Endpoint, archive: Archive) -> Bounds:
+        """Of the next step."""
         parts = matching(source, self.topics)
-        done = archive.records.progress(parts)
-        start = self._start(source, parts, done)
-        return start, {part: one.stable for part, one in source.positions(parts).items()}
+        begun = archive.description.begun
+        bounds = self._found(source, parts, archive.records.progress(parts), begun)
+        if self.begin != "earliest":
+            # Kept before anything is archived: a run that begins later would find another place, and lose what is
+            # between the two.
+            new = {part: start for part, start in bounds.start.items() if part not in bounds.done}
+            if any(begun.get(str(part)) != start for part, start in new.items()):
+                archive.begin(new)
+        return bounds
 
-    def _start(
-        self, source: Endpoint, parts: list[TopicPartition], done: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    def _found(
+        self,
+        source: Endpoint,
+        parts: list[TopicPartition],
+        done: Mapping[TopicPartition, int],
+        begun: Mapping[str, int],
+    ) -> Bounds:
         positions = source.positions(parts)
-        start = dict(done)
-        new = [part for part in parts if part not in done]
-        if self.begin == "earliest":
-            start.update({part: positions[part].start for part in new})
-        elif self.begin == "latest":
-            # Once seen, where a partition begins is kept for the run, or records between two looks would be lost.
-            start.update({part: self._latest.setdefault(part, positions[part].stable) for part in new})
-        elif new:
-            found = source.find_timestamp(dict.fromkeys(new, int(self.begin)))
-            for part in new:
-                offset = found[part]
-                start[part] = positions[part].stable if offset is None else offset
+        start = {**self._beginnings(source, positions, [part for part in parts if part not in done], begun), **done}
         for part, one in positions.items():
+            if start[part] > one.high_watermark:
+                raise PipelineError(
+                    f"{part} is archived up to offset {start[part]}, and ends at {one.high_watermark}: the topic was"
+                    " made anew, or has lost its end; archive it in another place"
+                )
             if start[part] < one.start:
                 if not self.allow_loss:
                     raise OffsetsGone(part.topic, part.partition, start[part], one.start)
@@ -273,13 +289,37 @@ class ArchiveRun:
                 if lost not in self.told.lost:
                     self.told.lost.append(lost)
                 start[part] = one.start
+        return Bounds(done, start, {part: one.stable for part, one in positions.items()})
+
+    def _beginnings(
+        self,
+        source: Endpoint,
+        positions: Mapping[TopicPartition, Positions],
+        new: list[TopicPartition],
+        begun: Mapping[str, int],
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin of which nothing is archived."""
+        if self.begin == "earliest":
+            return {part: positions[part].start for part in new}
+        start = {part: begun[str(part)] for part in new if str(part) in begun}
+        unknown = [part for part in new if part not in start]
+        found: Mapping[TopicPartition, int | None] = {}
+        if self.begin != "latest" and unknown:
+            found = source.find_timestamp(dict.fromkeys(unknown, int(self.begin)))
+        seen = {part.topic for part in positions if part not in unknown}
+        for part in unknown:
+            offset = found.get(part)
+            if offset is None:
+                # What is in a partition that has come since is later than the latest that there was.
+                came_later = self.begin == "latest" and part.topic in seen
+                offset = positions[part].start if came_later else positions[part].stable
+            start[part] = offset
         return start
 
-    def _step(self, archive: Archive, start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    def _step(self, archive: Archive, bounds: Bounds) -> None:
         began = time.monotonic()
-        parts = list(start)
-        before = archive.records.progress(parts)
-        dead_before = archive.dead_letters.progress(parts) if archive.dead_letters is not None else {}
+        before, start, ends = bounds.done, bounds.start, bounds.ends
+        dead_before = archive.dead_letters.progress(start) if archive.dead_letters is not None else {}
         # Of a system whose ranges cannot be cut a step takes everything, and a piece is all of a partition.
         cut = may_cut(self.url)
         admitted = admit(start, ends, self.step_offsets) if cut else ends

@@ -30,7 +30,7 @@ from spark_pipeline.jobs.command_options import (
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.archive import Told
-    from spark_pipeline.lake.decode import Decoding
+    from spark_pipeline.lake.decoding import Decoding
 
 
 @click.group("archive", short_help="Copy topics to Parquet, Delta or Iceberg tables, and check the copy.")
@@ -124,7 +124,7 @@ def _begin(text: str) -> str:
 
 def _decoding(given: dict[str, Any]) -> Decoding | None:
     from spark_pipeline.core.errors import OptionError
-    from spark_pipeline.lake.decode import Decoding
+    from spark_pipeline.lake.decoding import Decoding
 
     if given["decode"] is None:
         if given["schema"] or given["message"] or given["writer_schema"] or given["framing"] != "none":

@@ -93,14 +93,7 @@ class _Writing:
             for part, rows in _by_partition(batch):
                 writer = writers.get(part)
                 if writer is None:
-                    writer = writers[part] = FileWriter(
-                        archive.records.store,
-                        part.topic,
-                        part.partition,
-                        schema,
-                        archive.description.partitioning,
-                        self.file_bytes,
-                    )
+                    writer = writers[part] = archive.writer(part, self.file_bytes)
                 writer.write(_completed(rows, schema))
         told = [json.dumps(asdict(file)) for writer in writers.values() for file in writer.finish()]
         yield pa.RecordBatch.from_pydict({"file": told}, schema=_RECEIPT)

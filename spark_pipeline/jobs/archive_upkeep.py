@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Endpoint
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.lake.archive import Archive
@@ -163,11 +163,12 @@ def status(archive: Archive, source: Endpoint | None = None) -> dict[str, Any]:
     for one in archive.records.files():
         files.setdefault(TopicPartition(one.topic, one.partition), []).append(one)
     behind: dict[TopicPartition, int] = {}
+    begun = archive.description.begun
     if source is not None:
         known = source.topics()
         there = [part for part in parts if part.topic in known and part.partition in known[part.topic].partitions]
         behind = {
-            part: OffsetRange(part.topic, part.partition, done.get(part, one.start), one.stable).count
+            part: max(0, one.stable - done.get(part, begun.get(str(part), one.start)))
             for part, one in source.positions(there).items()
         }
     letters = archive.dead_letters.files() if archive.dead_letters is not None else []

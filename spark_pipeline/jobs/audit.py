@@ -24,7 +24,7 @@ from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.jobs.audit_pieces import EXAMPLES, Checked, Piece, Seen, check, filtered, look, pieces
 from spark_pipeline.jobs.engine import Engine
-from spark_pipeline.jobs.topics import matching
+from spark_pipeline.jobs.topics import matching, named, unknown
 
 BISECTED = 10
 """Blocks of a partition in which the first bad offset is looked for; of others it is said that they differ."""
@@ -45,31 +45,11 @@ class Side:
         return endpoint(self.url, self.options)
 
 
-@dataclass(slots=True)
-class PartitionSeen:
+@dataclass(slots=True, kw_only=True)
+class PartitionSeen(Seen):
     """What all pieces of a partition's range told together."""
 
     positions: Positions
-    range: OffsetRange
-    blocks: dict[int, BlockDigest] = field(default_factory=dict)
-    records: int = 0
-    size: int = 0
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    missing: int = 0
-    repeated: list[int] = field(default_factory=list)
-    backwards: list[int] = field(default_factory=list)
-    numbers_again: list[int] = field(default_factory=list)
-    times_back: int = 0
-
-    def add(self, seen: Seen) -> None:
-        """What a piece told."""
-        self.blocks.update(seen.blocks)
-        self.records += seen.records
-        self.size += seen.size
-        self.missing += seen.missing
-        self.times_back += seen.times_back
-        for name in ("gaps", "repeated", "backwards", "numbers_again"):
-            getattr(self, name).extend(getattr(seen, name))
 
     def whole_gaps(self) -> list[tuple[int, int]]:
         """Gaps in order; those that go on over the end of a piece are one."""
@@ -121,7 +101,7 @@ class Audit:
         plain_headers: bool = False,
     ) -> dict[TopicPartition, PartitionSeen]:
         """Read ``ranges`` of a system; see Piece for ``plain_headers``."""
-        seen = {part: PartitionSeen(positions[part], one) for part, one in ranges.items()}
+        seen = {part: PartitionSeen(one, positions=positions[part]) for part, one in ranges.items()}
         fields = self.fields if level >= 2 else ()
         items = [
             Piece(side.url, side.options, one, fields, self.since_us, level >= 3, plain_headers)
@@ -170,7 +150,7 @@ class Audit:
         return list(self.engine.map(check, items))
 
     def digests(self, side: Side, topics: Sequence[str]) -> dict[str, Any]:
-        """The digests of all blocks, as a document that can be compared with later (:func:`read_digests`)."""
+        """The digests of all blocks, as a document that can be compared with later (:class:`Digests`)."""
         positions = positions_of(side, topics)
         ranges = {
             part: OffsetRange(part.topic, part.partition, one.start, one.stable) for part, one in positions.items()
@@ -180,6 +160,7 @@ class Audit:
             "digests": 1,
             "url": side.url,
             "fields": list(self.fields),
+            "since_us": self.since_us,
             "block": BLOCK,
             "partitions": [
                 {
@@ -199,10 +180,16 @@ class Audit:
     ) -> dict[str, Any]:
         """Compare two systems that should keep the same records at the same offsets.
 
-        ``same_ends``: it is a difference if one begins or ends elsewhere; otherwise what both have is compared.
+        ``same_ends``: it is a difference if one begins or ends elsewhere; otherwise what both have is compared. Raises
+        UnknownTopic for a topic that neither has.
         """
         began = time.monotonic()
-        here, there = positions_of(left, topics), positions_of(right, topics)
+        not_here: set[str] = set()
+        not_there: set[str] = set()
+        here = positions_of(left, topics, absent=not_here)
+        there = positions_of(right, topics, absent=not_there)
+        for nowhere in sorted(not_here & not_there):
+            raise unknown(nowhere)
         found: list[dict[str, Any]] = []
         ranges: dict[TopicPartition, OffsetRange] = {}
         for part in sorted(here.keys() | there.keys()):
@@ -301,44 +288,71 @@ def _said(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
     return {"topic": part.topic, "partition": part.partition, "what": what, "reason": reason}
 
 
-def positions_of(side: Side, topics: Sequence[str]) -> dict[TopicPartition, Positions]:
-    """Where the partitions of ``topics`` (names or patterns) begin and end. Raises UnknownTopic."""
+def positions_of(
+    side: Side, topics: Sequence[str], *, absent: set[str] | None = None
+) -> dict[TopicPartition, Positions]:
+    """Where the partitions of ``topics`` (names or patterns) begin and end. Raises UnknownTopic, unless those that find
+    nothing are to be added to ``absent``."""
     source = side.open()
     try:
-        return source.positions(matching(source, topics))
+        return source.positions(matching(source, topics, absent=absent))
     finally:
         source.close()
 
 
-def read_digests(path: Path) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
-    """What :meth:`Audit.digests` made. Raises OptionError for a file that is none."""
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["digests"] != 1 or told["block"] != BLOCK:
-            raise OptionError(f"{path} holds digests of another version")
-        return {
-            TopicPartition(one["topic"], one["partition"]): (
-                OffsetRange(one["topic"], one["partition"], one["start"], one["end"]),
-                {int(number): BlockDigest.from_json(digest) for number, digest in one["blocks"].items()},
-            )
-            for one in told["partitions"]
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OptionError(f"{path} holds no digests: {error}") from error
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What :meth:`Audit.digests` made: of each partition what was looked at, and its blocks; of which records' fields,
+    and from which time on."""
+
+    fields: tuple[str, ...]
+    since_us: int | None
+    partitions: Mapping[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]
+
+    @classmethod
+    def read(cls, path: Path) -> Digests:
+        """From a file. Raises OptionError for one that holds something else."""
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told["digests"] != 1 or told["block"] != BLOCK:
+                raise OptionError(f"{path} holds digests of another version")
+            partitions = {
+                TopicPartition(one["topic"], one["partition"]): (
+                    OffsetRange(one["topic"], one["partition"], one["start"], one["end"]),
+                    {int(number): BlockDigest.from_json(digest) for number, digest in one["blocks"].items()},
+                )
+                for one in told["partitions"]
+            }
+            return cls(tuple(told["fields"]), told.get("since_us"), partitions)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OptionError(f"{path} holds no digests: {error}") from error
+
+    def of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[OffsetRange, dict[int, BlockDigest]]]:
+        """The partitions of ``topics`` (names or patterns; none for all), in order. Raises UnknownTopic."""
+        names = {part.topic for part in self.partitions}
+        wanted = set() if topics else names
+        for one in topics:
+            found = named(one, names, names)
+            if not found:
+                raise unknown(one)
+            wanted.update(found)
+        return {part: one for part, one in sorted(self.partitions.items()) if part.topic in wanted}
 
 
-def against_digests(audit: Audit, side: Side, path: Path) -> dict[str, Any]:
-    """Compare a system with digests that were made of it, or of another, before.
+def against_digests(audit: Audit, side: Side, path: Path, topics: Sequence[str] = ()) -> dict[str, Any]:
+    """Compare a system with digests that were made of it, or of another, before; of the same fields and records.
 
     Only whole blocks below the end at that time are compared, and the offsets that the system still has.
     """
     began = time.monotonic()
-    known = read_digests(path)
-    audit.fields = tuple(json.loads(path.read_text(encoding="utf-8"))["fields"])
-    positions = positions_of(side, sorted({part.topic for part in known}))
+    before = Digests.read(path)
+    known = before.of(topics)
+    audit.fields, audit.since_us = before.fields, before.since_us
+    # A topic that is gone is a difference, whatever else has its name for a pattern.
+    positions = positions_of(side, sorted({part.topic for part in known}), absent=set())
     found: list[dict[str, Any]] = []
     ranges: dict[TopicPartition, OffsetRange] = {}
-    for part, (range_, _) in sorted(known.items()):
+    for part, (range_, _) in known.items():
         now = positions.get(part)
         if now is None:
             found.append(_said(part, "topic or partition", "is gone"))
@@ -352,8 +366,8 @@ def against_digests(audit: Audit, side: Side, path: Path) -> dict[str, Any]:
         ranges[part] = OffsetRange(part.topic, part.partition, start, max(start, end))
     seen = audit.look(side, ranges, positions, 2)
     for part, range_ in ranges.items():
-        before = {number: one for number, one in known[part][1].items() if (number + 1) * BLOCK > range_.start}
-        for one in differences(before, seen[part].blocks):
+        kept = {number: one for number, one in known[part][1].items() if (number + 1) * BLOCK > range_.start}
+        for one in differences(kept, seen[part].blocks):
             found.append(
                 _said(part, "block", one.reason) | {"block": one.block, "offsets": [one.start, one.start + BLOCK]}
             )

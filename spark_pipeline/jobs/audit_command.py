@@ -146,7 +146,7 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
         audit = Audit(engine, _fields(fields), _since(given), Meter().told)
         options, others = pairs(given["options"], "--option"), pairs(given["right_options"], "--right-option")
         if "://" not in left:
-            report = against_digests(audit, Side(right, {**options, **others}), Path(left))
+            report = against_digests(audit, Side(right, {**options, **others}), Path(left), topics)
         else:
             if not topics:
                 raise OptionError("--topics has to be given")

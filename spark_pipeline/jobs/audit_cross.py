@@ -11,6 +11,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,8 @@ import pyarrow as pa
 
 from spark_pipeline.core.digest import BlockDigest, Digester, hashes
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError
+from spark_pipeline.core.node_answers import NodeTopics
+from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.jobs.audit import Audit, PartitionSeen, Side, differing, positions_of
@@ -53,12 +56,13 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
         there = Side(f"kafka://{listeners.kafka}")
         told["kafka"] = _compared(seen, audit.look(there, ranges, positions, 2), audit, side, there)
         told["positions"] = _positions(side, there, topic)
+    names = _names(side, topic) if listeners.ydb or listeners.pravega else {}
     if listeners.ydb:
         # An item of a YDB message has a value, an empty one where a header has none.
         plain = audit.look(side, ranges, positions, 2, plain_headers=True)
-        told["ydb"] = _compared(plain, _read_ydb(listeners.ydb, plain, audit), audit, side, None)
+        told["ydb"] = _compared(plain, _read_ydb(listeners.ydb, names, plain, audit), audit, side, None)
     if listeners.pravega:
-        told["pravega"] = _values(side, seen, _read_pravega(listeners.pravega, topic, seen))
+        told["pravega"] = _values(side, seen, _read_pravega(listeners.pravega, names, seen))
     return {
         "url": side.url,
         "topic": topic,
@@ -68,6 +72,26 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
         "equal": all(one.get("equal", True) for one in told.values()),
         "seconds": round(time.monotonic() - began, 3),
     }
+
+
+def _names(side: Side, topic: str) -> Mapping[str, str]:
+    """What other protocols call the topic."""
+    try:
+        client = NodeClient(NodeOptions.of(side.url, side.options))
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    with closing(client):
+        try:
+            return NodeTopics(client).topics([topic])[topic].names
+        except NodeError as error:
+            raise EndpointUnavailable(str(error)) from error
+
+
+def _name(names: Mapping[str, str], protocol: str) -> str:
+    """Raises OptionError for a topic that cannot be reached by the protocol."""
+    if protocol not in names:
+        raise OptionError(f"the topic has no name in the protocol {protocol}")
+    return names[protocol]
 
 
 def _compared(
@@ -106,45 +130,51 @@ def _positions(side: Side, kafka: Side, topic: str) -> dict[str, Any]:
     return {"compared": True, "equal": told[0] == told[1], "groups": told[0], "through_kafka": told[1]}
 
 
-def _read_ydb(address: str, wanted: Mapping[TopicPartition, PartitionSeen], audit: Audit) -> dict[TopicPartition, Any]:
+def _read_ydb(
+    address: str, names: Mapping[str, str], wanted: Mapping[TopicPartition, PartitionSeen], audit: Audit
+) -> dict[TopicPartition, Any]:
     """All partitions through YDB's SDK, as a reader without a consumer."""
     try:
         import ydb
     except ModuleNotFoundError as error:
         raise OptionError("to read through YDB's protocol needs the Python package ydb") from error
 
+    starts = {part.partition: one.range.start for part, one in wanted.items()}
+
     class Begin(ydb.TopicReaderEvents.EventHandler):
         def on_partition_get_start_offset(self, event: Any) -> Any:
-            start = wanted[TopicPartition(event.topic.rpartition("/")[2], event.partition_id)].range.start
-            return ydb.TopicReaderEvents.OnPartitionGetStartOffsetResponse(start)
+            return ydb.TopicReaderEvents.OnPartitionGetStartOffsetResponse(starts[event.partition_id])
 
-    seen = {part: PartitionSeen(one.positions, one.range) for part, one in wanted.items()}
+    seen = {part: PartitionSeen(one.range, positions=one.positions) for part, one in wanted.items()}
     digesters = {part: Digester(audit.fields) for part in wanted}
     left = {part.partition: part for part, one in wanted.items() if one.records}
     if not left:
         return seen
-    topic = next(iter(left.values())).topic
-    driver: Any = ydb.Driver(endpoint=f"grpc://{address}", database="/local")
-    with driver:
-        driver.wait(timeout=SILENCE_S, fail_fast=True)
-        client = driver.topic_client
-        selector = ydb.TopicReaderSelector(path=topic, partitions=sorted(left))
-        with client.reader(selector, consumer=None, event_handler=Begin()) as reader:
-            while left:
-                try:
-                    batch = reader.receive_batch(timeout=SILENCE_S)
-                except TimeoutError:
-                    break  # what is missing is a difference, and is told as one
-                part = left.get(batch.messages[0].partition_id)
-                if part is None:
-                    continue
-                end = seen[part].range.end
-                rows = [row for row in map(_row, batch.messages) if row["offset"] < end]
-                if rows:
-                    digesters[part].add(pa.RecordBatch.from_pylist(rows, schema=_COLUMNS.schema))
-                    seen[part].records += len(rows)
-                if batch.messages[-1].offset + 1 >= end or seen[part].records >= wanted[part].records:
-                    del left[part.partition]
+    topic = _name(names, "ydb")
+    try:
+        driver: Any = ydb.Driver(endpoint=f"grpc://{address}", database="/local")
+        with driver:
+            driver.wait(timeout=SILENCE_S, fail_fast=True)
+            client = driver.topic_client
+            selector = ydb.TopicReaderSelector(path=topic, partitions=sorted(left))
+            with client.reader(selector, consumer=None, event_handler=Begin()) as reader:
+                while left:
+                    try:
+                        batch = reader.receive_batch(timeout=SILENCE_S)
+                    except TimeoutError:
+                        break  # what is missing is a difference, and is told as one
+                    part = left.get(batch.messages[0].partition_id)
+                    if part is None:
+                        continue
+                    end = seen[part].range.end
+                    rows = [row for row in map(_row, batch.messages) if row["offset"] < end]
+                    if rows:
+                        digesters[part].add(pa.RecordBatch.from_pylist(rows, schema=_COLUMNS.schema))
+                        seen[part].records += len(rows)
+                    if batch.messages[-1].offset + 1 >= end or seen[part].records >= wanted[part].records:
+                        del left[part.partition]
+    except ydb.issues.Error as error:
+        raise EndpointUnavailable(f"YDB's client: {error}") from error
     for part, digester in digesters.items():
         seen[part].blocks = digester.blocks
     return seen
@@ -169,7 +199,9 @@ def _row(message: Any) -> dict[str, Any]:
     }
 
 
-def _read_pravega(address: str, topic: str, wanted: Mapping[TopicPartition, PartitionSeen]) -> list[bytes]:
+def _read_pravega(
+    address: str, names: Mapping[str, str], wanted: Mapping[TopicPartition, PartitionSeen]
+) -> list[bytes]:
     """Events of all segments through Pravega's client, until as many have come as there are records, or no more do."""
     try:
         from pravega_client import StreamManager
@@ -177,7 +209,8 @@ def _read_pravega(address: str, topic: str, wanted: Mapping[TopicPartition, Part
         raise OptionError("to read through Pravega's protocol needs the Python package pravega") from error
     count = sum(one.records for one in wanted.values())
     streams = StreamManager(f"tcp://{address}")
-    reader = streams.create_reader_group(f"audit-{uuid.uuid4().hex[:12]}", "default", topic).create_reader("audit")
+    scope, _, stream = _name(names, "pravega").partition("/")
+    reader = streams.create_reader_group(f"audit-{uuid.uuid4().hex[:12]}", scope, stream).create_reader("audit")
 
     async def events() -> list[bytes]:
         found: list[bytes] = []

@@ -57,7 +57,7 @@ class Seen:
     """
 
     range: OffsetRange
-    blocks: dict[int, BlockDigest]
+    blocks: dict[int, BlockDigest] = field(default_factory=dict)
     records: int = 0
     size: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -66,6 +66,16 @@ class Seen:
     backwards: list[int] = field(default_factory=list)
     numbers_again: list[int] = field(default_factory=list)
     times_back: int = 0
+
+    def add(self, other: Seen) -> None:
+        """What was seen of another piece of the range."""
+        self.blocks.update(other.blocks)
+        self.records += other.records
+        self.size += other.size
+        self.missing += other.missing
+        self.times_back += other.times_back
+        for name in ("gaps", "repeated", "backwards", "numbers_again"):
+            getattr(self, name).extend(getattr(other, name))
 
 
 def pieces(range_: OffsetRange, *, cut: bool = True) -> list[OffsetRange]:
@@ -110,7 +120,7 @@ def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
 def look(piece: Piece) -> Seen:
     """Read a piece and tell what was seen. Raises PipelineError."""
     digester = Digester(piece.fields)
-    seen = Seen(piece.range, {})
+    seen = Seen(piece.range)
     order = _Order() if piece.order else None
     expected = piece.range.start
     source = endpoint(piece.url, piece.options)

@@ -30,6 +30,8 @@ BATCH_BYTES = 512 * 1024
 BATCH_RECORDS = 10_000
 REQUEST_BYTES = 4 * 1024 * 1024
 """Bytes of batches that one request brings, about."""
+HELD_BYTES = 64 * 1024 * 1024
+"""Bytes of records, about, that are held at most until their batches can be made."""
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _COLUMNS = Columns(("key", "value", "offset", "timestamp", "headers"))
 
@@ -107,6 +109,7 @@ def _slow_down(began: float, size: int, rate: float | None) -> None:
 def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
     """The records that the piece asks for, in batches that are cut where offsets are divisible, not where files end."""
     rest: list[pa.RecordBatch] = []
+    held = 0
     window = -1
     for batch in batches_:
         if piece.since_us is not None or piece.until_us is not None:
@@ -117,13 +120,14 @@ def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.Rec
             )
         while batch.num_rows:
             number = batch.column("offset")[0].as_py() // BATCH_RECORDS
-            if rest and number != window:
+            if rest and (number != window or held >= HELD_BYTES):
                 yield _joined(rest)
-                rest = []
+                rest, held = [], 0
             window = number
             end = (number + 1) * BATCH_RECORDS
             inside = max(1, int(np.searchsorted(np.asarray(batch.column("offset")), end)))
             rest.append(batch.slice(0, inside))
+            held += rest[-1].nbytes
             batch = batch.slice(inside)
     if rest:
         yield _joined(rest)

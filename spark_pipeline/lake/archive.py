@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.lake.decode import Decoder, Decoding, decoder
-from spark_pipeline.lake.layout import PARTITIONING, Crash, no_crash, schema_of
+from spark_pipeline.lake.decode import Decoder, decoder
+from spark_pipeline.lake.decoding import Decoding
+from spark_pipeline.lake.layout import FILE_BYTES, PARTITIONING, Crash, FileWriter, no_crash, schema_of
 from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Table
 
@@ -61,12 +62,15 @@ class Description:
     @classmethod
     def decode(cls, kept: bytes) -> Description:
         """The reverse. Raises PipelineError for what this version cannot read."""
-        told: dict[str, Any] = json.loads(kept)
-        if told.pop("version") != _VERSION:
-            raise PipelineError("the archive was made by a later version")
-        decoding = told.pop("decoding")
-        topics = {name: tuple(numbers) for name, numbers in told.pop("topics").items()}
-        return cls(**told, topics=topics, decoding=None if decoding is None else Decoding.from_json(decoding))
+        try:
+            told: dict[str, Any] = json.loads(kept)
+            if told.pop("version") != _VERSION:
+                raise PipelineError("the archive was made by a later version")
+            decoding = told.pop("decoding")
+            topics = {name: tuple(numbers) for name, numbers in told.pop("topics").items()}
+            return cls(**told, topics=topics, decoding=None if decoding is None else Decoding.from_json(decoding))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PipelineError(f"the archive's {DESCRIPTION} cannot be read: {error!r}") from error
 
     @property
     def parts(self) -> list[TopicPartition]:
@@ -103,6 +107,11 @@ class Archive:
         """Of values; a new one, for one thread."""
         decoding = self.description.decoding
         return None if decoding is None else decoder(decoding)
+
+    @staticmethod
+    def is_there(place: str) -> bool:
+        """Whether there is an archive at a path or URL."""
+        return Store.at(place).read_bytes(DESCRIPTION) is not None
 
     @classmethod
     def open(cls, place: str, crash: Crash = no_crash) -> Archive:
@@ -145,6 +154,21 @@ class Archive:
         if self.dead_letters is not None:
             found["dead_letters"] = self.dead_letters
         return found
+
+    def writer(self, part: TopicPartition, file_bytes: int = FILE_BYTES, *, dead_letters: bool = False) -> FileWriter:
+        """Of files for one of the tables, which belong to nothing yet."""
+        table = self.dead_letters if dead_letters else self.records
+        assert table is not None, "there are no dead letters of values that are kept as they are"
+        return FileWriter(
+            table.store,
+            part.topic,
+            part.partition,
+            schema_of(dead_letters=True) if dead_letters else self.records_schema,
+            self.description.partitioning,
+            file_bytes,
+            # Iceberg's library cannot tell of other times, and a file there has one value of each partition.
+            within_calendar=self.description.kind == "iceberg",
+        )
 
     def _table(self, name: str, schema: pa.Schema) -> Table:
         description, place = self.description, self.store.below(name)

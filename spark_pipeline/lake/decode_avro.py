@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.lake.decode import Decoding, Unreadable, unframed
+from spark_pipeline.lake.decoding import Decoding, Unreadable, unframed
 
 _PLAIN = {
     "boolean": pa.bool_(),

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.lake.decode import Decoding, Unreadable, unframed
+from spark_pipeline.lake.decoding import Decoding, Unreadable, unframed
 
 Check = Callable[[Any, str], Any]
 """From a parsed value and where it stands to what Arrow takes. Raises Unreadable."""

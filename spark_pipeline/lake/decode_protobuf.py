@@ -16,7 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.lake.decode import Decoding, Unreadable, unframed
+from spark_pipeline.lake.decoding import Decoding, Unreadable, unframed
 
 _PLAIN = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),

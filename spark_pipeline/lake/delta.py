@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -20,8 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.lake.layout import PARTITION_TYPES, PARTITIONING, Crash, DataFile, no_crash
-from spark_pipeline.lake.store import Store
+from spark_pipeline.lake.layout import PARTITION_TYPES, PARTITIONING, Crash, DataFile, micros_of, moment_of, no_crash
+from spark_pipeline.lake.store import Store, sync
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
 REPLACING = "anabranch/replace"
@@ -83,6 +85,7 @@ class DeltaRecords:
         if self._progress(table, after) != {part: before[part] for part in after if part in before}:
             raise Overtaken(f"{self.store.url} has been written to by another archiving process")
         self.crash("before-commit")
+        self.store.check_there(one.path for one in files)
         moved = [Transaction(application(part), offset) for part, offset in sorted(after.items())]
         try:
             self._write(table, [_added(one, new=True) for one in files], moved)
@@ -91,6 +94,7 @@ class DeltaRecords:
         self.crash("after-commit")
 
     def _write(self, table: DeltaTable, actions: list[Any], transactions: list[Transaction]) -> None:
+        version = table.version()
         table.create_write_transaction(
             actions,
             "append",
@@ -98,6 +102,7 @@ class DeltaRecords:
             self._columns or None,
             commit_properties=CommitProperties(app_transactions=transactions),
         )
+        sync_log(self.store, version)
 
     def settle(self) -> int:
         """See Table: a commit of Delta's is whole."""
@@ -137,6 +142,7 @@ class DeltaRecords:
         if any(one.path not in here for one in old):
             raise Overtaken(f"{self.store.url}: files that were to be replaced are gone")
         self.crash("before-replace")
+        self.store.check_there(one.path for one in new)
         now = int(time.time() * 1000)
         removed = [RemoveAction(one.path, not same_records, now, one.size, dict(one.partition_values)) for one in old]
         number = table.transaction_version(REPLACING) or 0
@@ -153,7 +159,7 @@ class DeltaRecords:
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
         """See Table."""
         table = self._load()
-        hours = max(0, int((datetime.now(UTC) - before).total_seconds() // 3600))
+        hours = whole_hours(before)
         sizes = {path: info.size for path, info in self.store.files().items()}
         try:
             gone = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
@@ -164,17 +170,39 @@ class DeltaRecords:
         return Vacuumed(len(gone), sum(sizes.get(path, 0) for path in gone))
 
 
+def whole_hours(before: datetime) -> int:
+    """How many hours ago a time is, rounded up: what is younger than it must be kept, and Delta counts whole hours."""
+    return max(0, -(-int((datetime.now(UTC) - before).total_seconds()) // 3600))
+
+
+def sync_log(store: Store, version: int) -> None:
+    """Have what was committed to a local table after ``version`` on disk, which delta-rs leaves to the system: the
+    entries of its log, checkpoints, and the files that they name."""
+    if not store.local:
+        return
+    root = Path(store.path)
+    log = root / "_delta_log"
+    for entry in log.iterdir():
+        number, _, kind = entry.name.partition(".")
+        if not (number.isdigit() and int(number) > version) and entry.name != "_last_checkpoint":
+            continue
+        if kind == "json":
+            for line in entry.read_text(encoding="utf-8").splitlines():
+                added = json.loads(line).get("add")
+                if added is not None:
+                    sync(root / unquote(added["path"]))
+        sync(entry)
+    sync(log)
+
+
 def _micros(value: Any) -> int:
     """A statistic of a timestamp column."""
-    if isinstance(value, datetime):
-        return round(value.timestamp() * 1_000_000)
-    return round(datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp() * 1_000_000)
+    return micros_of(value if isinstance(value, datetime) else datetime.fromisoformat(str(value)))
 
 
 def _moment(micros: int) -> str:
     """As Delta's statistics have it: milliseconds, which is what our timestamps are multiples of."""
-    seconds, rest = divmod(micros // 1000, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
+    return moment_of(micros).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _added(one: DataFile, *, new: bool) -> AddAction:

@@ -29,7 +29,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import DayTransform, HourTransform
 
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.lake.layout import Crash, DataFile, no_crash
+from spark_pipeline.lake.layout import Crash, DataFile, moment_of, no_crash
 from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
@@ -173,9 +173,9 @@ class IcebergRecords:
             low = _bounds(kinds, file.lower_bounds)
             high = _bounds(kinds, file.upper_bounds)
             day = hour = None
-            begins = datetime.fromtimestamp(low["timestamp"] // 1_000_000, UTC)
+            begins = moment_of(low["timestamp"])
             if self.partitioning != "none":
-                day = f"{begins:%Y-%m-%d}"
+                day = begins.date().isoformat()
                 hour = str(begins.hour) if self.partitioning == "hour" else None
             found.append(
                 DataFile(
@@ -216,7 +216,7 @@ class IcebergRecords:
         """See Table."""
         table = self._load()
         if not dry_run:
-            table.maintenance.expire_snapshots().older_than(before.replace(tzinfo=None)).commit()
+            table.maintenance.expire_snapshots().older_than(before).commit()
             table = self._load()
         used = set()
         if table.current_snapshot() is not None:

@@ -6,11 +6,10 @@ their timestamps, so that its statistics tell a reader whether it has to be open
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_pipeline.core.rows import TYPES
-from spark_pipeline.lake.store import Store, sync_directory
+from spark_pipeline.lake.store import Store, make_directory, sync
 
 RAW: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 """Columns of an archive, in this order. ``value`` is what the writer sent, or what was decoded from it."""
@@ -36,7 +35,23 @@ OPEN_FILES = 16
 """Files that a writer has open at most: each holds a row group in memory. The one written to longest ago is closed."""
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 ROW_GROUP_ROWS = 512 * 1024
-_MICROSECONDS = 1_000_000
+_MICROSECOND = timedelta(microseconds=1)
+_HOUR = 3_600_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""Microseconds at the ends of the calendar, whose years have four digits. What is outside counts as of its first or
+last day: a timestamp is whatever the writer says, and nonsense must not keep the other records from the archive."""
+
+
+def moment_of(micros: int) -> datetime:
+    """A time in UTC, or the end of the calendar that is next to it."""
+    return _EPOCH + timedelta(microseconds=min(max(micros, EARLIEST), LATEST))
+
+
+def micros_of(moment: datetime) -> int:
+    """The reverse, to the microsecond."""
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 def schema_of(value: pa.DataType | None = None, *, dead_letters: bool = False) -> pa.Schema:
@@ -104,7 +119,7 @@ class FileWriter:
 
     Nothing that it writes is part of a table yet. Files of a local directory are on disk when ``finish`` returns.
     ``file_bytes`` is where a file ends, about; ``partitioning`` a key of :data:`PARTITIONING`; with "none" all records
-    are of the time partition ``period``.
+    are of the time partition ``period``. ``within_calendar``: times outside become its first or last millisecond.
     """
 
     store: Store
@@ -115,6 +130,7 @@ class FileWriter:
     file_bytes: int = FILE_BYTES
     compression: str = "zstd"
     period: tuple[str | None, str | None] = (None, None)
+    within_calendar: bool = False
     _files: list[DataFile] = field(default_factory=list)
     _open: dict[tuple[str | None, str | None], _Open] = field(default_factory=dict)
     _turn: int = 0
@@ -124,11 +140,13 @@ class FileWriter:
         """The next records. Raises OSError when a file cannot be written."""
         if not batch.num_rows:
             return
+        if self.within_calendar:
+            batch = _within_calendar(batch)
         if self.partitioning == "none":
             self._into(self.period, batch)
             return
         micros = np.asarray(batch.column("timestamp").cast(pa.int64()))
-        hours = micros // (3600 * _MICROSECONDS)
+        hours = np.clip(micros, EARLIEST, LATEST) // _HOUR
         periods = hours // 24 if self.partitioning == "day" else hours
         for period in np.unique(periods):
             part = (
@@ -136,9 +154,8 @@ class FileWriter:
                 if periods[0] == periods[-1] and (periods == period).all()
                 else batch.filter(pa.array(periods == period))
             )
-            begins = int(period) * (24 if self.partitioning == "day" else 1) * 3600
-            moment = datetime.fromtimestamp(begins, UTC)
-            self._into((f"{moment:%Y-%m-%d}", str(moment.hour) if self.partitioning == "hour" else None), part)
+            moment = moment_of(int(period) * (24 if self.partitioning == "day" else 1) * _HOUR)
+            self._into((moment.date().isoformat(), str(moment.hour) if self.partitioning == "hour" else None), part)
 
     def _into(self, period: tuple[str | None, str | None], batch: pa.RecordBatch) -> None:
         one = self._open.get(period)
@@ -168,7 +185,7 @@ class FileWriter:
         if self._filesystem is None:
             self._filesystem = self.store.filesystem()
         if self.store.local:
-            (Path(self.store.path) / path).parent.mkdir(parents=True, exist_ok=True)
+            make_directory((Path(self.store.path) / path).parent)
         sink = self._filesystem.open_output_stream(f"{self.store.path}/{path}")
         writer = pq.ParquetWriter(sink, self.schema, compression=self.compression)
         return _Open(writer, sink, path, batch.column("offset")[0].as_py())
@@ -181,9 +198,8 @@ class FileWriter:
         day, hour = period
         if self.store.local:
             target = Path(self.store.path) / one.path
-            with target.open("rb+") as stream:
-                os.fsync(stream.fileno())
-            sync_directory(target.parent)
+            sync(target)
+            sync(target.parent)
         size = self._filesystem.get_file_info(f"{self.store.path}/{one.path}").size
         self._files.append(
             DataFile(
@@ -197,6 +213,15 @@ class FileWriter:
         for period in list(self._open):
             self._close(period)
         return self._files
+
+
+def _within_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("timestamp")
+    micros = np.asarray(batch.column(at).cast(pa.int64()))
+    clipped = np.clip(micros, EARLIEST, LATEST // 1000 * 1000)
+    if (clipped == micros).all():
+        return batch
+    return batch.set_column(at, batch.schema.field(at), pa.array(clipped).view(batch.schema.field(at).type))
 
 
 def by_partition(files: Iterable[DataFile]) -> Mapping[tuple[str | None, str | None], list[DataFile]]:

@@ -8,20 +8,23 @@ lists the directory finds a file late, but never one that was not committed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
+from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.lake.delta import REPLACING, application
+from spark_pipeline.lake.delta import REPLACING, application, sync_log, whole_hours
 from spark_pipeline.lake.layout import Crash, DataFile, no_crash
-from spark_pipeline.lake.store import Store, sync_directory
+from spark_pipeline.lake.store import Store, make_directory, sync
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
 MANIFEST = pa.schema(
@@ -79,6 +82,7 @@ class PlainRecords:
         table = self._load()
         if _progress(table, after) != {part: before[part] for part in after if part in before}:
             raise Overtaken(f"{self.place.url} has been written to by another archiving process")
+        self.store.check_there(one.path for one in files)
         moved = [Transaction(application(part), offset) for part, offset in sorted(after.items())]
         self._decide(table, [], files, moved)
         self._place(files)
@@ -88,6 +92,7 @@ class PlainRecords:
     ) -> None:
         rows = [{"added": False, **asdict(one)} for one in old] + [{"added": True, **asdict(one)} for one in new]
         self.crash("before-commit")
+        version = table.version()
         try:
             write_deltalake(
                 table,
@@ -97,6 +102,8 @@ class PlainRecords:
             )
         except CommitFailedError as error:
             raise Overtaken(f"{self.place.url} was written to at the same time: {error}") from error
+        # A file must not be in place whose commit a loss of power takes back: its records would be archived again.
+        sync_log(self._manifest, version)
         self.crash("after-commit")
 
     def _place(self, files: Iterable[DataFile]) -> int:
@@ -107,21 +114,30 @@ class PlainRecords:
             source, target = f"{self.store.path}/{one.path}", f"{self.place.path}/{one.path}"
             if filesystem.get_file_info(source).type == pafs.FileType.NotFound:
                 continue
-            if self.place.local:
-                Path(target).parent.mkdir(parents=True, exist_ok=True)
-                Path(source).replace(target)
-                sync_directory(Path(target).parent)
-            else:
-                filesystem.move(source, target)
+            try:
+                self._move(filesystem, source, target)
+            except FileNotFoundError:
+                continue  # what was decided is carried out by whoever comes first: another process did in between
             moved += 1
             self.crash("between-moves")
         return moved
+
+    def _move(self, filesystem: Any, source: str, target: str) -> None:
+        """Raises FileNotFoundError."""
+        if self.place.local:
+            make_directory(Path(target).parent)
+            Path(source).replace(target)
+            sync(Path(target).parent)
+        else:
+            filesystem.move(source, target)
 
     def settle(self) -> int:
         """See Table."""
         present, doomed = self._content()
         staged = self.store.files()
         moved = self._place(one for path, one in present.items() if path in staged)
+        if not doomed:
+            return moved
         there = self.place.files()
         return moved + self._delete(one for one in doomed if one.path in there or one.path in staged)
 
@@ -154,6 +170,7 @@ class PlainRecords:
         present, _ = self._content()
         if any(one.path not in present for one in old):
             raise Overtaken(f"{self.place.url}: files that were to be replaced are gone")
+        self.store.check_there(one.path for one in new)
         number = table.transaction_version(REPLACING) or 0
         self._decide(table, old, new, [Transaction(REPLACING, number + 1)])
         self._delete(old)
@@ -165,7 +182,8 @@ class PlainRecords:
         for one in files:
             for path in (f"{self.place.path}/{one.path}", f"{self.store.path}/{one.path}"):
                 if filesystem.get_file_info(path).type == pafs.FileType.File:
-                    filesystem.delete_file(path)
+                    with contextlib.suppress(FileNotFoundError):  # another process may settle this at the same time
+                        filesystem.delete_file(path)
                     deleted += 1
                     self.crash("between-deletions")
         return deleted
@@ -184,9 +202,13 @@ class PlainRecords:
                 filesystem.delete_file(f"{self.store.path}/{path}")
         if not dry_run:
             table = self._load()
-            table.optimize.compact()
-            hours = max(0, int((datetime.now(UTC) - before).total_seconds() // 3600))
-            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+            version = table.version()
+            try:
+                table.optimize.compact()
+                sync_log(self._manifest, version)
+                table.vacuum(whole_hours(before), dry_run=False, enforce_retention_duration=False)
+            except DeltaError as error:
+                raise PipelineError(f"{self._manifest.url} could not be vacuumed: {error}") from error
         return Vacuumed(files, size)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -13,9 +14,13 @@ from spark_pipeline.lake.layout import DataFile
 from spark_pipeline.lake.store import Store
 
 WINDOW = 65_536
-"""Offsets of files that overlap which are sorted at a time."""
+"""Rows of files that overlap which are sorted at a time, about."""
 ROWS = 16_384
 """Rows of a batch at most."""
+BYTES = 16 * 1024 * 1024
+"""Bytes of a batch, about: rows are as large as their writers made them."""
+OPEN = 64
+"""Files that overlap which are open at the same time; where there are more, they are opened again for each window."""
 
 
 class Readable(Protocol):
@@ -61,14 +66,37 @@ def read_files(
             continue
         low = max(start, min(one.first for one in together))
         high = min(end, max(one.last for one in together) + 1)
-        streams = [filesystem.open_input_file(table.open_path(one)) for one in together]
-        try:
-            opened = [pq.ParquetFile(stream) for stream in streams]
-            for begin in range(low, high, WINDOW):
-                yield from _sorted(opened, columns, begin, min(begin + WINDOW, high))
-        finally:
-            for stream in streams:
-                stream.close()
+        # Offsets may be far apart, such as positions in bytes: a window has as many rows then as it has elsewhere.
+        step = WINDOW * max(1, (high - low) // max(1, sum(one.rows for one in together)))
+        with closing(_Opened(table, filesystem)) as opened:
+            for begin in range(low, high, step):
+                until = min(begin + step, high)
+                inside = (opened.file(one) for one in together if one.first < until and one.last >= begin)
+                yield from _sorted(inside, columns, begin, until)
+
+
+class _Opened:
+    """Files that are kept open, as long as they are not too many."""
+
+    def __init__(self, table: Readable, filesystem: Any) -> None:
+        self._table = table
+        self._filesystem = filesystem
+        self._open: dict[str, tuple[Any, Any]] = {}
+
+    def file(self, one: DataFile) -> Any:
+        """A file, to be used before another is asked for. The one that was used longest ago is closed for it."""
+        found = self._open.pop(one.path, None)
+        if found is None:
+            if len(self._open) >= OPEN:
+                self._open.pop(next(iter(self._open)))[0].close()
+            stream = self._filesystem.open_input_file(self._table.open_path(one))
+            found = stream, pq.ParquetFile(stream)
+        self._open[one.path] = found
+        return found[1]
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1][0].close()
 
 
 def _groups(file: Any, start: int, end: int) -> list[int]:
@@ -87,7 +115,9 @@ def _rows(file: Any, columns: Sequence[str], start: int, end: int) -> Iterator[p
     if not groups:
         return
     names = list(dict.fromkeys([*columns, "offset"]))
-    for batch in file.iter_batches(ROWS, row_groups=groups, columns=names):
+    kept = [file.metadata.row_group(number) for number in groups]
+    at_once = min([ROWS, *(BYTES * one.num_rows // max(1, one.total_byte_size) for one in kept)])
+    for batch in file.iter_batches(max(1, at_once), row_groups=groups, columns=names):
         offsets = batch.column("offset")
         if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
             batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
@@ -95,7 +125,7 @@ def _rows(file: Any, columns: Sequence[str], start: int, end: int) -> Iterator[p
             yield batch.select(list(columns))
 
 
-def _sorted(files: list[Any], columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _sorted(files: Iterable[Any], columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
     names = list(dict.fromkeys([*columns, "offset"]))
     batches = [batch for file in files for batch in _rows(file, names, start, end)]
     if not batches:

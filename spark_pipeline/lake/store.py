@@ -8,6 +8,7 @@ profiles and roles. Nothing of them is kept in an archive, or sent with a job.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
-from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.errors import OptionError, PipelineError
+
+_NOT_IN_PATHS = "%?#"
+"""What means something in a URL. The libraries of Delta and Iceberg take a directory as a URL, pyarrow as a path: with
+one of these the table's log would lie elsewhere than its files."""
 
 
 def _s3_address() -> str | None:
@@ -33,11 +38,15 @@ class Store:
 
     @classmethod
     def at(cls, place: str) -> Store:
-        """``place`` is a path or a URL. Raises OptionError for a scheme that is not known."""
+        """``place`` is a path or a URL. Raises OptionError for a scheme that is not known, or a path that is no part of
+        a URL as it stands."""
         parts = urlsplit(place)
         if parts.scheme in {"", "file"}:
             path = unquote(parts.path) if parts.scheme else place
-            return cls(f"file://{Path(path).expanduser().resolve()}")
+            whole = str(Path(path).expanduser().resolve())
+            if any(one in whole for one in _NOT_IN_PATHS):
+                raise OptionError(f"{whole!r}: an archive's directory has none of the characters {_NOT_IN_PATHS}")
+            return cls(f"file://{whole}")
         if parts.scheme in {"s3", "s3a"}:
             if not parts.netloc:
                 raise OptionError(f"{place!r} names no bucket: s3://bucket/prefix")
@@ -105,7 +114,17 @@ class Store:
     def make(self) -> None:
         """Make the directory where there are any."""
         if self.local:
-            Path(self.path).mkdir(parents=True, exist_ok=True)
+            make_directory(Path(self.path))
+
+    def check_there(self, names: Iterable[str]) -> None:
+        """Raise PipelineError if a file is gone that is to become part of a table: somebody has vacuumed too soon."""
+        paths = [f"{self.path}/{name}" for name in names]
+        for info in self.filesystem().get_file_info(paths):
+            if info.type != pafs.FileType.File:
+                raise PipelineError(
+                    f"{info.path} was deleted before it was part of the table: vacuum with a time that is longer than"
+                    " a step of archiving takes"
+                )
 
     def read_bytes(self, name: str) -> bytes | None:
         """The content of a small file; None if there is none. Raises OSError when the store cannot be read."""
@@ -121,14 +140,14 @@ class Store:
         """Write a small file whole, in place of the one before: nobody ever reads half of it."""
         if self.local:
             target = Path(self.path) / name
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(target.parent)
             beside = target.with_name(f".{target.name}.{os.getpid()}")
             with beside.open("wb") as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             beside.replace(target)
-            sync_directory(target.parent)
+            sync(target.parent)
             return
         with self.filesystem().open_output_stream(f"{self.path}/{name}") as stream:
             stream.write(content)
@@ -144,8 +163,20 @@ class Store:
         }
 
 
-def sync_directory(path: Path) -> None:
-    """Make what was created or renamed in a local directory survive a loss of power."""
+def make_directory(path: Path) -> None:
+    """Make a local directory, and those above it, so that they survive a loss of power."""
+    made = []
+    above = path
+    while not above.exists():
+        made.append(above)
+        above = above.parent
+    path.mkdir(parents=True, exist_ok=True)
+    for one in made:
+        sync(one.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a local file's content, or what was created or renamed in a directory, survive a loss of power."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

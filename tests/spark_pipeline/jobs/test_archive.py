@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,14 +20,14 @@ import pyarrow as pa
 import pytest
 
 from spark_pipeline.core.digest import digest
-from spark_pipeline.core.errors import OffsetsGone, OptionError, UnknownTopic
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.jobs.archive import ArchiveRun, Told
+from spark_pipeline.endpoints.base import Endpoint, endpoint
+from spark_pipeline.jobs.archive import ArchiveRun, Bounds, Told
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
-from spark_pipeline.lake.decode import Decoding
+from spark_pipeline.lake.decoding import Decoding
 from spark_pipeline.lake.reading import read_files
 from spark_pipeline.lake.table import Overtaken
 from tests.spark_pipeline.lake.records import records, written
@@ -215,6 +216,97 @@ def test_of_two_archiving_processes_one_ends(source: Source, tmp_path: Path) -> 
     assert_same(source, place)
 
 
+class Interrupted(ArchiveRun):
+    """Between the look at the table and the step, something else happens, once."""
+
+    happens: Callable[[], object]
+
+    def _bounds(self, source: Endpoint, archive: Archive) -> Bounds:
+        found = super()._bounds(source, archive)
+        happens, self.happens = self.happens, lambda: None
+        happens()
+        return found
+
+
+def test_what_is_archived_between_the_look_and_the_step_is_archived_once(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    slow = Interrupted(source.url, {}, str(place), (".*",), Description(), LocalEngine(2))
+    slow.happens = run_of(source, place, Description(), step_offsets=100).available_now
+    with pytest.raises(Overtaken):
+        slow.available_now()
+    assert_same(source, place)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "archive"
+    run = Interrupted(source.url, {}, str(place), (".*",), Description(), LocalEngine(2), step_offsets=100)
+    left = [part for part in PARTS if part.topic == "flights"]
+    run.happens = lambda: monkeypatch.setattr("spark_pipeline.jobs.archive.matching", lambda source, topics: left)
+    run.available_now()
+    assert rows(f"archive://{place}", PARTS[0]) == rows(source.url, PARTS[0])
+
+
+def test_a_new_archive_that_is_killed_begins_where_it_would_have(source: Source, tmp_path: Path) -> None:
+    """What comes after the first look is archived, although the run that looked came to nothing."""
+    place = tmp_path / "archive"
+    assert run_of(source, place, Description(), begin="latest").available_now().steps == 0
+    source.append(10)
+    told = run_of(source, place, Description(), begin="latest").available_now()
+    assert told.rows == 24
+    assert {told.before[part] for part in PARTS} == {100}
+    assert run_of(source, place, Description(), begin="latest").available_now().steps == 0
+
+
+def test_partitions_that_come_later_are_archived_from_their_beginning(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the children of one that was split do: who began with the latest record has missed nothing of theirs."""
+    place = tmp_path / "archive"
+    with monkeypatch.context() as before:
+        before.setattr("spark_pipeline.jobs.archive.matching", lambda source, topics: [PARTS[0]])
+        assert run_of(source, place, Description(), begin="latest").available_now().steps == 0
+    told = run_of(source, place, Description(), begin="latest").available_now()
+    assert told.after == {PARTS[1]: 100}
+    assert rows(f"archive://{place}", PARTS[1]) == rows(source.url, PARTS[1])
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(source: Source, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    run_of(source, place, Description()).available_now()
+    again = Source(tmp_path / "again")
+    again.append(30)
+    with pytest.raises(PipelineError, match="made anew"):
+        run_of(again, place, Description()).available_now()
+    assert_same(source, place)
+
+
+def test_a_follower_waits_for_a_system_that_is_away(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "archive"
+    away = iter([True, False, True, True, False])
+
+    class Away(Interrupted):
+        def _bounds(self, source: Endpoint, archive: Archive) -> Bounds:
+            if next(away, False):
+                raise EndpointUnavailable("it is restarted")
+            return super()._bounds(source, archive)
+
+    stop = Event()
+    run = Away(source.url, {}, str(place), (".*",), Description(), LocalEngine(2), stop=stop)
+    run.on_step = lambda told: source.append(10) if told.steps == 1 else stop.set()
+    run.happens = lambda: None
+    assert run.follow(Patience(1, 60_000), poll_seconds=0.001).steps == 2
+    assert_same(source, place)
+    monkeypatch.setattr("spark_pipeline.jobs.archive.AWAY_S", -1.0)
+    away = iter([True])
+    stop.clear()
+    with pytest.raises(EndpointUnavailable):
+        run.follow(Patience(1, 60_000), poll_seconds=0.001)
+
+
 def test_following_takes_what_comes_and_ends_when_told(source: Source, tmp_path: Path) -> None:
     place = tmp_path / "archive"
     stop = Event()
@@ -273,6 +365,11 @@ def test_an_archive_is_not_changed_into_another(source: Source, tmp_path: Path) 
     for other in (Description("parquet"), Description(partitioning="hour"), Description(decoding=DECODING)):
         with pytest.raises(OptionError, match="made with other options"):
             run_of(source, place, other).available_now()
+    for damaged in (b"", b"[]", b'{"version": 1}'):
+        (tmp_path / "damaged").mkdir(exist_ok=True)
+        (tmp_path / "damaged/archive.json").write_bytes(damaged)
+        with pytest.raises(PipelineError, match="cannot be read"):
+            Archive.open(str(tmp_path / "damaged"))
     with pytest.raises(UnknownTopic, match="nowhere"):
         replace(run_of(source, place, Description()), topics=("nowhere",)).available_now()
     with pytest.raises(OptionError):

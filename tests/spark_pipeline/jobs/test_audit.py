@@ -21,7 +21,7 @@ from spark_pipeline.jobs.audit import Audit, Side, against_digests
 from spark_pipeline.jobs.audit_pieces import PIECE, damage, pieces
 from spark_pipeline.jobs.engine import LocalEngine
 from spark_pipeline.lake.archive import Archive, Description
-from tests.spark_pipeline.lake.records import records, written
+from tests.spark_pipeline.lake.records import NOON, records, written
 
 PART = TopicPartition("flights", 2)
 END = BLOCK + 3000
@@ -164,6 +164,39 @@ def test_digests_are_compared_with_later(make: Callable[..., Side], tmp_path: Pa
     path.write_text("{}")
     with pytest.raises(OptionError):
         against_digests(audit(), left, path)
+
+
+def test_digests_know_of_which_records_they_are(make: Callable[..., Side], tmp_path: Path) -> None:
+    left = make("left")
+    path = tmp_path / "digests.json"
+    late = Audit(LocalEngine(1), since_us=round((NOON + timedelta(milliseconds=7 * 3000)).timestamp() * 1e6))
+    path.write_text(json.dumps(late.digests(left, ["flights"])))
+    report = against_digests(audit(), left, path)
+    assert report["equal"], report["differences"]
+    assert report["records"] < END - 3000
+    assert against_digests(audit(), make("right", 100, set_value(100, value=b"x")), path)["equal"]
+
+
+def test_digests_of_a_topic_that_is_gone(make: Callable[..., Side], tmp_path: Path) -> None:
+    path = tmp_path / "digests.json"
+    told = audit().digests(make("left"), ["flights"])
+    other = [{**one, "topic": "hotels"} for one in told["partitions"]]
+    path.write_text(json.dumps({**told, "partitions": [*told["partitions"], *other]}))
+    (one,) = against_digests(audit(), make("again"), path)["differences"]
+    assert (one["topic"], one["reason"]) == ("hotels", "is gone")
+    assert against_digests(audit(), make("third"), path, ["fl.*"])["equal"]
+    with pytest.raises(UnknownTopic, match="trains"):
+        against_digests(audit(), make("fourth"), path, ["trains"])
+
+
+def test_a_topic_that_one_system_has_alone_is_a_difference(make: Callable[..., Side], tmp_path: Path) -> None:
+    left, right = make("left"), make("right")
+    Archive.open(str(tmp_path / "left")).learn({"hotels": (0,)})
+    for one, other, where in ((left, right, "left"), (right, left, "right")):
+        (said,) = audit().diff(one, other, ["flights", "hotels"], 2)["differences"]
+        assert (said["topic"], said["reason"]) == ("hotels", f"only on the {where}")
+    with pytest.raises(UnknownTopic, match="trains"):
+        audit().diff(left, right, ["flights", "trains"], 0)
 
 
 def test_progress_is_told(make: Callable[..., Side]) -> None:

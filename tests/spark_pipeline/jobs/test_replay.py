@@ -21,7 +21,7 @@ from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs import replay as replay_module
 from spark_pipeline.jobs.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
-from spark_pipeline.jobs.replay import Replay, batches
+from spark_pipeline.jobs.replay import Piece, Replay, batches
 from spark_pipeline.lake.archive import Archive, Description
 from tests.spark_pipeline.lake.records import NOON, records, written
 from tests.spark_pipeline.node.pipeline_lab import Lab, open_lab
@@ -139,6 +139,14 @@ async def test_two_topics_never_become_one(lab: Lab, tmp_path: Path) -> None:
     replay = replace(replay_of(lab, f"archive://{tmp_path / 'two'}"), topics=["a", "b"], rename={"a": "b"})
     with pytest.raises(OptionError, match="would become one"):
         await lab.ask(replay.run)
+
+
+def test_large_records_are_held_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "HELD_BYTES", 1000)
+    piece = Piece("", {}, "", {}, "", 0, OffsetRange("t", 0, 0, 200), PARTS[0], None, None, 0, False, None)
+    some = list(replay_module._chosen(iter([records(start, start + 10) for start in range(0, 200, 10)]), piece))
+    assert [n for one in some for n in one.column("offset").to_pylist()] == list(range(200))
+    assert len(some) > 5
 
 
 def test_batches_have_offsets_in_a_row() -> None:

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_pipeline.core.errors import OptionError
-from spark_pipeline.lake.decode import Decoding, decoder
+from spark_pipeline.lake.decode import decoder
+from spark_pipeline.lake.decoding import Decoding
 
 FLIGHT = {
     "type": "object",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.lake import reading
 from spark_pipeline.lake.delta import DeltaRecords
 from spark_pipeline.lake.iceberg import IcebergRecords
-from spark_pipeline.lake.layout import DataFile, schema_of
+from spark_pipeline.lake.layout import EARLIEST, LATEST, DataFile, FileWriter, schema_of
 from spark_pipeline.lake.plain import PlainRecords
 from spark_pipeline.lake.reading import clusters, read_files
 from spark_pipeline.lake.store import Store
@@ -245,6 +248,208 @@ def test_files_that_overlap_stand_together() -> None:
         ["10-19", "15-30", "20-25"],
         ["31-40"],
     ]
+
+
+@kinds
+def test_what_is_younger_than_asked_is_not_vacuumed(kind: str, tmp_path: Path) -> None:
+    """As are the files of a step that is not committed yet."""
+    table = open_table(kind, tmp_path)
+    files = written(table, [records(0, 4)])
+    assert table.vacuum(datetime.now(UTC) - timedelta(minutes=10), dry_run=False).files == 0
+    table.commit(files, {}, {FLIGHTS: 4})
+    assert offsets(table) == list(range(4))
+
+
+@kinds
+def test_files_that_were_vacuumed_too_soon_are_not_committed(kind: str, tmp_path: Path) -> None:
+    table = open_table(kind, tmp_path)
+    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
+    files = written(table, [records(4, 9)])
+    table.vacuum(datetime.now(UTC) + timedelta(seconds=1), dry_run=False)
+    with pytest.raises((PipelineError, OSError)):
+        table.commit(files, {FLIGHTS: 4}, {FLIGHTS: 9})
+    assert table.progress([FLIGHTS]) == {FLIGHTS: 4}
+    with pytest.raises((PipelineError, OSError)):
+        table.replace(table.files(), files, same_records=True)
+    assert offsets(table) == list(range(4))
+
+
+def test_snapshots_expire_at_a_moment_whatever_its_time_zone(tmp_path: Path) -> None:
+    table = open_table("iceberg", tmp_path)
+    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
+    table.replace(table.files(), written(table, [records(0, 4)]), same_records=True)
+    an_hour_ago = datetime.now(timezone(timedelta(hours=14))) - timedelta(hours=1)
+    table.vacuum(an_hour_ago, dry_run=False)
+    catalog = load_catalog("anabranch", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    assert len(list(catalog.load_table("tests.records").snapshots())) > 1
+
+
+@kinds
+@pytest.mark.parametrize("by", ["none", "day", "hour"])
+def test_times_outside_of_the_calendar_count_as_its_first_or_last_day(kind: str, by: str, tmp_path: Path) -> None:
+    """What a client took for milliseconds may have been anything. Iceberg cannot have such times themselves either."""
+    table = open_table(kind, tmp_path, by)
+    batch = records(0, 4)
+    micros = [1_357_041_600_000_000, (1 << 63) - 1 - 807, 1_357_041_600_000_000_000, -(1 << 63) + 808]
+    at = batch.schema.get_field_index("timestamp")
+    batch = batch.set_column(at, batch.schema.field(at), pa.array(micros).view(batch.schema.field(at).type))
+    writer = FileWriter(
+        table.store, FLIGHTS.topic, FLIGHTS.partition, schema_of(), by, within_calendar=kind == "iceberg"
+    )
+    writer.write(batch)
+    table.commit(writer.finish(), {}, {FLIGHTS: 4})
+    if kind == "iceberg":
+        micros = [min(max(one, EARLIEST), LATEST // 1000 * 1000) for one in micros]
+    days = {None} if by == "none" else {"0001-01-01", "2013-01-01", "9999-12-31"}
+    assert {one.day for one in table.files()} == days
+    read = pa.Table.from_batches(read_files(table, table.files(), ("offset", "timestamp"), 0, 1 << 60))
+    assert read.column("timestamp").cast(pa.int64()).to_pylist() == micros
+
+
+@kinds
+def test_a_directory_may_have_any_name_that_is_no_part_of_a_url(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "flüge von 2013 & später"
+    table = open_table(kind, place)
+    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
+    assert offsets(open_table(kind, place)) == list(range(4))
+    assert foreign_rows(kind, place).num_rows == 4
+    for name in ("100%25", "what?", "part#1"):
+        with pytest.raises(OptionError, match="none of the characters"):
+            open_table(kind, tmp_path / name)
+
+
+@pytest.mark.parametrize(("look", "left"), [(1, 2), (3, 1)])
+def test_two_processes_that_settle_at_the_same_time_do_not_disturb_one_another(
+    look: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archiving process settles the table while a compaction carries out what it has decided: between its first look
+    at the old file and the deletion, or between its look at the new one and the move."""
+    table, other = open_table("parquet", tmp_path), open_table("parquet", tmp_path)
+    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
+    (old,) = table.files()
+    new = written(table, [records(0, 4)])
+    make = Store.filesystem
+
+    class Looking:
+        """A file system at which the other process comes in between a look and what follows from it."""
+
+        def __init__(self, store: Store) -> None:
+            self._real = make(store)
+
+        def get_file_info(self, what: Any) -> Any:
+            found = self._real.get_file_info(what)
+            if decided and isinstance(what, str):
+                decided.append("a look")
+                if len(decided) == 1 + look:
+                    monkeypatch.setattr(Store, "filesystem", make)
+                    settled.append(other.settle())
+            return found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    decided: list[str] = []
+    settled: list[int] = []
+    slow = open_table("parquet", tmp_path, crash=lambda step: decided.append(step) if step == "after-commit" else None)
+    monkeypatch.setattr(Store, "filesystem", lambda store: Looking(store))
+    slow.replace([old], new, same_records=True)
+    monkeypatch.setattr(Store, "filesystem", make)
+    assert settled == [left]
+    assert offsets(slow) == list(range(4))
+    assert foreign_rows("parquet", tmp_path).num_rows == 4
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_commit_is_on_disk_before_anything_follows_from_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def told(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    root = tmp_path / ("records" if kind == "delta" else "state/manifest")
+    unsynced: list[list[str]] = []
+
+    def look(step: str) -> None:
+        if step == "after-commit":
+            entries = [str(one) for one in root.rglob("*") if one.suffix in {".json", ".parquet"} and one not in before]
+            unsynced.append(sorted({*entries, str(root / "_delta_log")} - synced))
+
+    table = open_table(kind, tmp_path, crash=look)
+    before = set(root.rglob("*"))
+    monkeypatch.setattr(os, "fsync", told)
+    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
+    assert unsynced == [[]]
+
+
+@kinds
+def test_many_files_that_overlap_are_read_a_few_at_a_time(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = open_table(kind, tmp_path)
+    rows = records(0, 40).to_pylist()
+    for row in rows:
+        row["timestamp"] = NOON + timedelta(days=row["offset"] % 10)
+    table.commit(written(table, [pa.RecordBatch.from_pylist(rows, schema=schema_of())]), {}, {FLIGHTS: 40})
+    streams: list[Any] = []
+    most = 0
+
+    class Counting:
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def open_input_file(self, path: str) -> Any:
+            nonlocal most
+            streams.append(self._real.open_input_file(path))
+            most = max(most, sum(not one.closed for one in streams))
+            return streams[-1]
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    make = Store.filesystem
+    monkeypatch.setattr(Store, "filesystem", lambda store: Counting(make(store)))
+    monkeypatch.setattr(reading, "OPEN", 3)
+    assert len(table.files()) == 10
+    assert offsets(table) == list(range(40))
+    assert most == 3
+    assert all(one.closed for one in streams)
+
+
+def test_offsets_that_are_far_apart_take_no_more_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of Pravega's events, which are positions in bytes."""
+    table = open_table("delta", tmp_path)
+    rows = records(0, 30).to_pylist()
+    for row in rows:
+        row["timestamp"] = NOON + timedelta(days=row["offset"] % 2)
+        row["offset"] *= 1_000_000_000
+    table.commit(written(table, [pa.RecordBatch.from_pylist(rows, schema=schema_of())]), {}, {FLIGHTS: 1 << 40})
+    windows = 0
+    sort = reading._sorted
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal windows
+        windows += 1
+        return sort(*arguments)
+
+    monkeypatch.setattr(reading, "_sorted", counted)
+    assert offsets(table) == [n * 1_000_000_000 for n in range(30)]
+    assert windows == 1
+
+
+def test_large_records_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    table = open_table("delta", tmp_path)
+    rows = records(0, 40).to_pylist()
+    for row in rows:
+        row["value"] = os.urandom(1 << 20)
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema_of())
+    table.commit(written(table, [batch.slice(0, 20), batch.slice(20)]), {}, {FLIGHTS: 40})
+    read = list(read_files(table, table.files(), ("offset", "value"), 0, 1 << 60))
+    assert sum(one.num_rows for one in read) == 40
+    assert max(one.nbytes for one in read) < 2 * reading.BYTES
 
 
 @kinds
