@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from spark_pipeline.core.node_client import NodeClient, NodeError
+from spark_pipeline.core.repeating import Repeating
 
 _PATIENCE_S = 2.0
 _EVERY_S = 5.0
@@ -47,32 +47,23 @@ class JobReporter:
         self._client = client
         self._kind, self._name = kind, name
         self._progress = progress
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._repeating = Repeating(lambda: self.tell("running"), seconds, "job-report")
         self.job_id = job_id or uuid.uuid4().hex
         self.failed = 0
         """Reports that did not arrive."""
 
     def __enter__(self) -> Self:
         self.tell("running")
-        self._thread = threading.Thread(target=self._run, name="job-report", daemon=True)
-        self._thread.start()
+        self._repeating.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._repeating.__exit__()
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.tell("stopped" if stopped else "done" if kind is None else "failed", "" if error is None else str(error))
         self._client.close()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._seconds):
-            self.tell("running")
 
     def tell(self, state: str, reason: str = "") -> None:
         """Report now."""

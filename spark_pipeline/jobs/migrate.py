@@ -382,12 +382,10 @@ def _told_to_node(
     return reported(plan.target, sides.target, "migrate", name, progress.of_job, plan.migration + also)
 
 
-@contextmanager
-def _ticking(progress: Progress, *, quiet: bool) -> Iterator[None]:
-    from spark_pipeline.jobs.progress import Ticker
+def _ticking(progress: Progress, *, quiet: bool) -> AbstractContextManager[None]:
+    from spark_pipeline.jobs.progress import told
 
-    with Ticker(progress.line, _TICK_S, quiet=quiet):
-        yield
+    return told(progress.line, _TICK_S, quiet=quiet)
 
 
 @contextmanager

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.receipts import Receipt
+from spark_pipeline.core.repeating import Repeating
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
@@ -42,7 +43,7 @@ class SparkEngine:
         ordered = sorted(tasks, key=lambda one: -one.offsets)
         work = partial(copy_in_worker, route=route, tasks=ordered, rate=self._rate)
         numbers = spark.range(0, len(ordered), 1, len(ordered))
-        with _Watch(route, ordered, self._progress):
+        with _watched(route, ordered, self._progress):
             try:
                 rows = numbers.mapInArrow(work, "receipt string").collect()
             except PySparkException as error:
@@ -89,43 +90,31 @@ def copy_in_worker(
         copier.close()
 
 
-class _Watch:
-    """Asks the target now and then how far partitions are, for the progress: workers say so only at their ends."""
+@contextmanager
+def _watched(route: Route, tasks: Sequence[CopyTask], progress: Progress | None) -> Iterator[None]:
+    """Ask the target now and then how far partitions are, for the progress: workers say so only at their ends."""
+    if progress is None:
+        yield
+        return
+    target = Importer(route.target, route.target_options, route.migration)
+    parts = {task.part for task in tasks}
+    silent = False
 
-    def __init__(self, route: Route, tasks: Sequence[CopyTask], progress: Progress | None) -> None:
-        self._route = route
-        self._topics = sorted({task.part.topic for task in tasks})
-        self._parts = {task.part for task in tasks}
-        self._progress = progress
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> _Watch:
-        if self._progress is not None:
-            self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        progress = self._progress
-        assert progress is not None
-        target = Importer(self._route.target, self._route.target_options, self._route.migration)
+    def look() -> None:
+        nonlocal silent
+        if silent:
+            return
         try:
-            while not self._over.wait(_POLL_S):
-                for topic in self._topics:
-                    ends = target.state(topic).partitions
-                    for part in self._parts:
-                        if part.topic == topic:
-                            progress.copied(part, ends[part.partition].high_watermark, 0)
+            for topic in sorted({part.topic for part in parts}):
+                ends = target.state(topic).partitions
+                for part in parts:
+                    if part.topic == topic:
+                        progress.copied(part, ends[part.partition].high_watermark, 0)
         except PipelineError:
-            return  # the tasks meet it too, and say it
-        finally:
-            target.close()
+            silent = True  # the tasks meet it too, and say it
+
+    with closing(target), Repeating(look, _POLL_S, "watch"):
+        yield
 
 
 def _cause(text: str) -> str:

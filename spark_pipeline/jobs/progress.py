@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from spark_pipeline.core.job_client import JobProgress
 from spark_pipeline.core.ranges import TopicPartition
+from spark_pipeline.core.repeating import Repeating
 
 _WINDOW_S = 30.0
 """The rate is that of so many seconds, or of all if there were fewer."""
@@ -80,32 +82,19 @@ class Progress:
         return f"{facts['bytes'] or 0:,} bytes copied, {facts['offsets_left']:,} offsets left, {rate}, {words} left"
 
 
-class Ticker:
-    """Calls ``tell`` now and then until it is left; a context manager."""
+@contextmanager
+def told(tell: Callable[[], str], seconds: float, *, quiet: bool) -> Iterator[None]:
+    """Print what ``tell`` says every so many seconds, and at the end."""
+    if quiet:
+        yield
+        return
 
-    def __init__(self, tell: Callable[[], str], seconds: float, *, quiet: bool) -> None:
-        self._tell = tell
-        self._seconds = seconds
-        self._quiet = quiet
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Ticker:
-        if not self._quiet:
-            self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._print()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._seconds):
-            self._print()
-
-    def _print(self) -> None:
-        sys.stderr.write(self._tell() + "\n")
+    def say() -> None:
+        sys.stderr.write(tell() + "\n")
         sys.stderr.flush()
+
+    try:
+        with Repeating(say, seconds, "progress"):
+            yield
+    finally:
+        say()
