@@ -8,23 +8,22 @@ Kafka broker shows (reference/kafka.md, section 3, rules 50-57; KIP-62, KIP-134,
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import TypeVar
 
 from bridges.barrier import Barrier
 from bridges.deadlines import DeadlineQueue
 
 from . import codes
+from .admission import has_memory, has_room, rebalance_timeout
+from .answers import Answers, joined, synced
 from .group import Group, GroupState, JoinCallback, JoinReply, Member, SyncCallback, SyncReply, bytes_of
 from .requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
+from .restoring import restored, snapshot_of
 from .settings import GroupSettings
-from .snapshot import GroupSnapshot, MemberSnapshot
-
-Reply = TypeVar("Reply")
+from .snapshot import GroupSnapshot
 
 _AFTER_DEFECT_MS = 1_000
 """When a deadline is tried again whose handling raised."""
@@ -57,8 +56,7 @@ class Coordinator:
         self._new_member_id = new_member_id
         #: In milliseconds.
         self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
-        self._outbox: deque[Callable[[], None]] = deque()
-        self._delivering = False
+        self._answers = Answers(self._barrier)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +78,7 @@ class Coordinator:
             steps += 1
             if not self._barrier.call("deadline of a group", self._step, now_ms, *key, group=key[1]):
                 self._timers.set(key, now_ms, _AFTER_DEFECT_MS)
-        self._deliver()
+        self._answers.deliver()
         return steps
 
     def _step(self, now_ms: int, kind: _Timer, group_id: str, member_id: str) -> None:
@@ -99,12 +97,12 @@ class Coordinator:
     def join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
         """JoinGroup. ``reply`` is called exactly once, perhaps much later."""
         self._join(now_ms, request, reply)
-        self._deliver()
+        self._answers.deliver()
 
     def sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         """SyncGroup. ``reply`` is called exactly once, perhaps much later."""
         self._sync(now_ms, request, reply)
-        self._deliver()
+        self._answers.deliver()
 
     def heartbeat(self, now_ms: int, group_id: str, member_id: str, instance_id: str | None, generation: int) -> int:
         """Heartbeat; returns the error code."""
@@ -130,11 +128,11 @@ class Coordinator:
         """
         group = self.groups.get(group_id)
         if not group_id:
-            self._outbox.append(partial(reply, codes.INVALID_GROUP_ID, []))
+            self._answers.post_all([partial(reply, codes.INVALID_GROUP_ID, [])])
         elif len(leavers) > self._settings.max_size:
-            self._outbox.append(partial(reply, codes.INVALID_REQUEST, []))
+            self._answers.post_all([partial(reply, codes.INVALID_REQUEST, [])])
         elif group is None:
-            self._outbox.append(partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers)))
+            self._answers.post_all([partial(reply, codes.NONE, [codes.UNKNOWN_MEMBER_ID] * len(leavers))])
         else:
             size = len(group.members)
             group.leaving.append(partial(reply, codes.NONE, [self._leave(group, leaver) for leaver in leavers]))
@@ -142,9 +140,9 @@ class Coordinator:
                 self._maybe_complete_join(now_ms, group)
             elif len(group.members) < size:
                 self._prepare_rebalance(now_ms, group)
-            self._outbox.extend(group.leaving)  # unless the group was emptied, which takes them along
+            self._answers.post_all(group.leaving)  # unless the group was emptied, which takes them along
             group.leaving.clear()
-        self._deliver()
+        self._answers.deliver()
 
     def check_commit(
         self,
@@ -220,114 +218,66 @@ class Coordinator:
 
     def restore(self, now_ms: int, group_id: str, snapshot: GroupSnapshot) -> None:
         """Bring back a group after a restart: its members get a full session to report again."""
-        group = self.groups[group_id] = Group(group_id, snapshot.since_ms)
-        group.generation = snapshot.generation
-        group.protocol_type = snapshot.protocol_type
-        group.protocol_name = snapshot.protocol_name
-        for stored in snapshot.members:
-            member = Member(
-                stored.member_id,
-                stored.instance_id,
-                stored.client_id,
-                stored.client_host,
-                self._rebalance_timeout(stored.rebalance_timeout_ms),
-                self._session_timeout(stored.session_timeout_ms),
-                dict(stored.protocols),
-                stored.assignment,
-            )
-            group.add(member, snapshot.protocol_type or "")
+        group = self.groups[group_id] = restored(group_id, snapshot, self._settings)
+        for member in group.members.values():
             self._renew_session(now_ms, group, member)
-        if group.members:
-            group.leader = snapshot.leader
-            group.state = GroupState.STABLE
-        group.restore_subscribed()
 
     def resign(self) -> None:
         """Answer every parked request with NOT_COORDINATOR, because this node is going away."""
         for group in self.groups.values():
             for member in group.members.values():
-                self._answer_join(group, member, JoinReply(member.member_id, codes.NOT_COORDINATOR))
-                self._answer_sync(member, SyncReply(codes.NOT_COORDINATOR))
-        self._deliver()
+                self._answers.answer_join(group, member, JoinReply(member.member_id, codes.NOT_COORDINATOR))
+                self._answers.answer_sync(member, SyncReply(codes.NOT_COORDINATOR))
+        self._answers.deliver()
 
     # --- joining -------------------------------------------------------------------------------------------------
 
     def _join(self, now_ms: int, request: JoinRequest, reply: JoinCallback) -> None:
         settings = self._settings
         if not request.group_id:
-            self._refuse(reply, request.member_id, codes.INVALID_GROUP_ID)
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_GROUP_ID)
             return
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
-            self._refuse(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_SESSION_TIMEOUT)
             return
         if len(request.protocols) > settings.max_protocols:
-            self._refuse(reply, request.member_id, codes.INVALID_REQUEST)
+            self._answers.refuse_join(reply, request.member_id, codes.INVALID_REQUEST)
             return
-        request = replace(request, rebalance_timeout_ms=self._rebalance_timeout(request.rebalance_timeout_ms))
+        request = replace(request, rebalance_timeout_ms=rebalance_timeout(settings, request.rebalance_timeout_ms))
         protocols = dict(request.protocols)
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_id:
-                self._refuse(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
+                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
                 return
             if not request.protocol_type or not protocols:
                 # No group comes to life by a request that could never join it.
-                self._refuse(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
+                self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return
             if len(self.groups) >= settings.max_groups:
-                self._refuse(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
+                self._answers.refuse_join(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
                 return
             group = self.adopt(now_ms, request.group_id)
-        if not self._has_memory(group, request):
+        if not has_memory(settings, group, request):
             # Who is a member stays one as it was, until its session ends.
-            self._refuse(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
-        elif not self._has_room(group, request):
+            self._answers.refuse_join(reply, request.member_id, codes.GROUP_MAX_SIZE_REACHED)
+        elif not has_room(settings, group, request):
             self._timers.remove((_Timer.SESSION, group.group_id, request.member_id))
             group.remove(request.member_id)
-            self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)
+            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
             self._maybe_complete_join(now_ms, group)
         elif not group.supports(request.protocol_type, protocols):
-            self._refuse(reply, request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL)
+            self._answers.refuse_join(reply, request.member_id, codes.INCONSISTENT_GROUP_PROTOCOL)
         elif not request.member_id:
             self._join_unknown(now_ms, group, request, protocols, reply)
         elif request.member_id in group.pending:
             if request.instance_id is not None:
                 # A pending id was given to a dynamic member (KIP-394); the same client cannot be a static one.
-                self._refuse(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
+                self._answers.refuse_join(reply, request.member_id, codes.UNKNOWN_MEMBER_ID)
             else:
                 self._add_member(now_ms, group, request, protocols, request.member_id, reply)
         else:
             self._join_known(now_ms, group, request, protocols, reply)
-
-    def _rebalance_timeout(self, asked_ms: int) -> int:
-        """Kafka takes any number; here nobody is waited for less than a millisecond or longer than the setting."""
-        return min(max(asked_ms, 1), self._settings.max_rebalance_timeout_ms)
-
-    def _session_timeout(self, stored_ms: int) -> int:
-        """A stored timeout within today's settings; those in requests are refused instead."""
-        return min(max(stored_ms, self._settings.min_session_timeout_ms), self._settings.max_session_timeout_ms)
-
-    def _has_room(self, group: Group, request: JoinRequest) -> bool:
-        limit = self._settings.max_size
-        member_id = request.member_id
-        if not member_id and request.instance_id is not None:
-            # A static member that restarted takes its own place, also in a full group.
-            member_id = group.static_members.get(request.instance_id, "")
-        member = group.members.get(member_id)
-        if group.state is GroupState.EMPTY:
-            return True
-        if group.state is GroupState.PREPARING_REBALANCE:
-            # Counted by who waits, not by who is listed: that lets a lowered limit push out the last to rejoin.
-            return (member is not None and member.join is not None) or group.waiting < limit
-        return member is not None or len(group.members) < limit
-
-    def _has_memory(self, group: Group, request: JoinRequest) -> bool:
-        """Whether the group may keep what the member says of itself; what it said before goes."""
-        member = group.members.get(request.member_id)
-        if member is None and request.instance_id is not None:
-            member = group.members.get(group.static_members.get(request.instance_id, ""))
-        before = 0 if member is None else bytes_of(member.protocols.items())
-        return group.metadata_bytes - before + bytes_of(request.protocols) <= self._settings.max_bytes
 
     def _join_unknown(
         self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
@@ -345,18 +295,19 @@ class Coordinator:
             self._add_member(now_ms, group, request, protocols, new_id, reply)
             return
         if len(group.pending) >= self._settings.max_size:
-            self._refuse(reply, "", codes.GROUP_MAX_SIZE_REACHED)  # for as long as nobody uses the ids that were given
+            # For as long as nobody uses the ids that were given.
+            self._answers.refuse_join(reply, "", codes.GROUP_MAX_SIZE_REACHED)
             return
         group.pending.add(new_id)
         self._timers.set((_Timer.SESSION, group.group_id, new_id), now_ms, request.session_timeout_ms)
-        self._refuse(reply, new_id, codes.MEMBER_ID_REQUIRED)
+        self._answers.refuse_join(reply, new_id, codes.MEMBER_ID_REQUIRED)
 
     def _join_known(
         self, now_ms: int, group: Group, request: JoinRequest, protocols: dict[str, bytes], reply: JoinCallback
     ) -> None:
         error = group.check_member(request.member_id, request.instance_id)
         if error:
-            self._refuse(reply, request.member_id, error)
+            self._answers.refuse_join(reply, request.member_id, error)
             return
         member = group.members[request.member_id]
         unchanged = member.matches(protocols)
@@ -367,10 +318,10 @@ class Coordinator:
             group.state is GroupState.COMPLETING_REBALANCE or (group.state is GroupState.STABLE and not is_leader)
         ):
             self._renew_session(now_ms, group, member)
-            self._post(reply, self._joined(group, member, with_members=is_leader))
+            self._answers.post(reply, joined(group, member, with_members=is_leader))
             return
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
-        self._park_join(group, member, reply)
+        self._answers.park_join(group, member, reply)
         if group.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(now_ms, group)
         else:
@@ -418,15 +369,15 @@ class Coordinator:
         """A static member came back without its id: the new incarnation takes the old one's place (KIP-345)."""
         old_id = member.member_id
         old_leader = group.leader
-        self._answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
-        self._answer_sync(member, SyncReply(codes.FENCED_INSTANCE_ID))
+        self._answers.answer_join(group, member, JoinReply(old_id, codes.FENCED_INSTANCE_ID))
+        self._answers.answer_sync(member, SyncReply(codes.FENCED_INSTANCE_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, old_id))
         group.rename_static(member, new_id)
         group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
         member.client_id = request.client_id
         member.client_host = request.client_host
         member.is_new = False
-        self._park_join(group, member, reply)
+        self._answers.park_join(group, member, reply)
         self._renew_session(now_ms, group, member)
         if group.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(now_ms, group)
@@ -434,7 +385,7 @@ class Coordinator:
             # Nothing changes for the others, so nobody has to rejoin. The new id must be durable before its owner
             # learns it, else a restart would bring back the old one and fence the member that is alive.
             done = partial(self._static_saved, group, member, new_id, request.can_skip_assignment, old_leader or "")
-            self._journal.save(group.group_id, self._snapshot(group, {}), done)
+            self._journal.save(group.group_id, snapshot_of(group, {}), done)
         else:
             # Between join and sync the leader may already be assigning to the old id, so it must start over.
             self._prepare_rebalance(now_ms, group)
@@ -446,19 +397,19 @@ class Coordinator:
             return  # a rebalance has taken over this request, or the member is gone, or was replaced once more
         if error:
             # The new id stays in memory: the client comes back without an id and is given another one.
-            self._answer_join(group, member, JoinReply("", error))
+            self._answers.answer_join(group, member, JoinReply("", error))
         elif can_skip:
             # v9 clients understand "leader, but do not assign": they get the members and keep the old assignment.
             is_leader = group.leader == member.member_id
-            self._answer_join(
-                group, member, self._joined(group, member, with_members=is_leader, skip_assignment=is_leader)
+            self._answers.answer_join(
+                group, member, joined(group, member, with_members=is_leader, skip_assignment=is_leader)
             )
         else:
             # An older client that is named leader would assign anew in a generation that has its assignment, so it
             # is told the id that led before.
-            self._answer_join(group, member, self._joined(group, member, with_members=False, leader=old_leader))
+            self._answers.answer_join(group, member, joined(group, member, with_members=False, leader=old_leader))
         self._renew_session(now_ms, group, member)
-        self._deliver()
+        self._answers.deliver()
 
     # --- rebalancing ---------------------------------------------------------------------------------------------
 
@@ -516,19 +467,20 @@ class Coordinator:
         group.start_generation(now_ms)
         if group.state is GroupState.EMPTY:
             leaving, group.leaving = group.leaving, []
-            self._journal.save(group.group_id, self._snapshot(group, {}), partial(self._emptied, leaving))
+            self._journal.save(group.group_id, snapshot_of(group, {}), partial(self._emptied, leaving))
             return
         for member in group.members.values():
             member.is_new = False
-            self._answer_join(group, member, self._joined(group, member, with_members=group.leader == member.member_id))
+            is_leader = group.leader == member.member_id
+            self._answers.answer_join(group, member, joined(group, member, with_members=is_leader))
             self._renew_session(now_ms, group, member)
             group.pending_sync.add(member.member_id)
         self._timers.set((_Timer.SYNC, group.group_id, ""), now_ms, group.rebalance_timeout_ms)
 
     def _emptied(self, leaving: list[Callable[[], None]], now_ms: int, error: int) -> None:
         # An error changes nothing for who left: at worst, after a restart its old self stays until its session ends.
-        self._outbox.extend(leaving)
-        self._deliver()
+        self._answers.post_all(leaving)
+        self._answers.deliver()
 
     def _sync_phase_over(self, now_ms: int, group: Group) -> None:
         if not group.pending_sync:
@@ -541,14 +493,14 @@ class Coordinator:
 
     def _sync(self, now_ms: int, request: SyncRequest, reply: SyncCallback) -> None:
         if not request.group_id:
-            self._post(reply, SyncReply(codes.INVALID_GROUP_ID))
+            self._answers.post(reply, SyncReply(codes.INVALID_GROUP_ID))
             return
         if len(request.assignments) > self._settings.max_size:
-            self._post(reply, SyncReply(codes.INVALID_REQUEST))
+            self._answers.post(reply, SyncReply(codes.INVALID_REQUEST))
             return
         group = self.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
-            self._post(reply, SyncReply(codes.UNKNOWN_MEMBER_ID))
+            self._answers.post(reply, SyncReply(codes.UNKNOWN_MEMBER_ID))
             return
         error = group.check_member(request.member_id, request.instance_id)
         if not error:
@@ -561,7 +513,7 @@ class Coordinator:
             elif group.state is GroupState.PREPARING_REBALANCE:
                 error = codes.REBALANCE_IN_PROGRESS
         if error:
-            self._post(reply, SyncReply(error))
+            self._answers.post(reply, SyncReply(error))
             return
         member = group.members[request.member_id]
         self._renew_session(now_ms, group, member)
@@ -569,10 +521,10 @@ class Coordinator:
         if not group.pending_sync:
             self._timers.remove((_Timer.SYNC, group.group_id, ""))
         if group.state is GroupState.STABLE:
-            self._post(reply, self._synced(group, member))
+            self._answers.post(reply, synced(group, member))
             return
         # A member that asks again has given up on its earlier request, but that one's connection still needs an answer.
-        self._answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
+        self._answers.answer_sync(member, SyncReply(codes.REBALANCE_IN_PROGRESS))
         member.sync = reply
         if group.leader == member.member_id and group.saving_generation != group.generation:
             if bytes_of(request.assignments) > self._settings.max_bytes:
@@ -585,7 +537,7 @@ class Coordinator:
             assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
             group.saving_generation = group.generation
             done = partial(self._assignments_saved, group, group.generation, assignments)
-            self._journal.save(group.group_id, self._snapshot(group, assignments), done)
+            self._journal.save(group.group_id, snapshot_of(group, assignments), done)
 
     def _assignments_saved(
         self, group: Group, generation: int, assignments: dict[str, bytes], now_ms: int, error: int
@@ -603,16 +555,16 @@ class Coordinator:
             for member in group.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
                 if member.sync is not None:
-                    self._answer_sync(member, self._synced(group, member))
+                    self._answers.answer_sync(member, synced(group, member))
                     # Its session may have run out unnoticed while the request was parked.
                     self._renew_session(now_ms, group, member)
-        self._deliver()
+        self._answers.deliver()
 
     def _withdraw_sync(self, now_ms: int, group: Group, member: Member, error: int) -> None:
         """There will be no assignment in this generation: forget the last one, and tell the member if it waits."""
         member.assignment = b""
         if member.sync is not None:
-            self._answer_sync(member, SyncReply(error))
+            self._answers.answer_sync(member, SyncReply(error))
             # Its session may have run out unnoticed while the request was parked.
             self._renew_session(now_ms, group, member)
 
@@ -653,97 +605,15 @@ class Coordinator:
 
     def _drop(self, group: Group, member: Member) -> None:
         """Take a member out. Its parked requests are told that it is unknown, so a living client joins afresh."""
-        self._answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
-        self._answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
+        self._answers.answer_join(group, member, JoinReply("", codes.UNKNOWN_MEMBER_ID))
+        self._answers.answer_sync(member, SyncReply(codes.UNKNOWN_MEMBER_ID))
         self._timers.remove((_Timer.SESSION, group.group_id, member.member_id))
         group.remove(member.member_id)
 
-    # --- answers -------------------------------------------------------------------------------------------------
-
-    def _joined(
-        self,
-        group: Group,
-        member: Member,
-        *,
-        with_members: bool,
-        skip_assignment: bool = False,
-        leader: str | None = None,
-    ) -> JoinReply:
-        return JoinReply(
-            member.member_id,
-            codes.NONE,
-            group.generation,
-            group.protocol_type,
-            group.protocol_name,
-            (group.leader or "") if leader is None else leader,
-            skip_assignment,
-            group.joined_members() if with_members else (),
-        )
-
-    def _synced(self, group: Group, member: Member) -> SyncReply:
-        return SyncReply(codes.NONE, group.protocol_type, group.protocol_name, member.assignment)
-
-    def _refuse(self, reply: JoinCallback, member_id: str, error: int) -> None:
-        self._post(reply, JoinReply(member_id, error))
-
-    def _park_join(self, group: Group, member: Member, reply: JoinCallback) -> None:
-        displaced = group.park_join(member, reply)
-        if displaced is not None:
-            # The client has given up on that request; its connection, if it still lives, must not stay stuck.
-            self._refuse(displaced, member.member_id, codes.REBALANCE_IN_PROGRESS)
-
-    def _answer_join(self, group: Group, member: Member, answer: JoinReply) -> None:
-        reply = group.take_join(member)
-        if reply is not None:
-            self._post(reply, answer)
-
-    def _answer_sync(self, member: Member, answer: SyncReply) -> None:
-        reply = member.sync
-        if reply is not None:
-            member.sync = None
-            self._post(reply, answer)
-
-    def _post(self, reply: Callable[[Reply], None], answer: Reply) -> None:
-        self._outbox.append(partial(reply, answer))
-
-    def _deliver(self) -> None:
-        """Hand out the answers, once the group is consistent: an answer may bring in the client's next request."""
-        if self._delivering:
-            return
-        self._delivering = True
-        try:
-            while self._outbox:
-                self._barrier.call("answer to a group member", self._outbox.popleft())
-        finally:
-            self._delivering = False
-
-    # --- sessions and snapshots ----------------------------------------------------------------------------------
+    # --- sessions ------------------------------------------------------------------------------------------------
 
     def _renew_session(self, now_ms: int, group: Group, member: Member) -> None:
         self._timers.set((_Timer.SESSION, group.group_id, member.member_id), now_ms, member.session_timeout_ms)
-
-    def _snapshot(self, group: Group, assignments: dict[str, bytes]) -> GroupSnapshot:
-        """What to store: ``assignments`` override those in force, which are not yet the members' own."""
-        return GroupSnapshot(
-            group.generation,
-            group.protocol_type,
-            group.protocol_name,
-            group.leader,
-            group.since_ms,
-            tuple(
-                MemberSnapshot(
-                    member.member_id,
-                    member.instance_id,
-                    member.client_id,
-                    member.client_host,
-                    member.rebalance_timeout_ms,
-                    member.session_timeout_ms,
-                    tuple(member.protocols.items()),
-                    assignments.get(member.member_id, member.assignment),
-                )
-                for member in group.members.values()
-            ),
-        )
 
 
 def _differs(given: str | None, own: str | None) -> bool:

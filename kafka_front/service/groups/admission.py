@@ -1,0 +1,42 @@
+"""Who may join a group, and with which timeouts: the limits of :class:`.settings.GroupSettings`."""
+
+from __future__ import annotations
+
+from .group import Group, GroupState, bytes_of
+from .requests import JoinRequest
+from .settings import GroupSettings
+
+
+def rebalance_timeout(settings: GroupSettings, asked_ms: int) -> int:
+    """Kafka takes any number; here nobody is waited for less than a millisecond or longer than the setting."""
+    return min(max(asked_ms, 1), settings.max_rebalance_timeout_ms)
+
+
+def session_timeout(settings: GroupSettings, stored_ms: int) -> int:
+    """A stored timeout within today's settings; those in requests are refused instead."""
+    return min(max(stored_ms, settings.min_session_timeout_ms), settings.max_session_timeout_ms)
+
+
+def has_room(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
+    """Whether the group may have one more member, if it is one."""
+    limit = settings.max_size
+    member_id = request.member_id
+    if not member_id and request.instance_id is not None:
+        # A static member that restarted takes its own place, also in a full group.
+        member_id = group.static_members.get(request.instance_id, "")
+    member = group.members.get(member_id)
+    if group.state is GroupState.EMPTY:
+        return True
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Counted by who waits, not by who is listed: that lets a lowered limit push out the last to rejoin.
+        return (member is not None and member.join is not None) or group.waiting < limit
+    return member is not None or len(group.members) < limit
+
+
+def has_memory(settings: GroupSettings, group: Group, request: JoinRequest) -> bool:
+    """Whether the group may keep what the member says of itself; what it said before goes."""
+    member = group.members.get(request.member_id)
+    if member is None and request.instance_id is not None:
+        member = group.members.get(group.static_members.get(request.instance_id, ""))
+    before = 0 if member is None else bytes_of(member.protocols.items())
+    return group.metadata_bytes - before + bytes_of(request.protocols) <= settings.max_bytes
