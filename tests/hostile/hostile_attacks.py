@@ -1,8 +1,9 @@
-"""One kind of hostility in a process of its own, so that its work is not the well-behaved clients' or the node's.
+"""Kinds of hostility, each in a process of its own, so that its work is not the well-behaved clients' or the node's.
 
-    python hostile_attacks.py KIND --target kafka=127.0.0.1:9092 --count 500 --seconds 10 --seed 1
+    python hostile_attacks.py idle=500 drip=100 --target kafka=127.0.0.1:9092 --seconds 10 --seed 1
 
-Bounded in connections, requests and time; connects to loopback only. Prints a line of JSON: what was done.
+What they need is imported and made once, before the processes are forked. Bounded in connections, requests and time;
+connects to loopback only. Prints a line of JSON for each attack that was carried out: what was done.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import resource
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -328,7 +331,18 @@ PREPARE: dict[str, Callable[[], object]] = {"bombs": frames.bombs, "oversized": 
 """What is made once, before an attack begins."""
 
 
-async def run(args: argparse.Namespace) -> Done:
+def prepare(kinds: Sequence[str]) -> None:
+    """Load and make what the attacks need."""
+    if any(kind.startswith("ydb") for kind in kinds):
+        load_ydb()
+    if any(kind.startswith("pravega") for kind in kinds):
+        load_pravega()
+    for kind in kinds:
+        if kind in PREPARE:
+            PREPARE[kind]()
+
+
+async def run(args: argparse.Namespace, kind: str, count: int) -> Done:
     targets = {}
     for target in args.target:
         listener, _, address = target.partition("=")
@@ -337,23 +351,30 @@ async def run(args: argparse.Namespace) -> Done:
             raise SystemExit(f"{host} is not on loopback")
         targets[listener] = (host, int(port))
     bulk = RangeInfo(**json.loads(args.bulk)) if args.bulk else None
-    if args.kind.startswith("ydb"):
-        load_ydb()
-    if args.kind.startswith("pravega"):
-        load_pravega()
-    prepare = PREPARE.get(args.kind)
-    if prepare is not None:
-        prepare()
-    attack = Attack(targets, args.count, args.seconds, random.Random(args.seed), bulk, args.partitions)
-    await ATTACKS[args.kind](attack)
+    attack = Attack(targets, count, args.seconds, random.Random(args.seed), bulk, args.partitions)
+    await ATTACKS[kind](attack)
     return attack.done
+
+
+def forked(args: argparse.Namespace, kind: str, count: int) -> int:
+    """Begin an attack; the process that carries it out."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        told = {"kind": kind, **asdict(asyncio.run(run(args, kind, count)))}
+        os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())  # a line is short enough to be written at once
+        status = 0
+    except BaseException:  # noqa: BLE001 - this process has nobody to tell but its end
+        traceback.print_exc()
+    os._exit(status)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind")
+    parser.add_argument("attacks", nargs="+", metavar="KIND=COUNT")
     parser.add_argument("--target", action="append", required=True, metavar="LISTENER=HOST:PORT")
-    parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bulk", default="", help="the range of SBP that is read slowly, as JSON")
@@ -361,7 +382,11 @@ def main() -> None:
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(json.dumps(asdict(asyncio.run(run(args)))))
+    wanted = {kind: int(count) for kind, _, count in (attack.partition("=") for attack in args.attacks)}
+    prepare(list(wanted))
+    running = [forked(args, kind, count) for kind, count in wanted.items()]
+    statuses = [os.waitpid(child, 0)[1] for child in running]
+    sys.exit(1 if any(statuses) else 0)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ Bounded in time and number; loopback only.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -249,14 +250,15 @@ class Run:
                 raise NodeFailed(f"a client could not begin: {[worker.trouble for worker in self.workers]}")
             time.sleep(0.05)
 
-    def attack(self, kind: str, count: int) -> subprocess.Popen[str]:
-        """Begin one kind of hostility."""
-        command = [sys.executable, str(HERE / "hostile_attacks.py"), kind]
+    def attack(self, attacks: Sequence[tuple[str, int]]) -> subprocess.Popen[str]:
+        """Begin all kinds of hostility of a phase, in processes that are a group."""
+        command = [sys.executable, str(HERE / "hostile_attacks.py")]
+        command += [f"{kind}={max(2, int(count * self.args.scale))}" for kind, count in attacks]
         for name in LISTENERS:
             command += ["--target", f"{name}={self.targets[name]}"]
-        command += ["--count", str(max(2, int(count * self.args.scale))), "--seconds", str(self.args.seconds)]
-        command += ["--seed", str(self.report.seed), "--bulk", self.bulk, "--partitions", str(BULK_PARTITIONS)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command += ["--seconds", str(self.args.seconds), "--seed", str(self.report.seed)]
+        command += ["--bulk", self.bulk, "--partitions", str(BULK_PARTITIONS)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
     def phase(self, phase: Phase) -> None:
         """Measure one phase from the first attack to the last one's end."""
@@ -264,25 +266,11 @@ class Run:
         for worker in self.workers:
             worker.lap()
         began = time.monotonic()
-        with Watch(self.node.pid) as watch, contextlib.ExitStack() as stack:
-            running = []
-            for kind, count in phase.attacks:
-                process = self.attack(kind, count)
-                stack.callback(process.wait)
-                stack.callback(process.kill)
-                running.append((kind, process))
-            if not running:
+        with Watch(self.node.pid) as watch:
+            if phase.attacks:
+                line.attacks = self.carried_out(phase)
+            else:
                 time.sleep(self.args.seconds)
-            for kind, process in running:
-                try:
-                    told, _ = process.communicate(timeout=self.args.seconds + 4 * PATIENCE_S)
-                except subprocess.TimeoutExpired:
-                    self.report.violations.append(f"{phase.name}: the attack {kind} did not end")
-                    continue
-                if process.returncode:
-                    self.report.violations.append(f"{phase.name}: the attack {kind} broke: exit {process.returncode}")
-                    continue
-                line.attacks[kind] = json.loads(told)
         line.seconds = time.monotonic() - began
         line.peak_rss, line.cpu_seconds = watch.usage.peak_rss, watch.usage.cpu_seconds
         for worker in self.workers:
@@ -294,6 +282,26 @@ class Run:
         self.report.lines.append(line)
         self.judge(line)
         show(line)
+
+    def carried_out(self, phase: Phase) -> dict[str, dict[str, int]]:
+        """What the attacks of a phase did, when the last of them has ended."""
+        process = self.attack(phase.attacks)
+        over = ""
+        try:
+            told, _ = process.communicate(timeout=self.args.seconds + 4 * PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            over = "did not end"
+            os.killpg(process.pid, signal.SIGKILL)
+            told, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        done = {one.pop("kind"): one for one in map(json.loads, told.splitlines())}
+        missing = [kind for kind, _ in phase.attacks if kind not in done]
+        self.report.violations += [f"{phase.name}: the attack {kind} {over or 'broke'}" for kind in missing]
+        if process.returncode and not missing:
+            self.report.violations.append(f"{phase.name}: the attacks broke: exit {process.returncode}")
+        return done
 
     def judge(self, line: Line) -> None:
         """What must hold in every phase."""
