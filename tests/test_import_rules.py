@@ -72,8 +72,6 @@ FLOORS: dict[str, dict[str, int]] = {
 """Package -> its rooms and the floor each is on: a room imports only from floors below its own."""
 
 TOGETHER: tuple[tuple[str, str], ...] = (
-    ("bridges.catalog", "pending_positions progress"),
-    ("bridges.catalog", "seals topics"),
     ("bridges.log", "append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters"),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import InvalidChange
 from bridges.catalog.progress import GroupHeld
-from bridges.catalog.topics import (
+from bridges.catalog.topic import (
     InvalidPartitions,
     NameCollision,
     SplitNotAllowed,

@@ -16,6 +16,9 @@ CONSUMERS = "consumers"
 GroupName = tuple[str, str]
 """Space and name of a group (see :mod:`bridges.catalog.progress`)."""
 
+Place = tuple[str, int]
+"""Topic and partition, in which a group has a position."""
+
 
 @dataclass(slots=True, frozen=True)
 class GroupMemberView:

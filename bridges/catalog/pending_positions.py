@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bridges.catalog.group_view import GroupName
-
-if TYPE_CHECKING:
-    from bridges.catalog.progress import Place
+from bridges.catalog.group_view import GroupName, Place
 
 Transaction = tuple[str, str]
 """A front and what it calls the transaction."""

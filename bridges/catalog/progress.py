@@ -24,13 +24,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from bridges.catalog import pending_positions
-from bridges.catalog.group_view import CONSUMERS, GroupName
+from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Database
 from bridges.errors import LogError
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class GroupHeld(LogError):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.catalog.lineage import PartitionInfo
     from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
 
 _log = structlog.get_logger("anabranch.catalog")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridges.catalog.topics import Catalog, Change, TopicKind
+from bridges.catalog.topic import Change, TopicKind
+from bridges.catalog.topics import Catalog
 
 _FOREVER = 2**63 - 1
 

@@ -17,23 +17,34 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
 
 from bridges.barrier import Barrier
-from bridges.catalog import imports, topic_config, topic_defaults
+from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.counters import Counters, identify
 from bridges.catalog.imports import NOT_IMPORTING, Import
-from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, Takers, check_change, related
-from bridges.catalog.names import check_topic_name, collision_key, derived_names
+from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
+from bridges.catalog.names import check_topic_name, derived_names
 from bridges.catalog.seals import Sealer, Seals
 from bridges.catalog.sql import Database
+from bridges.catalog.topic import (
+    Change,
+    ChangeKind,
+    InvalidPartitions,
+    SplitNotAllowed,
+    Topic,
+    TopicEnded,
+    TopicKind,
+    TopicNotFound,
+    partition_of,
+)
+from bridges.catalog.topic_index import TopicIndex
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
-from bridges.errors import ImportFenced, LogError, TopicImporting
-from sbp_back.wire.identity import new_identity
+from bridges.errors import ImportFenced, TopicImporting
 
 T = TypeVar("T")
 
@@ -44,111 +55,6 @@ Hold = Callable[[str], AbstractAsyncContextManager[None]]
 """Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait."""
 
 _log = structlog.get_logger("anabranch.catalog")
-
-
-class TopicExists(LogError):
-    """A topic of that name exists, or is being created or deleted at this moment."""
-
-
-class TopicNotFound(LogError):
-    """There is no topic of that name."""
-
-
-class NameCollision(LogError):
-    """The name, or what another protocol would call the topic, is taken by a different topic."""
-
-
-class InvalidPartitions(LogError):
-    """The number of partitions is out of bounds, or smaller than it is."""
-
-
-class TopicKind(Enum):
-    """Whose business a topic is. Those that are ``listed`` are visible to every front under their names."""
-
-    USER = "user"
-    INTERNAL = "internal"
-    """A protocol keeps something of its own in it: others may read it and see that it is internal."""
-    TRANSIENT = "transient"
-    """Holds what nobody may see yet, as the streams of an open transaction do."""
-    TABLE = "table"
-    """Its records are entries of a table, of which retention must not take any away."""
-
-    @property
-    def listed(self) -> bool:
-        return self in (TopicKind.USER, TopicKind.INTERNAL)
-
-
-class SplitNotAllowed(LogError):
-    """The topic's configuration does not allow that its partitions are split or merged."""
-
-
-class TopicEnded(LogError):
-    """All partitions of the topic are sealed: it takes no more records and gets no more partitions."""
-
-
-@dataclass(slots=True, eq=False)
-class Topic:
-    """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
-
-    ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
-    of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
-    """
-
-    name: str
-    topic_id: uuid.UUID
-    partitions: list[PartitionInfo]
-    config: dict[str, str]
-    created_ms: int
-    names: dict[str, str] = field(default_factory=dict)
-    epoch: int = 0
-    kind: TopicKind = TopicKind.USER
-    imported: Import | None = None
-    _takers: Takers = field(default=Takers(()), repr=False)
-    _takers_of: tuple[int, int] = field(default=(-1, -1), repr=False)
-
-    @property
-    def import_epoch(self) -> int:
-        """Which run of a migration may write to it; NOT_IMPORTING if everybody may."""
-        return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
-
-    @property
-    def takers(self) -> Takers:
-        """The partitions that take appends. Found anew only when there are others: every session asks."""
-        now = self.epoch, len(self.partitions)
-        if now != self._takers_of:
-            self._takers = Takers(one for one in self.partitions if one.is_active)
-            self._takers_of = now
-        return self._takers
-
-    @property
-    def active(self) -> Sequence[PartitionInfo]:
-        """The partitions that take appends, in the order of their numbers."""
-        return self.takers.partitions
-
-    def partitions_of(self, epoch: int) -> list[PartitionInfo]:
-        """The partitions that were active in ``epoch``."""
-        return [one for one in self.partitions if one.lived_in(epoch)]
-
-
-class ChangeKind(Enum):
-    CREATED = "created"
-    DELETED = "deleted"
-    PARTITIONS = "partitions"
-    """There are more partitions, and some may be sealed."""
-    SEALED = "sealed"
-    """The end of a sealed partition is final and known."""
-    IMPORT = "import"
-    """Another run of its migration has taken the topic, or it was handed over."""
-    CONFIG = "config"
-    NODE_CONFIG = "node_config"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
-
-    kind: ChangeKind
-    topic: Topic | None = None
 
 
 @dataclass(slots=True)
@@ -188,15 +94,10 @@ class Catalog:
         self._db = db
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
-        self._topics: dict[str, Topic] = {}
-        self._listed: dict[str, Topic] = {}
-        self._hidden: dict[str, Topic] = {}
-        self._by_id: dict[uuid.UUID, Topic] = {}
-        self._by_name: dict[tuple[str, str], Topic] = {}
-        self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
+        self._index = TopicIndex()
+        self._counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
         self._node_config: dict[str, str] = {}
-        self._partitions = 0
         self._work: set[asyncio.Task[Any]] = set()
         self._streams = TopicStreams(
             db,
@@ -212,7 +113,7 @@ class Catalog:
     @property
     def topics(self) -> Mapping[str, Topic]:
         """Listed topics by canonical name (a live view)."""
-        return MappingProxyType(self._listed)
+        return MappingProxyType(self._index.listed)
 
     @property
     def hidden(self) -> Mapping[str, Topic]:
@@ -222,17 +123,17 @@ class Catalog:
         and partitions that clients of any front ask for, nor retention. Their logs are found with
         :meth:`bridges.log.logs.Logs.hidden`. They are created and deleted like others, and stay as they were created.
         """
-        return MappingProxyType(self._hidden)
+        return MappingProxyType(self._index.hidden)
 
     @property
     def by_id(self) -> Mapping[uuid.UUID, Topic]:
         """Listed topics by id (a live view)."""
-        return MappingProxyType(self._by_id)
+        return MappingProxyType(self._index.by_id)
 
     @property
     def partition_count(self) -> int:
         """Partitions of all topics."""
-        return self._partitions
+        return self._index.partitions
 
     @property
     def pending_deletions(self) -> int:
@@ -251,7 +152,7 @@ class Catalog:
 
     def topic(self, name: str) -> Topic:
         """The listed topic called ``name``. Raises TopicNotFound."""
-        return self._found(self._listed, name)
+        return self._found(self._index.listed, name)
 
     @staticmethod
     def _found(topics: Mapping[str, Topic], name: str) -> Topic:
@@ -262,7 +163,7 @@ class Catalog:
 
     def by_name(self, protocol: str, name: str) -> Topic | None:
         """The topic that ``protocol`` calls ``name``."""
-        return self._by_name.get((protocol, name))
+        return self._index.by_name.get((protocol, name))
 
     def stream_of(self, topic: str, partition: int) -> int | None:
         """The SBP stream of a partition, or None when there is no such partition."""
@@ -271,12 +172,12 @@ class Catalog:
 
     def hidden_stream_of(self, topic: str, partition: int) -> int | None:
         """As :meth:`stream_of`, of a topic that is not listed."""
-        found = _partition(self._hidden.get(topic), partition)
+        found = partition_of(self._index.hidden.get(topic), partition)
         return None if found is None else found.stream_id
 
     def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """A partition of a listed topic, or None when there is no such partition."""
-        return _partition(self._listed.get(topic), partition)
+        return partition_of(self._index.listed.get(topic), partition)
 
     def sealed_as(self, topic: str, partition: int) -> tuple[tuple[int, ...], int | None] | None:
         """(children, final end if it is known) of a sealed partition; None for one that takes appends."""
@@ -286,12 +187,12 @@ class Catalog:
     def effective(self, topic: str, key: str) -> Any:
         """A topic's effective configuration value, typed (see :func:`bridges.catalog.topic_config.effective`)."""
         return topic_config.effective(
-            key, self._found(self._topics, topic).config, self._node_config, self.options.static
+            key, self._found(self._index.all, topic).config, self._node_config, self.options.static
         )
 
     def import_epoch(self, topic: str, partition: int) -> int:
         """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
-        found = self._listed.get(topic)
+        found = self._index.listed.get(topic)
         return NOT_IMPORTING if found is None else found.import_epoch
 
     @property
@@ -305,15 +206,16 @@ class Catalog:
         """Read everything, give the cluster an id on first use, and clean up what a crash left behind."""
 
         def read(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
-            for counter in ("next_epoch", "next_producer_id"):
-                connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
-            (self.cluster_id,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
-            self._read_topics(connection)
-            self._node_config = dict(connection.execute("SELECT key, value FROM node_config"))
+            self.cluster_id = identify(connection)
+            for topic in topic_rows.read_topics(connection):
+                self._index.add(topic)
+                for partition in topic.partitions:
+                    if not partition.is_active and partition.end is None:
+                        self._seals.want(topic, partition)
+            self._node_config = topic_rows.read_node_config(connection)
 
         await self._db.run(read)
-        await self._streams.start({one.stream_id for topic in self._topics.values() for one in topic.partitions})
+        await self._streams.start({one.stream_id for topic in self._index.all.values() for one in topic.partitions})
 
     def start_sealing(self, seal: Sealer) -> None:
         """Have the logs of sealed partitions sealed by ``seal`` from now on, those left by an earlier run first."""
@@ -325,54 +227,6 @@ class Catalog:
             await asyncio.wait(self._work)
         await self._seals.close()
         await self._streams.close()
-
-    def _read_topics(self, connection: sqlite3.Connection) -> None:
-        for name, topic_id, created_ms, epoch, kind in connection.execute(
-            "SELECT name, topic_id, created_ms, epoch, kind FROM topics"
-        ):
-            self._topics[name] = Topic(
-                name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind)
-            )
-        for name, index, stream_id, low, high, *life in connection.execute(
-            "SELECT topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, sealed_end FROM partitions "
-            "ORDER BY idx"
-        ):
-            keys = KeyRange.from_stored(low, high)
-            self._topics[name].partitions.append(PartitionInfo(index, stream_id, keys, *life))
-        for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
-            self._topics[name].config[key] = value
-        for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
-            self._topics[name].names[protocol] = other
-        for name, imported in imports.load(connection).items():
-            self._topics[name].imported = imported
-        for topic in self._topics.values():
-            topic.partitions = related(topic.partitions)
-            self._index(topic)
-            for partition in topic.partitions:
-                if not partition.is_active and partition.end is None:
-                    self._seals.want(topic, partition)
-
-    def _index(self, topic: Topic) -> None:
-        self._topics[topic.name] = topic
-        if topic.kind.listed:
-            self._listed[topic.name] = self._by_id[topic.topic_id] = topic
-        else:
-            self._hidden[topic.name] = topic
-        self._taken[collision_key(topic.name)] = topic.name
-        self._partitions += len(topic.partitions)
-        for protocol, other in topic.names.items():
-            self._by_name[protocol, other] = topic
-
-    def _unindex(self, topic: Topic) -> None:
-        del self._topics[topic.name]
-        if topic.kind.listed:
-            del self._listed[topic.name]
-            del self._by_id[topic.topic_id]
-        else:
-            del self._hidden[topic.name]
-        self._partitions -= len(topic.partitions)
-        for protocol, other in topic.names.items():
-            del self._by_name[protocol, other]
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
@@ -412,9 +266,7 @@ class Catalog:
         now = _now_ms()
         imported = None if migration is None else Import(migration, 0, now)
         topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
-        self._taken[collision_key(name)] = name
-        for protocol, other in all_names.items():
-            self._by_name[protocol, other] = topic
+        self._index.take_names(topic)
         return await self._shielded(self._create(topic, partitions, keys, also))
 
     def _checked(
@@ -427,22 +279,14 @@ class Catalog:
         kind: TopicKind,
     ) -> tuple[dict[str, str], dict[str, str]]:
         check_topic_name(name)
-        taken = self._taken.get(collision_key(name))
-        if taken == name:
-            state = "exists" if name in self._topics else "is being created or deleted"
-            raise TopicExists(f"topic {name!r} {state}")
-        if taken is not None:
-            raise NameCollision(f"topic {name!r} and the existing {taken!r} differ only in '.' and '_'")
+        self._index.check_free(name)
         self._check_many(partitions)
         if keys and len(keys) != partitions:
             raise InvalidPartitions(f"{len(keys)} ranges of keys are given for {partitions} partitions")
         self._check_total(partitions)
         all_names = derived_names(name) if kind is TopicKind.USER else {}
         all_names.update(names or {})
-        for protocol, other in all_names.items():
-            owner = self._by_name.get((protocol, other))
-            if owner is not None:
-                raise NameCollision(f"{protocol} would call topic {name!r} {other!r}, as it calls {owner.name!r}")
+        self._index.check_names(name, all_names)
         return topic_config.validate(config or {}), all_names
 
     def _check_many(self, partitions: int) -> None:
@@ -451,7 +295,7 @@ class Catalog:
             raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions}")
 
     def _check_total(self, more: int) -> None:
-        if self._partitions + more > self.options.max_partitions:
+        if self._index.partitions + more > self.options.max_partitions:
             raise InvalidPartitions(
                 f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
             )
@@ -461,28 +305,15 @@ class Catalog:
             wanted = [PartitionInfo(n, -1, keys[n] if keys else WHOLE) for n in range(partitions)]
 
             def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
-                connection.execute(
-                    "INSERT INTO topics (name, topic_id, created_ms, kind) VALUES (?, ?, ?, ?)",
-                    (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value),
-                )
-                _insert_partitions(connection, topic.name, infos)
-                _insert_config(connection, topic.name, topic.config)
-                connection.executemany(
-                    "INSERT INTO topic_names VALUES (?, ?, ?)",
-                    [(protocol, other, topic.name) for protocol, other in topic.names.items()],
-                )
-                if topic.imported is not None:
-                    imports.insert(connection, topic.name, topic.imported)
+                topic_rows.insert_topic(connection, topic, infos)
                 if also is not None:
                     also(connection)
 
             topic.partitions.extend(await self._streams.make(wanted, commit))
         except BaseException:
-            del self._taken[collision_key(topic.name)]
-            for protocol, other in topic.names.items():
-                del self._by_name[protocol, other]
+            self._index.give_names_back(topic)
             raise
-        self._index(topic)
+        self._index.add(topic)
         self._tell_of_compaction(topic.name)
         self._changed(Change(ChangeKind.CREATED, topic))
         return topic
@@ -493,31 +324,28 @@ class Catalog:
         One that is being imported is deleted in the name of its ``migration``. Raises TopicNotFound, TopicImporting,
         ImportFenced or an error of the database.
         """
-        self._check_owner(self._found(self._topics, name), migration)
+        self._check_owner(self._found(self._index.all, name), migration)
         await self._shielded(self._delete(name, migration))
 
     async def _delete(self, name: str, migration: str | None) -> None:
         async with self._changing(name) as topic:
             self._check_owner(topic, migration)  # again: it may have been handed over meanwhile
             # Hidden first: what is decided from now on (commits of positions, say) must not see it any more.
-            self._unindex(topic)
+            self._index.remove(topic)
 
             def commit(connection: sqlite3.Connection) -> None:
                 for eraser in self._erasers:
                     eraser(connection, name)
-                connection.executemany(
-                    "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
-                )
-                connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+                topic_rows.delete_topic(connection, topic)
 
             try:
                 # Before its streams go, which the placement driver never takes back: the topic must not come back with
                 # the power.
                 await self._db.run(commit, flush=True)
             except BaseException:
-                self._index(topic)
+                self._index.add(topic)
                 raise
-            del self._taken[collision_key(name)]
+            self._index.give_names_back(topic)
             for partition in topic.partitions:
                 self._seals.forget(partition)
             self._changed(Change(ChangeKind.DELETED, topic))
@@ -551,13 +379,13 @@ class Catalog:
             new = [PartitionInfo(n, -1, made_epoch=epoch) for n in range(len(topic.partitions), total)]
 
             def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
-                _insert_partitions(connection, name, infos)
-                connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
+                topic_rows.insert_partitions(connection, name, infos)
+                topic_rows.store_epoch(connection, name, epoch)
 
             infos = await self._streams.make(new, commit)
             topic.partitions.extend(infos)
             topic.epoch = epoch
-            self._partitions += len(infos)
+            self._index.partitions += len(infos)
             self._changed(Change(ChangeKind.PARTITIONS, topic))
             return topic
 
@@ -603,12 +431,9 @@ class Catalog:
             new = [PartitionInfo(have + n, -1, keys, epoch) for n, keys in enumerate(make)]
 
             def commit(connection: sqlite3.Connection, infos: list[PartitionInfo]) -> None:
-                _insert_partitions(connection, name, infos)
-                connection.executemany(
-                    "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
-                    [(epoch, name, number) for number in seal],
-                )
-                connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, name))
+                topic_rows.insert_partitions(connection, name, infos)
+                topic_rows.seal_partitions(connection, name, seal, epoch)
+                topic_rows.store_epoch(connection, name, epoch)
 
             # The streams of what is sealed are about to end, which the placement driver never takes back.
             infos = await self._streams.make(new, commit, flush=True)
@@ -617,7 +442,7 @@ class Catalog:
                 [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
             )
             topic.epoch = epoch
-            self._partitions += len(infos)
+            self._index.partitions += len(infos)
             self._changed(Change(ChangeKind.PARTITIONS, topic))
             for number in seal:
                 self._seals.want(topic, topic.partitions[number])
@@ -715,8 +540,7 @@ class Catalog:
             config = self.check_config(name, changes)
 
             def commit(connection: sqlite3.Connection) -> None:
-                connection.execute("DELETE FROM topic_config WHERE topic = ?", (name,))
-                _insert_config(connection, name, config)
+                topic_rows.replace_config(connection, name, config)
                 if also is not None:
                     also(connection)
 
@@ -731,15 +555,7 @@ class Catalog:
     async def set_node_config(self, changes: Mapping[str, str | None]) -> None:
         """Change the node-level configuration; None removes a key. Raises InvalidConfig."""
         checked = topic_defaults.validate_changes(changes)
-
-        def commit(connection: sqlite3.Connection) -> None:
-            for key, value in checked.items():
-                if value is None:
-                    connection.execute("DELETE FROM node_config WHERE key = ?", (key,))
-                else:
-                    connection.execute("INSERT OR REPLACE INTO node_config VALUES (?, ?)", (key, value))
-
-        await self._db.run(commit)
+        await self._db.run(lambda connection: topic_rows.change_node_config(connection, checked))
         for key, value in checked.items():
             if value is None:
                 self._node_config.pop(key, None)
@@ -761,15 +577,15 @@ class Catalog:
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Topic]:
         """Changes of one topic happen one after the other, those of different topics together."""
-        topic = self._found(self._topics, name)
+        topic = self._found(self._index.all, name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
-            if self._topics.get(name) is not topic:
+            if self._index.all.get(name) is not topic:
                 raise TopicNotFound(f"topic {name!r} was deleted")
             try:
                 yield topic
             finally:
-                if name not in self._topics:
+                if name not in self._index.all:
                     # Whoever still waits for this lock finds the topic gone; a topic of the same name gets a new one.
                     self._locks.pop(name, None)
 
@@ -789,43 +605,15 @@ class Catalog:
         if not task.cancelled():
             task.exception()  # it was raised in the caller, unless that was cancelled meanwhile
 
-    # --- counters ---------------------------------------------------------------------------------------------------
+    # --- numbers ----------------------------------------------------------------------------------------------------
 
     async def next_epoch(self) -> int:
-        """A number above every one given before in this data directory, also across crashes; the first is 0."""
-        return await self._count("next_epoch", 1)
+        """See :meth:`bridges.catalog.counters.Counters.next_epoch`."""
+        return await self._counters.next_epoch()
 
     async def allocate_producer_ids(self, count: int) -> int:
-        """The first of ``count`` producer ids that nobody was given before."""
-        if count < 1:
-            raise ValueError("at least one producer id must be asked for")
-        return await self._count("next_producer_id", count)
-
-    async def _count(self, counter: str, step: int) -> int:
-        def advance(connection: sqlite3.Connection) -> int:
-            (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
-            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value + step, counter))
-            return int(value)
-
-        # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
-        return await self._db.run(advance, flush=True)
-
-
-def _partition(topic: Topic | None, number: int) -> PartitionInfo | None:
-    return topic.partitions[number] if topic is not None and 0 <= number < len(topic.partitions) else None
-
-
-def _insert_partitions(connection: sqlite3.Connection, topic: str, infos: list[PartitionInfo]) -> None:
-    connection.executemany(
-        "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
-        [(topic, info.index, info.stream_id, *info.keys.stored, info.made_epoch) for info in infos],
-    )
-
-
-def _insert_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
-    connection.executemany(
-        "INSERT INTO topic_config VALUES (?, ?, ?)", [(topic, key, value) for key, value in config.items()]
-    )
+        """See :meth:`bridges.catalog.counters.Counters.allocate_producer_ids`."""
+        return await self._counters.allocate_producer_ids(count)
 
 
 def _now_ms() -> int:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicExists, TopicNotFound
 from bridges.console.json_records import BadLine
 from bridges.errors import (
     BatchInvalid,

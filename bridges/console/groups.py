@@ -25,7 +25,7 @@ from bridges.console.host import Host
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.catalog.progress import Place
+    from bridges.catalog.group_view import Place
     from bridges.log.partition_log import PartitionLog
 
 _OPEN_WAIT_S = 3.0

@@ -15,7 +15,7 @@ from aiohttp import web
 from bridges.auth import Operation
 from bridges.awaited import Settle, awaited
 from bridges.catalog.partitioner import partition_of
-from bridges.catalog.topics import Topic
+from bridges.catalog.topic import Topic
 from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_body, error_response, status_of
 from bridges.console.host import Host

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog import topic_config
-from bridges.catalog.topics import Topic
+from bridges.catalog.topic import Topic
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.host import Host

@@ -29,7 +29,8 @@ from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topics import Catalog, CatalogOptions, Change, ChangeKind
+from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bridges.catalog.topics import Catalog, Change, ChangeKind
+from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topics import Catalog
 from bridges.errors import (
     BatchInvalid,
     BatchTooLarge,

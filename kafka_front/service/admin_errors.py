@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topics import InvalidPartitions, NameCollision, TopicEnded, TopicExists, TopicNotFound
+from bridges.catalog.topic import InvalidPartitions, NameCollision, TopicEnded, TopicExists, TopicNotFound
 from bridges.errors import LogError, LogUnavailable
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.errors import ErrorCode

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
-from bridges.catalog.topics import TopicKind
+from bridges.catalog.topic import TopicKind
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
 from bridges.log.ledger import SLICE

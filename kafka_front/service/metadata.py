@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
 from bridges.catalog.names import InvalidTopicName
-from bridges.catalog.topics import NameCollision, Topic, TopicExists, TopicKind
+from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
 from bridges.catalog import topic_config
-from bridges.catalog.topics import Topic
+from bridges.catalog.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated

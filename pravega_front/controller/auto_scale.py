@@ -20,7 +20,7 @@ from bridges.errors import LogError
 from pravega_front.wire.controller import ScaleType
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
 

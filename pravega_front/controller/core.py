@@ -15,7 +15,8 @@ from pravega_front.service.transactions import Transactions
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import KeyRange
-    from bridges.catalog.topics import Catalog, Topic
+    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics import Catalog
     from bridges.net.address import Address
     from bridges.node.front import NodeServices
     from pravega_front.access import Access

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
-from bridges.catalog.topics import TopicNotFound
+from bridges.catalog.topic import TopicNotFound
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal, GrpcServer, Unary
 from pravega_front.wire.controller import METHODS, SERVICE, message

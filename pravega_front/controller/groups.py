@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from bridges.catalog.topics import TopicExists, TopicKind, TopicNotFound
+from bridges.catalog.topic import TopicExists, TopicKind, TopicNotFound
 from pravega_front.controller.streams import group_stream
 from pravega_front.names import is_users_name
 from pravega_front.wire.controller import GroupStatus, message

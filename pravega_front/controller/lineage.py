@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.lineage import InvalidChange, InvalidKeyRange, KeyRange, PartitionInfo
-from bridges.catalog.topics import InvalidPartitions, SplitNotAllowed
+from bridges.catalog.topic import InvalidPartitions, SplitNotAllowed
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.streams import Ranged, ranged, segment_id
@@ -15,7 +15,7 @@ from pravega_front.wire.controller import ScaleProgress, ScaleStatus, UpdateStre
 
 if TYPE_CHECKING:
     from bridges.auth import Principal
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from pravega_front.controller.core import Controller
     from pravega_front.controller.dispatch import Registry
 

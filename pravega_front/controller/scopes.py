@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridges.catalog.topics import Change, ChangeKind, Topic, TopicKind
+from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.errors import LogError
 from pravega_front.names import SYSTEM_SCOPE
 

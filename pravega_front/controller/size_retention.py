@@ -15,7 +15,7 @@ import structlog
 from bridges.errors import LogError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
     from pravega_front.service.segment import Segment

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
 from bridges.catalog.names import canonical_name
+from bridges.catalog.topic import InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import InvalidPartitions, Topic, TopicKind, TopicNotFound
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.scopes import Scopes
 from pravega_front.names import GROUP, MARK, SegmentName, is_internal_name, is_users_name, split_id

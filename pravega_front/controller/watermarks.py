@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bridges.catalog.topics import ChangeKind
+from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
 from pravega_front.controller.streams import ranged, segment_id
@@ -34,7 +34,7 @@ from pravega_front.service.segments import SegmentMissing
 from pravega_front.wire.watermark import Ranged, Watermark, decode, encode, places
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Change, Topic
+    from bridges.catalog.topic import Change, Topic
     from pravega_front.controller.core import Controller
     from pravega_front.service.segment import Segment
 

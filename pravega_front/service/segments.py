@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bridges.catalog.topics import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
+from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
 from pravega_front.names import LONGEST_NAME, MARK, SegmentName, is_transactions, parse_segment
 from pravega_front.service.segment import Segment
@@ -20,7 +20,7 @@ from pravega_front.service.state import SegmentState, add_loose
 from pravega_front.service.table_life import table_count
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
 

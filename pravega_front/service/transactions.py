@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bridges.catalog.topics import ChangeKind, TopicKind, TopicNotFound
+from bridges.catalog.topic import ChangeKind, TopicKind, TopicNotFound
 from bridges.errors import LogError
 from pravega_front.names import TRANSACTION, SegmentName
 from pravega_front.service.segments import KEEP
@@ -27,7 +27,7 @@ from pravega_front.service.transaction import ENDED, Transaction, append_to_pare
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Change, Topic
+    from bridges.catalog.topic import Change, Topic
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from bridges.auth import Operation
+from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import TOPIC_CONFIGS
-from bridges.catalog.topics import ChangeKind
 from bridges.console.errors import RequestError, error_body, status_of
 from bridges.errors import LogError
 from bridges.log.transactions import MOST_TOLD
@@ -24,7 +24,7 @@ from spark_pipeline.node.core import rows, text, whole
 
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
-    from bridges.catalog.topics import Change, Topic
+    from bridges.catalog.topic import Change, Topic
     from bridges.log.partition_log import PartitionLog
     from spark_pipeline.node.core import PipelineCore
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog.progress import Committed
-from bridges.catalog.topics import Topic, TopicExists, TopicNotFound
+from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
 from bridges.console.errors import RequestError
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.net.budget import Kind

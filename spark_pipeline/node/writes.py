@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from bridges.catalog.topics import ChangeKind
+from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from spark_pipeline.node.write_appends import Appends
 from spark_pipeline.node.write_attempts import (
@@ -39,7 +39,7 @@ from spark_pipeline.node.write_producers import Producers
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState, SinkRow, decide, forget_sinks, read
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Change
+    from bridges.catalog.topic import Change
     from bridges.log.partition_log import Appended, Batch, PartitionLog
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings

@@ -21,7 +21,7 @@ from ydb_topic_front.service.topic_settings import Thresholds, TopicSettings, th
 from ydb_topic_front.service.topics import halved
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

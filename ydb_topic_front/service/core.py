@@ -21,7 +21,7 @@ from ydb_topic_front.settings import YdbSettings
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, unknown_topic
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.net.address import Address
     from bridges.net.grpc_server import GrpcCall

@@ -21,7 +21,7 @@ from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry

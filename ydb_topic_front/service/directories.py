@@ -17,7 +17,8 @@ from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
     from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog, Topic
+    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics import Catalog
 
 T = TypeVar("T")
 

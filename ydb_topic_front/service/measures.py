@@ -12,7 +12,7 @@ from ydb_topic_front.session.measured import ReadMeasure, RecentMost
 if TYPE_CHECKING:
     import uuid
 
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.net.budget import Account, MemoryBudget
     from ydb_topic_front.service.topic_settings import TopicSettings
 

@@ -19,7 +19,7 @@ from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 if TYPE_CHECKING:
     from bridges.catalog.lineage import PartitionInfo
     from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
 
 _REFRESHED_MS = 3_600_000
 """A row in use is written again when it is older than this."""

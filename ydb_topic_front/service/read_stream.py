@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
-from bridges.catalog.topics import ChangeKind
+from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import GrpcRefusal
@@ -30,7 +30,7 @@ from ydb_topic_front.wire.messages import StreamReadFromClient, StreamReadFromSe
 from ydb_topic_front.wire.statuses import Status, YdbError, bad_request, unknown_topic
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.net.grpc_server import GrpcStream
     from ydb_topic_front.service.core import Client, YdbService
     from ydb_topic_front.service.readers import Readers

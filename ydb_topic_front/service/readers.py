@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
 from bridges.catalog.progress import Committed
-from bridges.catalog.topics import Change, ChangeKind, Topic
+from bridges.catalog.topic import Change, ChangeKind, Topic
 from ydb_topic_front.service.core import Reader
 from ydb_topic_front.service.read_balancer import Member, Share
 

@@ -13,7 +13,7 @@ from ydb_topic_front.service.paths import PROTOCOL, scheme_error
 from ydb_topic_front.wire.messages import messages
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.net.grpc_server import GrpcCall
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService

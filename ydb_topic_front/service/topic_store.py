@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from bridges.catalog.topics import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topic import Change, ChangeKind, NameCollision, TopicExists, TopicNotFound
 from ydb_topic_front.service import directories, paths
 from ydb_topic_front.service.paths import PROTOCOL
 from ydb_topic_front.service.topic_settings import MAX_BYTES_OF_ALL, NONE, TopicSettings, retention_configuration
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.catalog.lineage import KeyRange
     from bridges.catalog.sql import Database
-    from bridges.catalog.topics import Catalog, Topic
+    from bridges.catalog.topic import Topic
+    from bridges.catalog.topics import Catalog
     from ydb_topic_front.service.directories import Directories
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bridges.catalog.topics import ChangeKind
+from bridges.catalog.topic import ChangeKind
 from ydb_topic_front.session.write_quota import UNLIMITED, Bucket, Speed
 from ydb_topic_front.wire.statuses import Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Change, Topic
+    from bridges.catalog.topic import Change, Topic
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.topic_settings import TopicSettings
     from ydb_topic_front.service.writers import Writer

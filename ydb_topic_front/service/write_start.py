@@ -12,7 +12,7 @@ from bridges.log.interfaces import Appended, note
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError, bad_request
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.producers import Producers

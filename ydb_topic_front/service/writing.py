@@ -11,7 +11,7 @@ from ydb_topic_front.service.writers import Writers
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError
 
 if TYPE_CHECKING:
-    from bridges.catalog.topics import Topic
+    from bridges.catalog.topic import Topic
     from ydb_topic_front.service.core import YdbService
 
 _EXPIRY_MS = 600_000

@@ -13,9 +13,9 @@ import structlog
 
 from bridges.auth import Everybody
 from bridges.barrier import Barrier
-from bridges.catalog.group_view import GroupSummary
-from bridges.catalog.progress import Committed, GroupHeld, Place
-from bridges.catalog.topics import Topic
+from bridges.catalog.group_view import GroupSummary, Place
+from bridges.catalog.progress import Committed, GroupHeld
+from bridges.catalog.topic import Topic
 from kafka_front.service.access import Access
 
 from . import codes

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.auth import Operation
-from bridges.catalog.progress import Committed, GroupHeld, Place
+from bridges.catalog.group_view import Place
+from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
 from kafka_front.dispatch import Registry
 from kafka_front.service.turns import Once, in_turns

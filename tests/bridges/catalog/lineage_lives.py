@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bridges.catalog.lineage import KEY_SPACE, KeyRange, PartitionInfo
+from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import ChangeKind
 from bridges.errors import LogError, PartitionSealed
 from bridges.formats import FormatId
 from bridges.log.partition_log import Appended, Batch, PartitionLog

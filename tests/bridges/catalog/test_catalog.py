@@ -19,16 +19,8 @@ from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_
 from bridges.catalog.progress import Committed, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topics import (
-    Catalog,
-    CatalogOptions,
-    Change,
-    ChangeKind,
-    InvalidPartitions,
-    NameCollision,
-    TopicExists,
-    TopicNotFound,
-)
+from bridges.catalog.topic import Change, ChangeKind, InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import RangeInfo, StreamInfo

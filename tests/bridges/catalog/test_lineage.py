@@ -25,8 +25,9 @@ from bridges.catalog.lineage import (
 )
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
+from bridges.catalog.topic import ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
 from bridges.catalog.topic_config import SPLIT
-from bridges.catalog.topics import Catalog, ChangeKind, InvalidPartitions, SplitNotAllowed, TopicEnded, TopicNotFound
+from bridges.catalog.topics import Catalog
 from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, PartitionSealed
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from tests.bridges.catalog.test_catalog import Home

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Progress
 from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topics import PartitionInfo, Topic
+from bridges.catalog.topic import Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
 from kafka_front.service.groups import admin, codes, membership, offsets

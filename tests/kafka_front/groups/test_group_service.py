@@ -12,10 +12,11 @@ import pytest
 
 from bridges.barrier import Barrier
 from bridges.catalog.group_view import CONSUMERS, GroupMemberView, GroupSummary, GroupView
+from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topics import PartitionInfo, Topic
+from bridges.catalog.topic import Topic
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes
 from kafka_front.service.groups.group import JoinReply, SyncReply

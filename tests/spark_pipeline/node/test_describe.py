@@ -13,7 +13,7 @@ from bridges.auth import Operation, Principal, Resource
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.lineage import WHOLE, KeyRange
-from bridges.catalog.topics import ChangeKind
+from bridges.catalog.topic import ChangeKind
 from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.node import describe

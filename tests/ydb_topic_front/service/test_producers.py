@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bridges.catalog.topics import Topic
+from bridges.catalog.topic import Topic
 from bridges.node.assembly import Node
 from tests.conftest import NodeFactory
 from tests.ydb_topic_front.conftest import LISTEN

@@ -10,7 +10,7 @@ import pytest
 
 from bridges.auth import Principal
 from bridges.catalog.progress import Committed
-from bridges.catalog.topics import Change, ChangeKind
+from bridges.catalog.topic import Change, ChangeKind
 from bridges.log.partition_log import PartitionLog
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcCall, GrpcRefusal

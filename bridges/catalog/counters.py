@@ -1,0 +1,43 @@
+"""What a data directory is known by, and numbers that it gives to nobody twice."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from bridges.catalog.sql import Database
+from sbp_back.wire.identity import new_identity
+
+
+def identify(connection: sqlite3.Connection) -> str:
+    """The cluster's id, which is made on first use, with the counters."""
+    connection.execute("INSERT OR IGNORE INTO meta VALUES ('cluster_id', ?)", (new_identity(),))
+    for counter in ("next_epoch", "next_producer_id"):
+        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, 0)", (counter,))
+    (found,) = connection.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
+    return str(found)
+
+
+class Counters:
+    """The numbers of one data directory."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def next_epoch(self) -> int:
+        """A number above every one given before in this data directory, also across crashes; the first is 0."""
+        return await self._count("next_epoch", 1)
+
+    async def allocate_producer_ids(self, count: int) -> int:
+        """The first of ``count`` producer ids that nobody was given before."""
+        if count < 1:
+            raise ValueError("at least one producer id must be asked for")
+        return await self._count("next_producer_id", count)
+
+    async def _count(self, counter: str, step: int) -> int:
+        def advance(connection: sqlite3.Connection) -> int:
+            (value,) = connection.execute("SELECT value FROM meta WHERE key = ?", (counter,)).fetchone()
+            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value + step, counter))
+            return int(value)
+
+        # Numbers must not be given twice, whatever is lost: a producer with another's id would count as its repetition.
+        return await self._db.run(advance, flush=True)

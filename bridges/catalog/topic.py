@@ -1,0 +1,122 @@
+"""What a topic is, what may happen to it, and what is wrong with what somebody asks of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bridges.catalog.imports import NOT_IMPORTING, Import
+from bridges.catalog.lineage import PartitionInfo, Takers
+from bridges.errors import LogError
+
+
+class TopicKind(Enum):
+    """Whose business a topic is. Those that are ``listed`` are visible to every front under their names."""
+
+    USER = "user"
+    INTERNAL = "internal"
+    """A protocol keeps something of its own in it: others may read it and see that it is internal."""
+    TRANSIENT = "transient"
+    """Holds what nobody may see yet, as the streams of an open transaction do."""
+    TABLE = "table"
+    """Its records are entries of a table, of which retention must not take any away."""
+
+    @property
+    def listed(self) -> bool:
+        return self in (TopicKind.USER, TopicKind.INTERNAL)
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic; the object stays the same for the topic's life and changes in place. ``config`` holds overrides only.
+
+    ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
+    of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[PartitionInfo]
+    config: dict[str, str]
+    created_ms: int
+    names: dict[str, str] = field(default_factory=dict)
+    epoch: int = 0
+    kind: TopicKind = TopicKind.USER
+    imported: Import | None = None
+    _takers: Takers = field(default=Takers(()), repr=False)
+    _takers_of: tuple[int, int] = field(default=(-1, -1), repr=False)
+
+    @property
+    def import_epoch(self) -> int:
+        """Which run of a migration may write to it; NOT_IMPORTING if everybody may."""
+        return self.imported.epoch if self.imported is not None and self.imported.is_running else NOT_IMPORTING
+
+    @property
+    def takers(self) -> Takers:
+        """The partitions that take appends. Found anew only when there are others: every session asks."""
+        now = self.epoch, len(self.partitions)
+        if now != self._takers_of:
+            self._takers = Takers(one for one in self.partitions if one.is_active)
+            self._takers_of = now
+        return self._takers
+
+    @property
+    def active(self) -> Sequence[PartitionInfo]:
+        """The partitions that take appends, in the order of their numbers."""
+        return self.takers.partitions
+
+    def partitions_of(self, epoch: int) -> list[PartitionInfo]:
+        """The partitions that were active in ``epoch``."""
+        return [one for one in self.partitions if one.lived_in(epoch)]
+
+
+def partition_of(topic: Topic | None, number: int) -> PartitionInfo | None:
+    """The partition of that number, or None if there is no such topic or partition."""
+    return topic.partitions[number] if topic is not None and 0 <= number < len(topic.partitions) else None
+
+
+class ChangeKind(Enum):
+    CREATED = "created"
+    DELETED = "deleted"
+    PARTITIONS = "partitions"
+    """There are more partitions, and some may be sealed."""
+    SEALED = "sealed"
+    """The end of a sealed partition is final and known."""
+    IMPORT = "import"
+    """Another run of its migration has taken the topic, or it was handed over."""
+    CONFIG = "config"
+    NODE_CONFIG = "node_config"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
+
+    kind: ChangeKind
+    topic: Topic | None = None
+
+
+class TopicExists(LogError):
+    """A topic of that name exists, or is being created or deleted at this moment."""
+
+
+class TopicNotFound(LogError):
+    """There is no topic of that name."""
+
+
+class NameCollision(LogError):
+    """The name, or what another protocol would call the topic, is taken by a different topic."""
+
+
+class InvalidPartitions(LogError):
+    """The number of partitions is out of bounds, or smaller than it is."""
+
+
+class SplitNotAllowed(LogError):
+    """The topic's configuration does not allow that its partitions are split or merged."""
+
+
+class TopicEnded(LogError):
+    """All partitions of the topic are sealed: it takes no more records and gets no more partitions."""

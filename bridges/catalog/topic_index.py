@@ -1,0 +1,77 @@
+"""The topics as they are looked for: by name in every protocol, and by id. All of it is in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from bridges.catalog.names import collision_key
+from bridges.catalog.topic import NameCollision, Topic, TopicExists
+
+
+class TopicIndex:
+    """The topics there are, and the names that are taken.
+
+    ``all``, ``listed`` and ``hidden`` are by canonical name; ``by_id`` and ``by_name`` (protocol and name there) have
+    listed ones only. ``partitions`` is how many all topics have.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[str, Topic] = {}
+        self.listed: dict[str, Topic] = {}
+        self.hidden: dict[str, Topic] = {}
+        self.by_id: dict[uuid.UUID, Topic] = {}
+        self.by_name: dict[tuple[str, str], Topic] = {}
+        self.partitions = 0
+        self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
+
+    def check_free(self, name: str) -> None:
+        """Raise TopicExists or NameCollision if no topic can be called ``name``."""
+        taken = self._taken.get(collision_key(name))
+        if taken == name:
+            state = "exists" if name in self.all else "is being created or deleted"
+            raise TopicExists(f"topic {name!r} {state}")
+        if taken is not None:
+            raise NameCollision(f"topic {name!r} and the existing {taken!r} differ only in '.' and '_'")
+
+    def check_names(self, name: str, names: Mapping[str, str]) -> None:
+        """Raise NameCollision if a protocol calls another topic what it would call this one."""
+        for protocol, other in names.items():
+            owner = self.by_name.get((protocol, other))
+            if owner is not None:
+                raise NameCollision(f"{protocol} would call topic {name!r} {other!r}, as it calls {owner.name!r}")
+
+    def take_names(self, topic: Topic) -> None:
+        """Keep the names of a topic that is being created for it."""
+        self._taken[collision_key(topic.name)] = topic.name
+        for protocol, other in topic.names.items():
+            self.by_name[protocol, other] = topic
+
+    def give_names_back(self, topic: Topic) -> None:
+        """The topic was not created, or is deleted."""
+        del self._taken[collision_key(topic.name)]
+        for key in topic.names.items():
+            if self.by_name.get(key) is topic:
+                del self.by_name[key]
+
+    def add(self, topic: Topic) -> None:
+        """A topic that exists from now on, or again."""
+        self.all[topic.name] = topic
+        if topic.kind.listed:
+            self.listed[topic.name] = self.by_id[topic.topic_id] = topic
+        else:
+            self.hidden[topic.name] = topic
+        self.partitions += len(topic.partitions)
+        self.take_names(topic)
+
+    def remove(self, topic: Topic) -> None:
+        """A topic that nobody is to find any more. Its name stays taken (:meth:`give_names_back`)."""
+        del self.all[topic.name]
+        if topic.kind.listed:
+            del self.listed[topic.name]
+            del self.by_id[topic.topic_id]
+        else:
+            del self.hidden[topic.name]
+        self.partitions -= len(topic.partitions)
+        for protocol, other in topic.names.items():
+            del self.by_name[protocol, other]

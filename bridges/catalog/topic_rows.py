@@ -1,0 +1,106 @@
+"""Topics in the node's database: each function is a part of somebody's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterable, Mapping
+
+from bridges.catalog import imports
+from bridges.catalog.lineage import KeyRange, PartitionInfo, related
+from bridges.catalog.topic import Topic, TopicKind
+
+
+def read_topics(connection: sqlite3.Connection) -> list[Topic]:
+    """All topics, of every kind."""
+    topics: dict[str, Topic] = {}
+    for name, topic_id, created_ms, epoch, kind in connection.execute(
+        "SELECT name, topic_id, created_ms, epoch, kind FROM topics"
+    ):
+        topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind))
+    for name, index, stream_id, low, high, *life in connection.execute(
+        "SELECT topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, sealed_end FROM partitions "
+        "ORDER BY idx"
+    ):
+        keys = KeyRange.from_stored(low, high)
+        topics[name].partitions.append(PartitionInfo(index, stream_id, keys, *life))
+    for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
+        topics[name].config[key] = value
+    for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
+        topics[name].names[protocol] = other
+    for name, imported in imports.load(connection).items():
+        topics[name].imported = imported
+    for topic in topics.values():
+        topic.partitions = related(topic.partitions)
+    return list(topics.values())
+
+
+def insert_topic(connection: sqlite3.Connection, topic: Topic, partitions: Iterable[PartitionInfo]) -> None:
+    """A new topic, whose partitions are not in ``topic`` yet."""
+    connection.execute(
+        "INSERT INTO topics (name, topic_id, created_ms, kind) VALUES (?, ?, ?, ?)",
+        (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value),
+    )
+    insert_partitions(connection, topic.name, partitions)
+    _insert_config(connection, topic.name, topic.config)
+    connection.executemany(
+        "INSERT INTO topic_names VALUES (?, ?, ?)",
+        [(protocol, other, topic.name) for protocol, other in topic.names.items()],
+    )
+    if topic.imported is not None:
+        imports.insert(connection, topic.name, topic.imported)
+
+
+def delete_topic(connection: sqlite3.Connection, topic: Topic) -> None:
+    """The topic, and what belongs to it here; its streams wait for their end from now on."""
+    connection.executemany(
+        "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
+    )
+    connection.execute("DELETE FROM topics WHERE name = ?", (topic.name,))
+
+
+def insert_partitions(connection: sqlite3.Connection, topic: str, infos: Iterable[PartitionInfo]) -> None:
+    """New partitions."""
+    connection.executemany(
+        "INSERT INTO partitions (topic, idx, stream_id, key_low, key_high, made_epoch) VALUES (?, ?, ?, ?, ?, ?)",
+        [(topic, info.index, info.stream_id, *info.keys.stored, info.made_epoch) for info in infos],
+    )
+
+
+def seal_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterable[int], epoch: int) -> None:
+    """Partitions that take no more appends from ``epoch`` on; where they end is stored later."""
+    connection.executemany(
+        "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
+        [(epoch, topic, number) for number in numbers],
+    )
+
+
+def store_epoch(connection: sqlite3.Connection, topic: str, epoch: int) -> None:
+    """How often it has changed which partitions the topic has."""
+    connection.execute("UPDATE topics SET epoch = ? WHERE name = ?", (epoch, topic))
+
+
+def replace_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
+    """The whole configuration."""
+    connection.execute("DELETE FROM topic_config WHERE topic = ?", (topic,))
+    _insert_config(connection, topic, config)
+
+
+def _insert_config(connection: sqlite3.Connection, topic: str, config: Mapping[str, str]) -> None:
+    connection.executemany(
+        "INSERT INTO topic_config VALUES (?, ?, ?)", [(topic, key, value) for key, value in config.items()]
+    )
+
+
+def read_node_config(connection: sqlite3.Connection) -> dict[str, str]:
+    """The node-level configuration that was set while running."""
+    return dict(connection.execute("SELECT key, value FROM node_config"))
+
+
+def change_node_config(connection: sqlite3.Connection, changes: Mapping[str, str | None]) -> None:
+    """Set keys, and remove those whose value is None."""
+    for key, value in changes.items():
+        if value is None:
+            connection.execute("DELETE FROM node_config WHERE key = ?", (key,))
+        else:
+            connection.execute("INSERT OR REPLACE INTO node_config VALUES (?, ?)", (key, value))
