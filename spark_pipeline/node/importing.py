@@ -174,15 +174,15 @@ class ImportHandlers:
             spare = b""
             while size:
                 wanted = min(size, max(_PIECE, intake.missing))
-                block = bytearray(wanted)
-                have = 0
-                while have < wanted:
+                block, have = intake.buffer(wanted)
+                full = len(block)
+                while have < full:
                     if not spare:
                         async with asyncio.timeout_at(deadline):
                             spare = await content.readany()
                         if not spare:
                             raise ConnectionResetError("the client went away in the middle of its request")
-                    part, spare = spare[: wanted - have], spare[wanted - have :]
+                    part, spare = spare[: full - have], spare[full - have :]
                     block[have : have + len(part)] = part
                     have += len(part)
                 size -= wanted

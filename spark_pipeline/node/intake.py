@@ -38,15 +38,16 @@ class ImportConflict(LogError):
 class Intake:
     """Appends batches to one partition in the name of a migration's run, many in flight.
 
-    Call :meth:`take` with pieces of a record set as they come and :meth:`finish` at the end; both raise what went wrong
-    with any batch so far: BatchInvalid, BatchTooLarge, ImportConflict, ImportFenced, LogUnavailable, StorageFull.
+    Call :meth:`take` with pieces of a record set as they come, in buffers that :meth:`buffer` gives, and :meth:`finish`
+    at the end; these two raise what went wrong with any batch so far: BatchInvalid, BatchTooLarge, ImportConflict,
+    ImportFenced, LogUnavailable, StorageFull.
     """
 
     def __init__(self, log: PartitionLog, epoch: int, form: Form = _KAFKA) -> None:
         self._log = log
         self._epoch = epoch
         self._form = form
-        self._rest = bytearray()
+        self._rest = memoryview(b"")
         self._in_flight = 0
         self._error: LogError | None = None
         self._wake = asyncio.Event()
@@ -61,11 +62,18 @@ class Intake:
         self.missing = 0
         """Bytes that the batch still lacks which was not whole yet."""
 
-    async def take(self, piece: bytes | bytearray) -> None:
-        """The next bytes of the record set: what they complete is on its way to disk when this returns."""
-        # Batches keep what they lie in alive: pieces are as large as they came, and only what is cut is copied.
-        data = self._rest + piece if self._rest else bytearray(piece)
-        self._rest = bytearray()
+    def buffer(self, size: int) -> tuple[bytearray, int]:
+        """A buffer for the next ``size`` bytes of the record set, and where they begin in it: behind what is left of
+        the one before, so that only what was cut is copied."""
+        rest = self._rest
+        data = bytearray(len(rest) + size)
+        data[: len(rest)] = rest
+        return data, len(rest)
+
+    async def take(self, data: bytearray) -> None:
+        """A buffer that :meth:`buffer` gave, filled: what is whole in it is on its way to disk when this returns."""
+        # Batches keep what they lie in alive: it is nobody else's from now on.
+        self._rest = memoryview(b"")
         view = memoryview(data)
         self.missing = 0
         at = 0
@@ -80,7 +88,7 @@ class Intake:
             taken += 1
             if taken % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._rest = data[at:]
+        self._rest = view[at:]
 
     async def finish(self) -> None:
         """Return when all that was taken is durable."""
