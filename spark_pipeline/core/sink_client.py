@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +47,14 @@ class Written:
     committed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TakesRecords:
+    """The numbers of a topic's partitions that take records, and the most bytes that a batch may have there."""
+
+    partitions: tuple[int, ...]
+    batch_bytes: int
+
+
 class SinkTask:
     """One attempt of a task. Not for several threads at a time; ``client`` is its own until it is finished or aborted.
 
@@ -66,11 +74,16 @@ class SinkTask:
         self._waiting: list[tuple[str, int, EncodedBatch]] = []
         self._waiting_bytes = 0
         self._sender: ThreadPoolExecutor | None = None
+        self.told: Mapping[str, TakesRecords] = {}
         self._under_way: tuple[list[tuple[str, int, EncodedBatch]], Future[None]] | None = None
 
-    def begin(self) -> bool:
-        """Begin the attempt; False when the batch is committed already, so that there is nothing to be written."""
+    def begin(self, topics: Sequence[str] = ()) -> bool:
+        """Begin the attempt; False when the batch is committed already, so that there is nothing to be written.
+
+        Of ``topics``, ten at most, :attr:`told` has afterwards what the node has told, which may not be of all.
+        """
         asked = {
+            "topics": list(topics),
             "query": self._batch.query,
             "batch": self._batch.number,
             "task": self._task,
@@ -81,6 +94,7 @@ class SinkTask:
         if begun["committed"]:
             return False
         self._attempt = begun["producer"], begun["epoch"]
+        self.told = {name: TakesRecords(tuple(active), most) for name, (active, most) in begun["topics"].items()}
         return True
 
     def add(self, topic: str, partition: int, batch: EncodedBatch) -> None:

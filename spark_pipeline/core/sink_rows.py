@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
 from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.kafka_batch import EncodedBatch
-from spark_pipeline.core.node_answers import NodeTopics, TopicFacts
+from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeError
 from spark_pipeline.core.partition_rows import partitions_of
+from spark_pipeline.core.sink_client import TakesRecords
 
 Int64s = npt.NDArray[np.int64]
 
@@ -107,12 +108,10 @@ class _Target:
     turn: int
 
     @classmethod
-    def of(cls, facts: TopicFacts, turn: int) -> _Target:
-        active = [one.partition for one in facts.active]
-        if not active:
-            raise SinkRefused(f"topic {facts.name!r} was ended: all its partitions are sealed")
-        most = int(facts.config.get("max.message.bytes", _BATCH_BYTES))
-        return cls(facts.name, np.array(active, np.int64), min(_BATCH_BYTES, most), turn)
+    def of(cls, name: str, facts: TakesRecords, turn: int) -> _Target:
+        if not facts.partitions:
+            raise SinkRefused(f"topic {name!r} was ended: all its partitions are sealed")
+        return cls(name, np.array(facts.partitions, np.int64), min(_BATCH_BYTES, facts.batch_bytes), turn)
 
 
 class SinkRows:
@@ -125,6 +124,11 @@ class SinkRows:
         self._targets: dict[str, _Target] = {}
         self._gathered: list[pa.RecordBatch] = []
         self._bytes = 0
+
+    def know(self, told: Mapping[str, TakesRecords]) -> None:
+        """Topics, by name, that need not be asked for any more."""
+        for name, facts in told.items():
+            self._targets[name] = _Target.of(name, facts, self._task)
 
     def add(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, EncodedBatch]]:
         """Take rows in; gives the batches (topic, partition, batch) that are full. Raises SinkRefused, NodeError."""
@@ -178,7 +182,9 @@ class SinkRows:
                 if error.kind == "TopicNotFound":
                     raise SinkRefused(f"there is no topic {name!r} to write to") from error
                 raise
-            target = self._targets[name] = _Target.of(facts, self._task)
+            active = tuple(one.partition for one in facts.active)
+            most = int(facts.config.get("max.message.bytes", _BATCH_BYTES))
+            target = self._targets[name] = _Target.of(name, TakesRecords(active, most), self._task)
         return target
 
     def _places(self, target: _Target, rows: pa.RecordBatch, keys: pa.Array | None) -> Int64s:

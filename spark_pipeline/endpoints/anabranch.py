@@ -95,14 +95,22 @@ class AnabranchEndpoint:
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Of up to a thousand partitions at the same moment."""
-        found = self._positions(parts)
-        return {part: Positions(one.start, one.stable, one.high_watermark, one.size) for part, one in found.items()}
+        return _shown(self._positions(parts))
+
+    def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
+        """See :class:`spark_pipeline.endpoints.base.TellsPositions`: one request for a thousand partitions."""
+        with _as_pipeline_errors():
+            names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else wanted
+            found = self._node.topic_positions(names)
+        return _shown(self._remembered({TopicPartition(*place): one for place, one in found.items()}))
 
     def _positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionPositions]:
         with _as_pipeline_errors():
             found = self._node.positions([(part.topic, part.partition) for part in parts])
+        return self._remembered({part: found[part.topic, part.partition] for part in parts})
+
+    def _remembered(self, told: dict[TopicPartition, PartitionPositions]) -> dict[TopicPartition, PartitionPositions]:
         now = time.monotonic()
-        told = {part: found[part.topic, part.partition] for part in parts}
         self._known.update({part: _Known(one, now) for part, one in told.items()})
         return told
 
@@ -214,6 +222,10 @@ class AnabranchEndpoint:
         """Close all connections."""
         self._node.client.close()
         self._forget_streams()
+
+
+def _shown(told: Mapping[TopicPartition, PartitionPositions]) -> dict[TopicPartition, Positions]:
+    return {part: Positions(one.start, one.stable, one.high_watermark, one.size) for part, one in told.items()}
 
 
 def _info(topic: TopicFacts) -> TopicInfo:

@@ -126,6 +126,17 @@ class TellsSome(Protocol):
         """Those of the names ``wanted`` that exist, or those whose whole names match."""
 
 
+@runtime_checkable
+class TellsPositions(Protocol):
+    """An endpoint that tells what topics have, and where that begins and ends, at once."""
+
+    def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
+        """Of all partitions of the names ``wanted``, or of users' topics whose whole names match.
+
+        Raises UnknownTopic if one of them is not there (any more).
+        """
+
+
 def some_topics(source: Endpoint, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
     """Those of the names ``wanted`` that exist, or those whose whole names match and that are users' topics."""
     if isinstance(source, TellsSome):

@@ -38,6 +38,7 @@ SEARCHES = 100
 """Timestamps looked for at once."""
 _SEARCHED_TOGETHER = 8
 _OPENED_TOGETHER = 64
+_TOPICS_LOOKED_AT = 200
 _SKIPPED = 1_000
 """Spans told with a partition's positions, that operators have declared lost."""
 
@@ -162,13 +163,20 @@ class DescribeHandlers:
         return {key: effective(topic.name, key) for key in TOPIC_CONFIGS}
 
     async def positions(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``partitions``, a list of [topic, partition]. Answers in their order, with what was true at one moment.
+        """Body: ``partitions``, a list of [topic, partition]; or ``topics`` (names) for all of their partitions, from
+        ``partition`` of the first one on (default 0). Answers in their order, with what was true at one moment.
 
-        ``stable`` is where readers of committed data stop; it is never above ``high_watermark``.
+        ``stable`` is where readers of committed data stop; it is never above ``high_watermark``. ``next`` is as in
+        :meth:`describe`. A topic that is not there, or not to be seen, is an error of the whole request.
         """
         core = self._core
-        body = await core.json(request, {"partitions"})
-        wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
+        body = await core.json(request, {"partitions", "topics", "partition"})
+        following: list[int] | None = None
+        if "topics" in body:
+            names = [text(name, "a topic's name") for name in rows(body["topics"], "topics", NAMES)]
+            wanted, following = self._all_of(request, names, whole(body.get("partition", 0), "partition"))
+        else:
+            wanted = [_place(row, 2) for row in rows(body.get("partitions"), "partitions", PARTITIONS)]
         found = [self._found(request, topic, partition) for topic, partition in wanted]
         logs = [log for log in found if not isinstance(log, Exception)]
         closed = [log for log in dict.fromkeys(logs) if not log.is_open]
@@ -184,7 +192,25 @@ class DescribeHandlers:
             else:
                 assert failure is not None
                 told.append({"topic": topic, "partition": partition, **_failure(failure)})
-        return await core.answer(request, {"partitions": told})
+        return await core.answer(request, {"partitions": told, "next": following})
+
+    def _all_of(
+        self, request: web.Request, names: list[str], first: int
+    ) -> tuple[list[tuple[str, int]], list[int] | None]:
+        """A page of the partitions of topics, and what to go on with. Raises RequestError, TopicNotFound."""
+        core = self._core
+        found: list[tuple[str, int]] = []
+        for index, name in enumerate(names):
+            if index == _TOPICS_LOOKED_AT:
+                return found, [index, 0]
+            core.access.require_topic(request, Operation.DESCRIBE, name)
+            partitions = core.node.catalog.topic(name).partitions
+            start = first if index == 0 else 0
+            some = partitions[start : start + PARTITIONS - len(found)]
+            found += [(name, one.index) for one in some]
+            if start + len(some) < len(partitions):
+                return found, [index, start + len(some)]
+        return found, None
 
     async def timestamps(self, request: web.Request) -> web.StreamResponse:
         """Body: ``partitions``, a list of [topic, partition, ms since 1970]. Answers in their order with the first

@@ -58,7 +58,8 @@ class Session:
 @dataclass(slots=True, eq=False)
 class Attempt:
     """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more. ``places`` are
-    the partitions it writes to, by topic, as they are in the database."""
+    the partitions it writes to, by topic, as they are in the database. ``ended``: its transaction is in none of them
+    any more."""
 
     row: AttemptRow
     session: Session

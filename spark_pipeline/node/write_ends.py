@@ -91,6 +91,8 @@ class Ends:
     async def _carried_out(self, attempt: Attempt) -> bool:
         try:
             await self._end_everywhere(attempt, attempt.state is AttemptState.COMMITTING)
+            # Readers see it now: whoever waits for that need not wait until it is forgotten, too.
+            attempt.ended.set()
             await self._node.db.run(lambda connection: forget_attempt(connection, attempt.key))
         except LogError as error:
             log.warning("a sink's transaction is ended later", query=attempt.row.query, reason=str(error))

@@ -33,6 +33,10 @@ _MIB = 1024 * 1024
 _ATTEMPTS = 10_000
 """Attempts that a commit names."""
 _QUERY = 200
+_TOPICS = 10
+"""Topics that are told to who begins an attempt."""
+_PARTITIONS = 1_000
+"""Partitions of a topic that is told so: of one with more the client asks by itself."""
 _CHORE_MS = 1_000
 
 
@@ -60,9 +64,12 @@ class WriteHandlers:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``batch``, ``task``, ``nonce`` (any text that no other attempt has), ``timeout_ms``. Answers
-        with the attempt's ``producer`` and ``epoch``, or ``committed``: there is nothing to be written any more."""
-        body = await self._core.json(request, {"query", "batch", "task", "nonce", "timeout_ms"})
+        """Body: ``query``, ``batch``, ``task``, ``nonce`` (any text that no other attempt has), ``timeout_ms``, and
+        ``topics`` (names) to be told of. Answers with the attempt's ``producer`` and ``epoch``, or ``committed``: there
+        is nothing to be written any more. ``topics``: by name [partitions that take records, most bytes of a batch];
+        ``/v1/describe`` says more, and of those that are not told here all."""
+        body = await self._core.json(request, {"query", "batch", "task", "nonce", "timeout_ms", "topics"})
+        names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
         begun = await self.writes.begin(
             _owner(request),
             text(body.get("query"), "query", _QUERY),
@@ -74,7 +81,21 @@ class WriteHandlers:
         if begun.attempt is None:
             return await self._core.answer(request, {"committed": True})
         producer, epoch = begun.attempt.key
-        return await self._core.answer(request, {"committed": False, "producer": producer, "epoch": epoch})
+        topics = {name: told for name in names if (told := self._told(request, name)) is not None}
+        content = {"committed": False, "producer": producer, "epoch": epoch, "topics": topics}
+        return await self._core.answer(request, content)
+
+    def _told(self, request: web.Request, name: str) -> tuple[list[int], int] | None:
+        core = self._core
+        topic = core.node.catalog.topics.get(name)
+        if (
+            topic is None
+            or len(topic.partitions) > _PARTITIONS
+            or not core.access.topic(request, Operation.WRITE, name)
+        ):
+            return None
+        active = [one.index for one in topic.partitions if one.is_active]
+        return active, self._rules.of(name).max_message_bytes
 
     async def append(self, request: web.Request) -> web.StreamResponse:
         """Body: see ``write_batches``; the object has ``producer``, ``epoch`` and ``batches``, a list of [topic,

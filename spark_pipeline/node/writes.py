@@ -141,7 +141,6 @@ class Writes:
     def _ended(self, attempt: Attempt) -> None:
         self.attempts.remove(attempt)
         self._producers.give(*attempt.key)
-        attempt.ended.set()
 
     # --- for tasks --------------------------------------------------------------------------------------------------
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.endpoints.base import Endpoint, Positions, some_topics
+from spark_pipeline.endpoints.base import Endpoint, Positions, TellsPositions, some_topics
 from spark_pipeline.spark.source_options import EARLIEST, Bound, SourceOptions, Topics
 
 Offsets = dict[TopicPartition, int]
@@ -58,6 +59,15 @@ class Finder:
     def positions(self, parts: Collection[TopicPartition]) -> dict[TopicPartition, Positions]:
         """Where ``parts`` begin and end."""
         return self._source.positions(sorted(parts)) if parts else {}
+
+    def all_positions(self) -> dict[TopicPartition, Positions]:
+        """Where all partitions that are to be read begin and end, as they are now. Raises UnknownTopic."""
+        topics = self._options.topics
+        if isinstance(self._source, TellsPositions) and not topics.parts:
+            # A topic that is not there is told below; one that a pattern has matched may be gone by now, which is none.
+            with suppress(UnknownTopic):
+                return self._source.topic_positions(_wanted(topics))
+        return self.positions(self.partitions())
 
     def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:
         """Where a new query begins. An offset that was given and is not there any more, or not yet, is lost."""

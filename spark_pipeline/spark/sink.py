@@ -125,10 +125,11 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
             if committed or not some.num_rows:
                 continue  # all of them are taken from Spark, which waits for that
             if not begun:
-                begun = attempt.begin()
+                begun = attempt.begin([settings.sink.topic] if settings.sink.topic else [])
                 committed = not begun
                 if committed:
                     continue
+                rows.know(attempt.told)
             for place in rows.add(some):
                 attempt.add(*place)
         if committed:

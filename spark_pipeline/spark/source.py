@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from spark_pipeline.endpoints.base import Endpoint, Positions
 
 _log = logging.getLogger("anabranch.spark")
+
+
+_FRESH_S = 5.0
+"""How long the positions by which a micro-batch was planned are taken for what they were."""
 
 
 @dataclass
@@ -160,6 +164,19 @@ class BatchReader(_Reading, DataSourceReader):
             return self.pieces(start, end, finder.positions(parts))
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The last micro-batch that was planned: where it ends, and the positions by which, ``at`` (monotonic, s)."""
+
+    end: Offsets
+    told: dict[TopicPartition, Positions]
+    at: float
+
+
+def _stable(told: Mapping[TopicPartition, Positions]) -> Offsets:
+    return {part: one.stable for part, one in told.items()}
+
+
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. Its offsets are those of Spark's connector for Kafka: topic -> partition -> offset."""
 
@@ -168,6 +185,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._initial: Offsets | None = None
         self._last: Offsets | None = None
         self._newest: Offsets = {}
+        self._planned: _Planned | None = None
         self._patience = None if options.min_offsets is None else Patience(options.min_offsets, options.max_delay_ms)
 
     # --- in the driver's process of this stream ---------------------------------------------------------------------
@@ -194,18 +212,20 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this query will read."""
         with self._finder() as finder:
-            self._last = self._stable(finder)
+            self._last = _stable(finder.all_positions())
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends: ``start`` if it is to wait."""
         begun = from_json(start)
+        self._planned = None
         with self._finder() as finder:
-            newest = self._newest = self._stable(finder) if self._last is None else dict(self._last)
+            told = finder.all_positions() if self._last is None else {}
+            newest = self._newest = _stable(told) if self._last is None else dict(self._last)
             gone = [part for part in begun if part not in newest]
             if gone:
                 self._loss(f"partitions {', '.join(map(str, gone))} are no longer there")
             new = {part for part in newest if part not in begun}
-            since = {**begun, **self._first(finder, new)}
+            since = {**begun, **self._first({part: told[part] for part in new} if told else finder.positions(new))}
             for part in newest:
                 if newest[part] < since[part]:
                     self._loss(f"{part} was read up to offset {since[part]}, but ends at {newest[part]}")
@@ -216,6 +236,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 end = self._admitted(finder, since, end, limit)
         if self._waits(since, end, begun):
             return to_json(begun)
+        if told and not gone:
+            self._planned = _Planned(end, told, time.monotonic())
         return to_json(end)
 
     def _waits(self, since: Offsets, end: Offsets, begun: Offsets) -> bool:
@@ -251,13 +273,18 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The pieces of a micro-batch. A partition that was not there at ``start`` is read from its beginning."""
         begun, until = from_json(start), from_json(end)
+        planned = self._planned
+        if planned is not None and planned.end == until and time.monotonic() < planned.at + _FRESH_S:
+            # Spark asks for the pieces of what it has just been told: what is trimmed since then, readers come upon.
+            begun.update(self._first({part: planned.told[part] for part in until.keys() - begun.keys()}))
+            return self.pieces(begun, until, planned.told)
         with self._finder() as finder:
             there = set(finder.partitions())
             wanted = {part: offset for part, offset in until.items() if part in there}
             for part in sorted(until.keys() - there):
                 if until[part] > begun.get(part, 0):
                     self._loss(f"partition {part} is no longer there")
-            begun.update(self._first(finder, wanted.keys() - begun.keys()))
+            begun.update(self._first(finder.positions(wanted.keys() - begun.keys())))
             return self.pieces(begun, wanted, finder.positions([one.of for one in between(begun, wanted)]))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -273,12 +300,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         with POOL.use(self._options.url, self._options.endpoint) as source:
             yield Finder(source, self._options)
 
-    def _stable(self, finder: Finder) -> Offsets:
-        return {part: told.stable for part, told in finder.positions(finder.partitions()).items()}
-
-    def _first(self, finder: Finder, parts: set[TopicPartition]) -> Offsets:
+    def _first(self, new: Mapping[TopicPartition, Positions]) -> Offsets:
         """The beginnings of partitions that were made while the query ran."""
-        found = {part: told.start for part, told in finder.positions(parts).items()}
+        found = {part: told.start for part, told in new.items()}
         for part, offset in found.items():
             if offset:
                 self._loss(f"partition {part} is new and begins at offset {offset}, not at 0")

@@ -16,6 +16,7 @@ from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_answers import NodeTopics, PartitionFacts, TopicFacts
 from spark_pipeline.core.node_client import NodeError
 from spark_pipeline.core.rows import TYPES
+from spark_pipeline.core.sink_client import TakesRecords
 from spark_pipeline.core.sink_rows import Codec, SinkOptions, SinkRefused, SinkRows, check_schema
 
 
@@ -119,6 +120,17 @@ def test_batches_are_no_larger_than_the_topic_takes(codec: Codec) -> None:
     assert sum(one.count for *_, one in made) == 300
     assert max(one.size for *_, one in made) <= 2_000
     assert 20 <= len(made) <= 30
+
+
+def test_a_topic_that_is_known_is_not_asked_for() -> None:
+    sink = SinkRows(SinkOptions("t"), cast(NodeTopics, Topics()), 1)
+    sink.know({"t": TakesRecords((3, 5), 400)})
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([bytes(100)] * 10)})
+    made = [*sink.add(rows), *sink.finish()]
+    assert {partition for _, partition, _ in made} == {3}
+    assert max(one.size for *_, one in made) <= 400
+    with pytest.raises(SinkRefused, match="was ended"):
+        sink.know({"ended": TakesRecords((), 400)})
 
 
 def test_rows_are_gathered_until_batches_are_worth_it() -> None:

@@ -99,6 +99,23 @@ async def test_a_topic_of_many_partitions_comes_in_pages(lab: Lab, monkeypatch: 
     }
 
 
+async def test_positions_of_whole_topics_come_in_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "PARTITIONS", 4)
+    monkeypatch.setattr(describe, "_TOPICS_LOOKED_AT", 2)
+    sizes = {"a": 1, "b": 9, "c": 1, "d": 2, "e": 4, "f": 3}
+    for name, partitions in sizes.items():
+        await lab.node.catalog.create_topic(name, partitions)
+    await lab.append("b", [b"a", b"b"], partition=8)
+    found = await lab.ask(lab.topics.topic_positions, sizes)
+    assert sorted(found) == [(name, number) for name, partitions in sizes.items() for number in range(partitions)]
+    assert [place for place, one in found.items() if one.stable] == [("b", 8)]
+    assert found["b", 8] == (await lab.ask(lab.topics.positions, [("b", 8)]))["b", 8]
+    assert await lab.ask(lab.topics.topic_positions, []) == {}
+    with pytest.raises(NodeError, match="nowhere") as caught:
+        await lab.ask(lab.topics.topic_positions, ["a", "nowhere"])
+    assert (caught.value.kind, caught.value.status) == ("TopicNotFound", 404)
+
+
 async def test_a_topic_that_is_not_there(lab: Lab) -> None:
     with pytest.raises(NodeError, match="nowhere") as caught:
         await lab.ask(lab.topics.topics, ["nowhere"])

@@ -15,8 +15,8 @@ import pytest
 from bridges.auth import Operation, Principal, Resource
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
-from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
-from spark_pipeline.node import write_attempts, writes
+from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
+from spark_pipeline.node import write_attempts, write_routes, writes
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, node_of, open_lab
 
 
@@ -145,6 +145,19 @@ async def test_batches_of_a_query_follow_one_another_with_the_same_producers(lab
     # Another query has batches of its own, and one without records is decided like any.
     assert await lab.ask(driver.commit, SinkBatch("other", 0), []) is False
     assert await lab.ask(driver.commit, SinkBatch("other", 0), []) is True
+
+
+async def test_who_begins_is_told_what_takes_records(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lab.node.catalog.create_topic("small", 3, {"max.message.bytes": "5000"})
+    attempt = task_of(lab.client, FIRST)
+    assert await lab.ask(attempt.begin, ["t", "small", "nowhere"])
+    assert attempt.told == {"t": TakesRecords((0, 1), 1_048_588), "small": TakesRecords((0, 1, 2), 5_000)}
+    # Who may not write there, or would be told too much at once, is not told: what is asked next says why.
+    monkeypatch.setattr(write_routes, "_PARTITIONS", 2)
+    assert await lab.ask(attempt.begin, ["t", "small"])
+    assert attempt.told.keys() == {"t"}
+    with pytest.raises(NodeError, match="topics names 11 at once"):
+        await lab.ask(attempt.begin, [str(number) for number in range(11)])
 
 
 async def test_requests_that_are_repeated_change_nothing(lab: Lab) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from spark_pipeline.core.errors import OptionError, UnknownTopic
+from spark_pipeline.core.node_client import NodeClient
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.spark.data_source import AnabranchDataSource
 from spark_pipeline.spark.pool import POOL
@@ -206,6 +207,32 @@ async def test_micro_batches_follow_one_another_and_can_be_repeated(lab: Lab) ->
         seen += rows
         reader.commit(before)  # comes late, and changes nothing
     assert seen == [(0, n) for n in range(5)]
+
+
+async def test_a_micro_batch_is_planned_by_one_request(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(lab, startingOffsets="earliest")
+    reader = driver.stream()
+    at = await driver.ask(reader.initialOffset)
+    await fill(lab, 0, 2)
+    asked: list[str] = []
+    request = NodeClient.request
+
+    def counted(client: NodeClient, method: str, path: str, *rest: Any) -> bytes:
+        asked.append(path)
+        return request(client, method, path, *rest)
+
+    def plan() -> tuple[dict[str, Any], Any]:
+        end = reader.latestOffset(at, ALL)
+        return end, reader.partitions(at, end)
+
+    monkeypatch.setattr(NodeClient, "request", counted)
+    end, pieces = await driver.ask(plan)
+    assert (end, pieces) == ({"t": {"0": 2, "1": 0}}, [Piece("t", 0, 0, 2)])
+    assert asked == ["/v1/positions"]
+    # What was not planned just now, as after a restart, is looked at.
+    await lab.log("t").trim(1)
+    with pytest.raises(DataLost, match="offsets from 0 to 0 of t-0 are gone"):
+        await driver.ask(reader.partitions, at, {"t": {"0": 1, "1": 0}})
 
 
 async def test_an_open_transaction_is_waited_for(lab: Lab) -> None:
