@@ -1,5 +1,5 @@
-"""Topics carried in bulk: by `anabranch migrate`, and by a loop of a consumer and a producer, each in a process of its
-own, whose CPU is measured.
+"""Topics carried in bulk: by `anabranch migrate`, by MirrorMaker 2, and by a loop of a consumer and a producer, each in
+a process of its own, whose CPU is measured. Each deletes its copy again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.spark_load import cpu, create, plain_copy
+from benchmarks.mirror_maker import MirrorMaker
+from benchmarks.spark_load import BATCH_BYTES, cpu, create, delete, plain_copy
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Seconds from the first record to the last one that was durable, and CPU seconds of copier and servers."""
+    """Seconds from the first record to the last one that was durable, and CPU seconds of copier and servers; what the
+    copier's process takes to start is not among them."""
 
-    name: str
     seconds: float
     client_cpu: float
     server_cpu: float
@@ -45,18 +46,34 @@ def migrate(source: str, target: str, topic: str, directory: Path, pids: Sequenc
     server = cpu(*pids)
     told, client = _command([*anabranch, "run", str(plan), "--quiet", *more])
     server = cpu(*pids) - server
+    _, start = _command([*anabranch, "run", str(plan), "--quiet", *more])  # there is nothing left to copy
     _command([*anabranch, "abort", str(plan), "--delete"])
-    return Copied("migrate", told["bytes"] / told["bytes_per_second"], client, server)
+    return Copied(told["bytes"] / told["bytes_per_second"], client - start, server)
 
 
-def loop(name: str, source: str, target: str, topic: str, partitions: int, count: int, pids: Sequence[int]) -> Copied:
+def loop(source: str, target: str, topic: str, partitions: int, count: int, pids: Sequence[int]) -> Copied:
     """The same with a loop, from one cluster of Kafka's, or what speaks like one, to another (bootstrap addresses)."""
     to = f"looped-{uuid.uuid4().hex[:8]}"
     create(target, to, partitions)
     server = cpu(*pids)
     arguments = [source, target, topic, to, str(partitions), str(count)]
     told, client = _command(["-m", "benchmarks.bulk_copy", *arguments])
-    return Copied(name, told["seconds"], client, cpu(*pids) - server)
+    server = cpu(*pids) - server
+    _, start = _command(["-m", "benchmarks.bulk_copy", *arguments[:-1], "0"])
+    delete(target, to)
+    return Copied(told["seconds"], client - start, server)
+
+
+def mirror(
+    directory: Path, source: str, target: str, topic: str, partitions: int, count: int, pids: Sequence[int]
+) -> Copied:
+    """The same with MirrorMaker 2, whose start is not counted."""
+    made = MirrorMaker(directory, source, target, topic, partitions, BATCH_BYTES, f"m{uuid.uuid4().hex[:8]}")
+    create(target, made.copy, partitions)
+    with made:
+        found = Copied(*made.copied(partitions, count, pids))
+    delete(target, made.copy)
+    return found
 
 
 def main() -> int:

@@ -26,6 +26,12 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
     made[topic].result(30)
 
 
+def delete(bootstrap: str, topic: str) -> None:
+    """A topic that nobody needs any more: its files are for the server to delete when it likes."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+
 def _producer(bootstrap: str) -> Producer:
     return Producer(
         {
