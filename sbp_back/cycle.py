@@ -34,7 +34,7 @@ class Cycle:
     keeps nobody from being heard. Without ``ends``, of a loop that is no :class:`CycleLoop`, it is done a turn later.
     """
 
-    __slots__ = ("_answers", "_ends", "_gathered", "_loop", "_phase")
+    __slots__ = ("_answers", "_ends", "_gathered", "_leaving", "_loop", "_phase")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, ends: bool = False) -> None:
         self._loop = loop
@@ -42,6 +42,7 @@ class Cycle:
         self._phase = _Phase.NOTHING
         self._gathered: list[Work] = []
         self._answers: list[Work] = []
+        self._leaving: list[Work] = []
 
     def gather(self, work: Work) -> None:
         """Have ``work`` done when everything that was ready has had its say."""
@@ -62,6 +63,27 @@ class Cycle:
             self._loop.call_soon(_nothing)
         else:
             self._loop.call_soon(work)
+
+    def hand_over(self, work: Work) -> None:
+        """Have ``work``, which gives another thread something to do, done as the last thing before the kernel is asked:
+        one that wakes earlier finds the interpreter taken, and both wait for each other several times.
+
+        For what is gathered; done at once where answers would hold it up. It must schedule nothing on this loop.
+        """
+        if self._phase == _Phase.ANSWERS and not self._answers:
+            self._leaving.append(work)
+        else:
+            work()
+
+    @property
+    def leaves(self) -> bool:
+        """Whether :meth:`leave` has something to do."""
+        return bool(self._leaving)
+
+    def leave(self) -> None:
+        """The kernel is asked now."""
+        leaving, self._leaving = self._leaving, []
+        self._do(leaving)
 
     def begin(self) -> None:
         """The loop has been told what is ready."""
@@ -117,6 +139,9 @@ class _Selector(selectors.EpollSelector):
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        cycle = self.cycle
+        if cycle is not None and cycle.leaves:
+            cycle.leave()
         keys = self._keys
         # Rounded up, as in the base: a timer must not find that it is not due yet.
         wait = -1 if timeout is None else 0 if timeout <= 0 else ceil(timeout * 1e3) * 1e-3
@@ -136,8 +161,8 @@ class _Selector(selectors.EpollSelector):
                     event & ~select.EPOLLOUT and selectors.EVENT_READ
                 )
             found.append((key, mask & key.events))
-        if self.cycle is not None and self.last is not None:
-            self.cycle.begin()
+        if cycle is not None and self.last is not None:
+            cycle.begin()
             found.append(self.last)
         return found
 

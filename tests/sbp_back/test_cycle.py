@@ -99,3 +99,38 @@ async def test_on_any_other_loop_work_is_done_in_the_next_turn() -> None:
     assert not done
     await asyncio.sleep(0)
     assert done == ["gathered", "answered"]
+
+
+def test_what_wakes_another_thread_is_done_behind_everything_else_unless_answers_would_hold_it_up() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        cycle = cycle_of(loop)
+        done: list[str] = []
+
+        def gathered() -> None:
+            done.append("gathered")
+            cycle.hand_over(lambda: done.append("handed over"))
+            cycle.gather(lambda: done.append("next cycle"))
+
+        loop.call_soon(cycle.gather, gathered)
+        while "next cycle" not in done:
+            await asyncio.sleep(0)
+        alone = ["gathered", "handed over", "next cycle"]
+        assert [one for one in done if one in alone] == alone
+        done.clear()
+        cycle.gather(gathered)
+        cycle.answer(lambda: done.append("answer"))
+        while "answer" not in done:
+            await asyncio.sleep(0)
+        assert done[:3] == ["gathered", "handed over", "answer"]
+
+    on_cycles(main)
+
+
+def test_a_loop_without_cycles_hands_over_at_once() -> None:
+    async def main() -> None:
+        done: list[str] = []
+        cycle_of(asyncio.get_running_loop()).hand_over(lambda: done.append("handed over"))
+        assert done
+
+    asyncio.run(main())

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from sbp_back.cycle import cycle_of
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
 from sbp_back.files import is_disk_full, make_directories, read_range
 from sbp_back.range_server.store import reader
@@ -70,6 +71,8 @@ class Store:
         """What was submitted in this turn of the loop, while it is so little that the loop will write it itself."""
         self._small_bytes = 0
         self._small_entries = 0
+        self._gathered: list[Item] = []
+        """What was gathered in this cycle of the loop for the thread."""
         self._writes_here = False
         self._scheduled = False
         """Whether what is in ``_small`` is written at the end of this turn."""
@@ -150,6 +153,7 @@ class Store:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; from now on everything happens on ``loop``."""
         self._loop = loop
+        self._cycle = cycle_of(loop)
         self._inbox.start(loop)
         self._gathers.start(loop)
         self._preparer.start(self._spare)
@@ -168,6 +172,7 @@ class Store:
             self._timer.cancel()
         self._writes_here = False
         self._queue_small()
+        self._queue_gathered()
         self._writer.stop()
         self._inbox.drain()
         self._closed = True
@@ -310,9 +315,11 @@ class Store:
         self._submit(Control(RecordType.DELETE_STREAM, stream_id, 0, 0, 0, done))
 
     def write_gathered(self) -> None:
-        """All that this cycle brings has been appended: what is little is written now."""
+        """All that this cycle brings has been appended: what is little is written now, or else the thread told."""
         if self._small:
             self._write_small()
+        if self._gathered:
+            self._cycle.hand_over(self._queue_gathered)
 
     def _submit(self, item: Item, gathered: bool = False) -> None:
         if self._closed:
@@ -330,7 +337,14 @@ class Store:
                 return
             self._queue_small()
         self._in_flight += 1
-        self._writer.queue.put(item)
+        self._gathered.append(item)
+        if not gathered:
+            self._queue_gathered()
+
+    def _queue_gathered(self) -> None:
+        items, self._gathered = self._gathered, []
+        for item in items:
+            self._writer.queue.put(item)
 
     def _write_scheduled(self) -> None:
         self._scheduled = False
