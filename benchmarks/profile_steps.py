@@ -9,7 +9,7 @@ from __future__ import annotations
 from benchmarks.probes import Step
 
 _LOOP = (
-    Step("the loop asks the kernel what there is to do", ("selectors:EpollSelector.select",), waits=True),
+    Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True),
     Step(
         "receive from the socket",
         ("asyncio.selector_events:_SelectorSocketTransport._read_ready__get_buffer",),
