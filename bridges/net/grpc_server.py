@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import grpc
 
 from bridges.net.budget import Kind
+from bridges.net.grpc_events import take_together
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
@@ -244,6 +245,7 @@ class GrpcServer:
                 raise OSError(f"cannot listen on {address}: {error}") from None
         await self._server.start()
         self._started = True
+        take_together(asyncio.get_running_loop())
         self._watching = asyncio.create_task(self.received.watch(ports.values()))
         return ports
 
