@@ -133,7 +133,7 @@ def test_a_query_that_died_around_the_commit(
     def query(sink: Callable[[Any, int], None]) -> None:
         stream = spark.readStream.format("anabranch").options(**options).load().writeStream.foreachBatch(sink)
         started = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-        started.awaitTermination(100)
+        assert started.awaitTermination(240)
 
     with pytest.raises(Exception, match="Died"):
         query(ArchiveSink(place, Description("delta"), crash=die))
