@@ -63,11 +63,12 @@ class Observer(Protocol):
 class GrpcCall:
     """What is known of one call besides its messages, and what memory it holds."""
 
-    __slots__ = ("_connection", "_context", "_metadata", "account", "method")
+    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "account", "method")
 
     def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
         self._context = context
         self._metadata: dict[str, str] | None = None
+        self._certificate_name: str | None = None
         self._connection = received.of(context.peer())
         self._connection.called(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
         self.method = method
@@ -102,8 +103,10 @@ class GrpcCall:
     def certificate_name(self) -> str:
         """The common name in the client's certificate, the last one if there are several; empty if it has shown none,
         or none that the listener's authority has signed."""
-        names = self._context.auth_context().get("x509_common_name", ())
-        return str(names[-1], "utf-8", "replace") if names else ""
+        if self._certificate_name is None:  # it stays the same, and to ask takes its time
+            names = self._context.auth_context().get("x509_common_name", ())
+            self._certificate_name = str(names[-1], "utf-8", "replace") if names else ""
+        return self._certificate_name
 
     @property
     def peer(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ydb_topic_front.service.read_chore import Chore, Work
 from ydb_topic_front.service.session_states import RANGE_BYTES
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
 from ydb_topic_front.wire.messages import StreamReadFromServer
@@ -34,6 +35,7 @@ class ReadCommits:
         over: Callable[[], bool],
         wake: Callable[[], None],
         remember: Callable[[int], None],
+        begin: Callable[[Work], None],
     ) -> None:
         self._remember = remember
         self._partitions = partitions
@@ -44,7 +46,7 @@ class ReadCommits:
         self._ranges = 0  # of all partitions, with holes before them
         self._moved: dict[PartitionReading, None] = {}
         self._storing: frozenset[PartitionReading] = frozenset()
-        self._store_wake = asyncio.Event()
+        self._storage = Chore(begin, self.store_all)
 
     @property
     def unsettled(self) -> bool:
@@ -88,7 +90,7 @@ class ReadCommits:
         before = len(commits)
         if commits.add(start, end):
             self._moved[reading] = None
-            self._store_wake.set()
+            self._storage.want()
         self._count(len(commits) - before)
         if self._ranges > _MOST_RANGES:
             raise bad_request(f"there are more than {_MOST_RANGES} commits with holes before them")
@@ -109,8 +111,7 @@ class ReadCommits:
         """Store positions that have moved, many that are waiting at once, and tell the client."""
         partitions = self._partitions
         while True:
-            await self._store_wake.wait()
-            self._store_wake.clear()
+            await self._storage.wanted()
             if self._over():
                 return
             if not self._moved:
@@ -119,7 +120,7 @@ class ReadCommits:
             for reading in self._storing:
                 del self._moved[reading]
             if self._moved:
-                self._store_wake.set()
+                self._storage.want()
             positions = {(one.topic, one.partition): one.commits.position for one in self._storing}
             stored = await self._readers.store(partitions.consumer, positions, lambda: not self._over())
             done, self._storing = self._storing, frozenset()
@@ -146,7 +147,7 @@ class ReadCommits:
         reading.stored = offset
         if moved and reading.commits.position > offset:
             self._moved[reading] = None
-            self._store_wake.set()
+            self._storage.want()
         if self._partitions.has(reading):
             self._count(len(reading.commits) - before)
         return moved

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ydb_topic_front.service.read_chore import Chore, Work
 from ydb_topic_front.service.read_commits import ReadCommits
 from ydb_topic_front.service.read_pump import ReadPump
 from ydb_topic_front.service.read_start import first_written
@@ -43,6 +44,7 @@ class ReadPartitions:
         answers: ReadAnswers,
         over: Callable[[], bool],
         wake: Callable[[], None],
+        begin: Callable[[Work], None],
     ) -> None:
         self._service = service
         self._readers = readers
@@ -58,9 +60,9 @@ class ReadPartitions:
         self._numbers = 0
         self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
-        self._open_wake = asyncio.Event()
+        self._opening = Chore(begin, self.open_all)
         self.pump = ReadPump(service.node, self.log_of, self._read_all, wake, self._measure)
-        self.commits = ReadCommits(self, readers, answers, over, wake, self._remember)
+        self.commits = ReadCommits(self, readers, answers, over, wake, self._remember, begin)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class ReadPartitions:
         self._remember(READING_BYTES)
         self._readings[reading.session_id] = self._by_place[topic, partition] = reading
         self._to_open[reading] = None
-        self._open_wake.set()
+        self._opening.want()
 
     def let_go(self, topic: str, partition: int) -> None:
         """Somebody else is to read the partition."""
@@ -135,8 +137,7 @@ class ReadPartitions:
     async def open_all(self) -> None:
         """Tell the client of partitions that have become its own, when it is known where they begin."""
         while True:
-            await self._open_wake.wait()
-            self._open_wake.clear()
+            await self._opening.wanted()
             while self._to_open:
                 some = list(islice(self._to_open, _OPENED_AT_ONCE))
                 for reading in some:

@@ -1,7 +1,8 @@
 """StreamRead: a session that reads partitions, by itself or with others of its consumer (reference/ydb.md, section 3).
 
-Four tasks serve a stream: one takes what the client says, one sends, one looks where partitions begin
-(:mod:`ydb_topic_front.service.read_partitions`), one stores positions (:mod:`ydb_topic_front.service.read_commits`).
+Up to four tasks serve a stream: one takes what the client says, one sends, and, when there is something to do for them,
+one looks where partitions begin (:mod:`ydb_topic_front.service.read_partitions`), and one stores positions
+(:mod:`ydb_topic_front.service.read_commits`).
 What goes wrong in any of them is the last message that the client gets.
 """
 
@@ -22,6 +23,7 @@ from bridges.net.budget import Kind
 from bridges.net.grpc_server import GrpcRefusal
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.read_answers import ReadAnswers
+from ydb_topic_front.service.read_chore import Work
 from ydb_topic_front.service.read_commits import RANGES_AT_ONCE
 from ydb_topic_front.service.read_partitions import ReadPartitions
 from ydb_topic_front.service.write import TICKET
@@ -57,11 +59,13 @@ class ReadStream:
         self._wake = asyncio.Event()
         self._answers = ReadAnswers(stream.account, self._wake.set)
         self._partitions = ReadPartitions(
-            service, readers, self, stream, self._answers, lambda: self._error is not None, self._wake.set
+            service, readers, self, stream, self._answers, lambda: self._error is not None, self._wake.set, self._begin
         )
         self._commits = self._partitions.commits
         self._pump = self._partitions.pump
         self._task: asyncio.Task[Any] | None = None
+        self._others: list[asyncio.Task[None]] = []
+        self._over = False
         self._writing_since = 0.0
         self._checked_at = 0.0
 
@@ -134,18 +138,23 @@ class ReadStream:
         """Serve the stream until its client ends it, or something else does."""
         self._task = asyncio.current_task()
         self._stream.when_draining(lambda: self.end(YdbError(Status.UNAVAILABLE, "the node is stopping")))
-        works = (self._receive(), self._partitions.open_all(), self._commits.store_all())
-        tasks = [asyncio.create_task(self._guarded(work)) for work in works]
+        self._begin(self._receive)
         try:
             await self._guarded(self._send())
             await self._say_why()
         finally:
             self._readers.leave(self)
             self._partitions.close()
-            for task in tasks:
+            self._over = True
+            for task in self._others:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._others, return_exceptions=True)
             self._answers.drop()
+
+    def _begin(self, work: Work) -> None:
+        """Have a task do it, until the stream has ended."""
+        if not self._over:
+            self._others.append(asyncio.create_task(self._guarded(work())))
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
