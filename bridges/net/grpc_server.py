@@ -18,7 +18,6 @@ from urllib.parse import unquote
 import grpc
 
 from bridges.net.budget import Kind
-from bridges.net.grpc_events import take_together
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
@@ -248,7 +247,6 @@ class GrpcServer:
                 raise OSError(f"cannot listen on {address}: {error}") from None
         await self._server.start()
         self._started = True
-        take_together(asyncio.get_running_loop())
         self._watching = asyncio.create_task(self.received.watch(ports.values()))
         return ports
 

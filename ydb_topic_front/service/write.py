@@ -11,7 +11,6 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from ydb_topic_front.failures import told
 from ydb_topic_front.service.write_appends import WriteAppends
 from ydb_topic_front.service.write_start import bound_to, insisted_on, last_seq_no
 from ydb_topic_front.service.writing import Writing
-from ydb_topic_front.session.write_acks import Times, encode_response, encode_run
+from ydb_topic_front.session.write_acks import Times, encode_at_once, encode_response
 from ydb_topic_front.session.write_batches import Batches
 from ydb_topic_front.session.write_init import WriteInit, parse_init
 from ydb_topic_front.session.write_queue import REQUEST_BYTES, Answer, Request
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
     from ydb_topic_front.service.writers import Key
-    from ydb_topic_front.session.write_request import WriteParts
 
 _KNOWN_CODECS = range(1, 5)
 _FIRST_CUSTOM_CODEC = 10_000
@@ -142,8 +140,8 @@ class WriteStream:
                     await self._room.wait()
                     continue
                 raw = await self._stream.read()
-                if raw is not None and (later := self._take(raw)) is not None:
-                    await later
+                if raw is not None:
+                    await self._take(raw)
             self._half_closed = raw is None
             self._moved.set()
         except TimeoutError:
@@ -166,10 +164,9 @@ class WriteStream:
                 item = queue.popleft()
                 if isinstance(item, Answer):
                     self._answered(item)
-                    raw = item.raw
+                    await stream.write(item.raw)
                 else:
-                    raw = self._acknowledgement(item) or await self._long_acknowledgement(item)
-                await stream.write(raw)
+                    await self._acknowledge(item)
             if moved.is_set():
                 continue
             if self._half_closed and not queue:
@@ -184,29 +181,22 @@ class WriteStream:
         self._writing.counts.failed(self._end.status.name)
         await stream.write(response.SerializeToString())
 
-    def _acknowledgement(self, request: Request) -> bytes | None:
-        """The answer to a request that is durable; None if it takes long to make it."""
+    async def _acknowledge(self, request: Request) -> None:
         assert self._log is not None
-        run = request.run()
-        raw = None if run is None else encode_run(*run, self._log.partition, _times(request))
-        if raw is not None:
-            self._answered(request)
-            self._done(request, raw)
-        return raw
-
-    async def _long_acknowledgement(self, request: Request) -> bytes:
-        assert self._log is not None
+        waited = request.handed - request.arrived - request.quota
+        times = Times(request.stored - request.handed, waited, waited, request.quota)
         try:
-            work = encode_response(request.runs(), self._log.partition, _times(request))
-            ended, made = advance(work)
-            raw: bytes = made if ended else await self._service.node.works.finish(work, request.acks)
+            runs, partition = request.runs(), self._log.partition
+            raw = encode_at_once(runs, partition, times)
+            if raw is None:
+                work = encode_response(runs, partition, times)
+                ended, raw = advance(work)
+                if not ended:
+                    raw = await self._service.node.works.finish(work, request.acks)
         finally:
             self._answered(request)
-        self._done(request, raw)
-        return raw
-
-    def _done(self, request: Request, raw: bytes) -> None:
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
+        await self._stream.write(raw)
 
     def _answered(self, item: Request | Answer) -> None:
         """What it cost is held no longer, but for the answer while gRPC has it."""
@@ -261,9 +251,8 @@ class WriteStream:
 
     # --- what the client says ---------------------------------------------------------------------------------------
 
-    def _take(self, raw: bytes) -> Awaitable[None] | None:
-        """Deal with a message, whose bytes are held in the account until a request that goes on its way takes over; one
-        that takes several turns, or has to wait, gives what is to be awaited."""
+    async def _take(self, raw: bytes) -> None:
+        """Deal with a message, whose bytes are held in the account until a request that goes on its way takes over."""
         arrived = time.monotonic()
         size = len(raw)
         taken = False
@@ -271,26 +260,8 @@ class WriteStream:
             body = write_body(raw)
             if body is None:
                 self._take_other(parse_other(raw))
-                return None
+                return
             found = parts_at_once(raw, body, self._most_records)
-            if found is None or self._must_wait(arrived):
-                taken = True
-                return self._take_later(size, body, found, arrived)
-            self._check(found.codec, arrived)
-            self._account.take(Kind.REQUESTS, REQUEST_BYTES)
-            taken = True
-        finally:
-            if not taken:
-                self._account.give(Kind.REQUESTS, size)
-        return self._hand_over(Request(found.parts, size, arrived), found)
-
-    def _must_wait(self, now: float) -> bool:
-        assert self._topic is not None
-        return bool(self._producer and now - self._bound_at > _BOUND_S) or self._writing.speeds.limits(self._topic)
-
-    async def _take_later(self, size: int, body: memoryview, found: WriteParts | None, arrived: float) -> None:
-        taken = False
-        try:
             if found is None:
                 work = parts_in_slices(body, self._most_records)
                 found = await self._service.node.works.finish(work, size // 1024)
@@ -309,14 +280,9 @@ class WriteStream:
         finally:
             if not taken:
                 self._account.give(Kind.REQUESTS, size)
-        later = self._hand_over(request, found)
-        if later is not None:
-            await later
-
-    def _hand_over(self, request: Request, found: WriteParts) -> Awaitable[None] | None:
         self._queue.append(request)
         self._unanswered += request.cost
-        return self._appends.take(request, found)
+        await self._appends.take(request, found)
 
     def _take_other(self, message: Any) -> None:
         match message.WhichOneof("client_message"):
@@ -375,11 +341,6 @@ class WriteStream:
         self._unanswered += answer.cost
         self._queue.append(answer)
         self._moved.set()
-
-
-def _times(request: Request) -> Times:
-    waited = request.handed - request.arrived - request.quota
-    return Times(request.stored - request.handed, waited, waited, request.quota)
 
 
 def register(registry: Registry, service: YdbService) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -80,22 +80,22 @@ class WriteAppends:
 
     # --- handing over -----------------------------------------------------------------------------------------------
 
-    def take(self, request: Request, found: WriteParts) -> Awaitable[None] | None:
-        """Have a request appended, now or with others; one that takes several turns gives what is to be awaited."""
+    async def take(self, request: Request, found: WriteParts) -> None:
+        """Have a request appended, now or with others."""
         part = found.parts[0]
         if len(found.parts) > 1 or len(part.messages) > MAX_BATCH_BYTES:
             self.hand_over_held()
-            return self._append_parts(request, found)
+            await self._append_parts(request, found)
+            return
         self._held.append(Held(request, part, found.codec))
         self._held_bytes += request.size
         if not self.in_flight or self._held_bytes >= _HELD_BYTES:
             self.hand_over_held()
-        return None
 
     def hand_over_held(self) -> None:
         """Hand over to the log what waits for it."""
         held, self._held, self._held_bytes = self._held, [], 0
-        for these in together(held) if len(held) > 1 else (held,) if held else ():
+        for these in together(held):
             requests = [one.request for one in these]
             self._begin(requests)
             try:
@@ -138,7 +138,7 @@ class WriteAppends:
             assert self._log is not None
             for request in requests:
                 request.undecided += 1
-            created = part.max_created_ms if len(part.seq_nos) == 1 else first_created_ms(part.messages)
+            created = first_created_ms(part.messages)
             self._log.append(batch, partial(self._stored, requests, index, created))
 
     # --- what becomes of it -----------------------------------------------------------------------------------------

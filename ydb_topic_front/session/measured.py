@@ -40,8 +40,6 @@ class RecentMost:
 
     def _turn(self, now_ms: int) -> None:
         slot = now_ms * _PARTS // _MINUTE_MS
-        if slot == self._slot:
-            return
         # A clock that was set back begins anew as well.
         for passed in range(max(0, slot - _PARTS) if slot < self._slot else max(self._slot, slot - _PARTS), slot):
             self._values[(passed + 1) % _PARTS] = 0

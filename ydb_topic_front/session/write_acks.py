@@ -51,13 +51,15 @@ class Times(NamedTuple):
     quota: float = 0.0
 
 
-def encode_run(seq_nos: Sequence[int], offset: int, partition: int, times: Times) -> bytes | None:
-    """What :func:`encode_response` gives for one run without gaps, as it mostly is; None for any other."""
-    count = len(seq_nos)
-    if count > _RUNS_AT_ONCE or not isinstance(seq_nos, range):
+def encode_at_once(runs: Sequence[Run], partition: int, times: Times) -> bytes | None:
+    """What :func:`encode_response` gives, if it is one run without gaps, as it mostly is; None else."""
+    if len(runs) != 1:
+        return None
+    seq_nos, offset = runs[0]
+    if not isinstance(seq_nos, range) or len(seq_nos) > _RUNS_AT_ONCE:
         return None
     out = bytearray()
-    _put(out, seq_nos.start, count, offset)
+    _put(out, seq_nos.start, len(seq_nos), offset)
     return _whole(out, partition, times)
 
 
@@ -77,13 +79,7 @@ def encode_response(runs: Sequence[Run], partition: int, times: Times) -> Sliced
 
 def _whole(out: bytearray, partition: int, times: Times) -> bytes:
     persisting, least, most, quota = times
-    out += _tail(
-        partition,
-        int(persisting * 1000 + 0.5),
-        int(least * 1000 + 0.5),
-        int(most * 1000 + 0.5),
-        int(quota * 1000 + 0.5),
-    )
+    out += _tail(partition, round(persisting * 1000), round(least * 1000), round(most * 1000), round(quota * 1000))
     return b"".join((_HEAD, _varint(len(out)), out))
 
 

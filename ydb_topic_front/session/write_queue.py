@@ -40,16 +40,6 @@ class Request:
         self.left -= 1
         return count
 
-    def run(self) -> Run | None:
-        """What the acks say if it is the same of all messages, as it mostly is; None else."""
-        if len(self.parts) > 1:
-            return None
-        appended = self.results[0]
-        assert appended is not None
-        if appended.duplicate:
-            return Run(self.parts[0], -1)
-        return None if appended.skipped else Run(self.parts[0], appended.base)
-
     @property
     def acks(self) -> int:
         """Messages that the answer tells of."""
@@ -74,9 +64,6 @@ def share_of(appended: Appended, place: int, count: int) -> Appended:
     """What became of ``count`` messages of a batch, the first of which lies at ``place`` in it."""
     if appended.duplicate:
         return appended
-    if not appended.skipped:
-        base = appended.base + place
-        return Appended(base, base + count)
     skipped = min(max(appended.skipped - place, 0), count)
     base = appended.base + max(place - appended.skipped, 0)
     return Appended(base, base + count - skipped, skipped, skipped == count)

@@ -103,11 +103,7 @@ def write_body(raw: bytes) -> memoryview | None:
     if not raw or raw[0] != _WRITE_TAG:
         return None
     try:
-        # Most lengths take two bytes.
-        if raw[1] >= 0x80 > raw[2]:
-            size, start = raw[1] & 0x7F | raw[2] << 7, 3
-        else:
-            size, start = varint(raw, 1)
+        size, start = varint(raw, 1)
     except (IndexError, BatchInvalid):
         return None
     return memoryview(raw)[start:] if start + size == len(raw) else None
@@ -141,8 +137,6 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
             return None
         request = _LookFromClient.FromString(raw).write_request
         messages = list(request.messages)
-        if len(messages) == 1 and (alone := _alone(request, messages[0], body)) is not None:
-            return alone
         if len(messages) > most_records:
             return None
         _check_head(request)
@@ -155,25 +149,6 @@ def parts_at_once(raw: bytes, body: memoryview, most_records: int) -> WriteParts
         return WriteParts(request.codec, [Part(whole, seq_nos, created)])
     except (DecodeError, BatchInvalid, IndexError):
         raise bad_request("this is no write_request") from None
-
-
-def _alone(request: Any, message: Any, body: memoryview) -> WriteParts | None:
-    """What a WriteRequest of one message asks for, as clients send them; None for others to look."""
-    codec, number = request.codec, message.seq_no
-    if (
-        codec <= 0
-        or number <= 0
-        or request.HasField("tx")
-        or message.HasField("metadata_item")
-        or len(body) > _BESIDES_BYTES
-        or body[0] != _MESSAGE_TAG
-    ):
-        return None
-    created = -1
-    if message.HasField("created_at"):
-        time = message.created_at
-        created = created_ms(time.seconds, time.nanos)
-    return WriteParts(codec, [Part(body, range(number, number + 1), created)])
 
 
 def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
