@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +32,13 @@ def key_of(number: int) -> int:
 
 def _tell(*words: object) -> None:
     print(*words, flush=True)
+
+
+def _keep_to_ourselves() -> None:
+    """Take standard output for :func:`_tell` alone: the wheel writes its log there, now to standard error."""
+    alone = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(alone, "w", encoding="utf-8")
 
 
 class _Client:
@@ -139,6 +148,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--rate", type=float, default=300.0, help="events in a second")
     args = parser.parse_args()
+    _keep_to_ourselves()
     KINDS[args.kind](_Client(args))
 
 
