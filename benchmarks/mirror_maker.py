@@ -93,7 +93,7 @@ class MirrorMaker(JavaServer):
         jars = install_jars()
         config = self.directory / "mm2.properties"
         config.write_text("".join(f"{name} = {value}\n" for name, value in self._properties.items()))
-        java = ["java", "-Xmx1g", "-Xms1g", *_LOG, *MEASURED_JAVA, "-cp", f"{jars}/*"]
+        java = ["java", "-Xmx2g", "-Xms1g", *_LOG, *MEASURED_JAVA, "-cp", f"{jars}/*"]
         return [*java, "org.apache.kafka.connect.mirror.MirrorMaker", str(config)]
 
     def copied(
