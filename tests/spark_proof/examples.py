@@ -130,6 +130,9 @@ class Examples:
             for name in ("LOG_DIR", "PID_DIR", "WORKER_DIR", "LOCAL_DIRS")
         }
         environment = {"PATH": path, **daemons, "SPARK_LOCAL_IP": "127.0.0.1"}
+        # Spark finds data sources among the modules of the path's directories: those of a package that is installed as
+        # a user does are there, those of an editable installation are not.
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         self.shell = Shell(directory, environment)
         stack.callback(self.shell.close)
         stop = [str(Path(pyspark.__file__).parent / "sbin" / "stop-connect-server.sh")]
@@ -158,7 +161,7 @@ class Examples:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
             if done.returncode == 0:
                 break
-            assert time.monotonic() < deadline, done.stderr[-4000:]
+            assert time.monotonic() < deadline, done.stderr.partition("JVM stacktrace")[0][-4000:]
         assert done.stdout.strip() == str(RECORDS), done.stdout
 
     def under_way(self, code: str) -> None:
