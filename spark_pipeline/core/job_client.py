@@ -54,13 +54,13 @@ class JobReporter:
 
     def __enter__(self) -> Self:
         self.tell("running")
-        self._repeating.__enter__()
+        self._repeating.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._repeating.__exit__()
+        self._repeating.stop()
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.tell("stopped" if stopped else "done" if kind is None else "failed", "" if error is None else str(error))
         self._client.close()

@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import KafkaBroker
+from benchmarks.tools import ROOT
 from tests.node_process import ANY, FRONTS, SELDOM, NodeProcess
 from tests.ports import free_port
 from tests.spark_pipeline.lake.s3_server import BUCKET, S3Server
@@ -129,10 +130,9 @@ class Examples:
             f"SPARK_{name}": str(directory / name.lower())
             for name in ("LOG_DIR", "PID_DIR", "WORKER_DIR", "LOCAL_DIRS")
         }
-        environment = {"PATH": path, **daemons, "SPARK_LOCAL_IP": "127.0.0.1"}
         # Spark finds data sources among the modules of the path's directories: those of a package that is installed as
         # a user does are there, those of an editable installation are not.
-        environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        environment = {"PATH": path, **daemons, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
         self.shell = Shell(directory, environment)
         stack.callback(self.shell.close)
         stop = [str(Path(pyspark.__file__).parent / "sbin" / "stop-connect-server.sh")]
