@@ -159,9 +159,10 @@ class Cutover:
         """Copy until the source has been silent for long enough; gives where it ends."""
         options = self._options
         self._tell(f"drain: the source has to be silent for {options.silence_s:g} s")
-        deadline = time.monotonic() + options.drain_s + options.silence_s
+        before = {part: at.high_watermark for part, at in self._runner.positions().items()}
+        # Both times run from the first look: how long the first round takes says nothing about who writes.
         silent_since = time.monotonic()
-        before: dict[TopicPartition, int] = {}
+        deadline = silent_since + options.drain_s + options.silence_s
         while True:
             done = self._runner.round()
             positions = self._runner.positions()
@@ -185,6 +186,8 @@ class Cutover:
                         f"transactions are open at the source in {', '.join(sorted(map(str, opened))[:5])}: have their "
                         "producers end them, or give --abort-open-transactions"
                     )
+                if silent:
+                    raise NotYet(f"{done.lag} offsets were not copied after {options.drain_s:g} s: give it longer")
                 raise NotYet(f"the source still took writes after {options.drain_s:g} s: close it to writers first")
             time.sleep(min(_POLL_S, options.silence_s / 4 or _POLL_S))
 
