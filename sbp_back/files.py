@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,15 @@ DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+PIECE = 1 << 20
+"""Bytes that the kernel is given at once.
+
+From 2 MiB on ext4 takes huge pages for its cache: on virtual machines that give free ones back to their host, each has
+to be got from there again, which makes the write up to ten times as expensive (docs/storage.md, "Groups of more than
+1 MiB").
+"""
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -56,12 +65,30 @@ class Files:
 
     def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
         """Write ``parts`` at ``offset``; when ``durable``, return after they reached stable media. Bytes written."""
+        if sum(map(len, parts)) > PIECE:
+            return self._write_pieces(fd, parts, offset, durable)
         if not durable:
             return os.pwritev(fd, parts, offset)
         if _DSYNC:
             return os.pwritev(fd, parts, offset, _DSYNC)
         written = os.pwritev(fd, parts, offset)
         os.fsync(fd)
+        return written
+
+    def _write_pieces(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        written = 0
+        for piece, size in pieces(parts):
+            try:
+                done = os.pwritev(fd, piece, offset + written)
+            except OSError:
+                if not written:
+                    raise
+                return written  # as of a write that the kernel ended early: the next one tells why
+            written += done
+            if done < size:
+                return written
+        if durable:
+            os.fdatasync(fd)
         return written
 
     def read(self, fd: int, buffer: Buffer, offset: int) -> int:
@@ -127,6 +154,24 @@ class Files:
         """Bytes an unprivileged process can still allocate on the file system of ``path``."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+def pieces(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
+    """``parts`` in pieces of at most :data:`PIECE` bytes, with the bytes of each; nothing is copied."""
+    piece: list[Buffer] = []
+    size = 0
+    for part in parts:
+        rest = memoryview(part)
+        while size + rest.nbytes > PIECE:
+            room = PIECE - size
+            if room:
+                piece.append(rest[:room])
+            yield piece, PIECE
+            piece, size, rest = [], 0, rest[room:]
+        piece.append(rest)
+        size += rest.nbytes
+    if size:
+        yield piece, size
 
 
 def write_all(files: Files, fd: int, data: Buffer, offset: int) -> None:
