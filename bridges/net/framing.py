@@ -13,6 +13,8 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sbp_back.files import fresh
+
 #: Frames above this many bytes that do not come at once are received into their own buffer.
 LARGE_FRAME = 16 * 1024
 #: Size of the shared buffer: a partial small frame at its front always leaves room.
@@ -131,7 +133,7 @@ class Framer:
         if frame is not None:
             if self._filled == len(frame):
                 # A new one instead of a resize, which fails while anybody holds a view of the old one.
-                grown = bytearray(min(self._need, 4 * len(frame)))
+                grown = fresh(min(self._need, 4 * len(frame)))
                 grown[: self._filled] = frame
                 self._frame = frame = grown
             return memoryview(frame)[self._filled :]
@@ -184,7 +186,8 @@ class Framer:
         return frames
 
     def _start_large(self, size: int, first: memoryview) -> None:
-        frame = bytearray(min(size, FIRST_ALLOCATION))
+        # Not zeroed: a frame is handed out when it is full.
+        frame = fresh(min(size, FIRST_ALLOCATION))
         frame[: len(first)] = first
         self._frame = frame
         self._filled = len(first)
