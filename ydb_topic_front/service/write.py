@@ -195,6 +195,7 @@ class WriteStream:
                     raw = await self._service.node.works.finish(work, request.acks)
         finally:
             self._answered(request)
+            self._appends.answered()
         self._writing.counts.done(time.monotonic() - request.arrived, request.size, len(raw))
         await self._stream.write(raw)
 

@@ -1,8 +1,10 @@
 """What one session of StreamWrite has on its way to its partition's log: handed over, or waiting for that.
 
-Small requests that come while earlier ones are being made durable are handed over when these are: the backend would
-take them no sooner. Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of
-some hundred requests. Each request is answered by itself all the same.
+Small requests that come while earlier ones are being made durable are handed over when the last of these is about to be
+answered. Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of some
+hundred requests, and to answer takes the time in which as many more come: a client that sends ahead gets batches as
+large as what it sends ahead, one that waits for each answer gets each of its requests written at once. Each request is
+answered by itself all the same.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bridges.deadlines import Alarm
 from bridges.formats.ydb import first_created_ms
 from bridges.net.budget import Kind
 from bridges.sliced import advance
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 _HELD_BYTES = 256 * 1024
 """Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
+_PATIENCE_S = 0.1
+"""Answers that the client does not take hold up what it has sent for no longer than this."""
 
 
 class WriteAppends:
@@ -62,6 +67,9 @@ class WriteAppends:
         self._settled.set()
         self.in_flight = 0
         """Requests that the log has not decided."""
+        self._owed = 0  # decided, and not answered
+        self._loop = asyncio.get_running_loop()
+        self._overdue = Alarm(self._loop, self._hand_over_overdue)
 
     def begin(self, log: PartitionLog, batches: Batches, written: Callable[[int, int, int], None]) -> None:
         """Append to ``log`` what ``batches`` makes of requests. ``written`` is called with the messages of each batch
@@ -75,6 +83,7 @@ class WriteAppends:
     def close(self) -> None:
         """Nobody waits for answers any more: requests give back what they hold as soon as the log has decided."""
         self._closed = True
+        self._overdue.cancel()
         if not self.in_flight:
             self._left()
 
@@ -89,7 +98,25 @@ class WriteAppends:
             return
         self._held.append(Held(request, part, found.codec))
         self._held_bytes += request.size
-        if not self.in_flight or self._held_bytes >= _HELD_BYTES:
+        if not (self.in_flight or self._owed) or self._held_bytes >= _HELD_BYTES:
+            self.hand_over_held()
+        elif len(self._held) == 1:
+            self._overdue.set(self._loop.time() + _PATIENCE_S)
+
+    def answered(self) -> None:
+        """A request that was decided is being answered."""
+        self._owed -= 1
+        if not self._owed:
+            self._hand_over_waiting()
+
+    def _hand_over_overdue(self, now: float) -> None:
+        # Perhaps what is held came later than what the alarm was set for: then it goes a little early.
+        self._hand_over_waiting()
+        if self._held:  # others are with the log
+            self._overdue.set(now + _PATIENCE_S)
+
+    def _hand_over_waiting(self) -> None:
+        if self._held and not self.in_flight and self._may_append():
             self.hand_over_held()
 
     def hand_over_held(self) -> None:
@@ -168,11 +195,9 @@ class WriteAppends:
             if self._closed:
                 self._account.give(Kind.REQUESTS, request.cost)
             self.in_flight -= 1
+            self._owed += 1
         self._moved()
         if not self.in_flight:
-            if self._held and self._may_append():
-                self.hand_over_held()
-                return
             self._settled.set()
             if self._closed:
                 self._left()
