@@ -1,8 +1,10 @@
-"""What one request costs, step by step: ``python -m benchmarks.profile [produce|fetch] [--durability os]``.
+"""What one request costs, step by step: ``python -m benchmarks.profile [produce|fetch|append] [--durability os]``.
 
 A node runs in a process of its own, as ``anabranch serve`` would run it, and gets the same request again and again over
 one connection. It runs twice: once as it is, which tells the CPU time of a whole request, and once with probes around
 the functions of :mod:`benchmarks.profile_steps`, which tell how it is spread. docs/profile.md explains the table.
+
+``append`` has no front and no connection: ``--in-flight`` writers in the process of the embedded SBP backend.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -20,10 +23,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.probes import Cost, Probes, Step
-from benchmarks.profile_steps import FETCH, PRODUCE
+from benchmarks.profile_steps import APPEND, FETCH, PRODUCE
 
 ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "profile"
@@ -172,6 +175,8 @@ FOLLOWED = {
     "fetch": Followed(FETCH, _fill, _fetch, {"log.tail_cache_bytes": "0"}),
 }
 
+STEPS = {kind: followed.steps for kind, followed in FOLLOWED.items()} | {"append": APPEND}
+
 
 # --- the node -------------------------------------------------------------------------------------------------------
 
@@ -180,15 +185,14 @@ async def _serve(directory: Path, durability: str, settings: dict[str, str], pro
     """Says where it listens; then each line on standard input begins, or ends, a count: see :class:`NodeUnderTest`."""
     from bridges.node.assembly import Node
     from bridges.node.config import load
+    from bridges.node.memory import collect_seldom
     from kafka_front.front import KafkaFront
 
     flags = {"data_dir": str(directory), "sbp.durability": durability, "listen.kafka": "127.0.0.1:0"}
     flags |= {f"listen.{name}": "off" for name in _CLOSED[:3]} | settings
     node = Node(load(flags, environ={}, directory=directory).settings, fronts=[KafkaFront])
     await node.start()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    gc.enable()
+    collect_seldom()
     address = node.addresses["kafka"]
     print(json.dumps([address.host, address.port]), flush=True)
     loop = asyncio.get_running_loop()
@@ -204,6 +208,55 @@ async def _serve(directory: Path, durability: str, settings: dict[str, str], pro
             costs = probes.costs(int(number)) if probes is not None else []
             print(json.dumps([time.process_time() - used, [asdict(cost) for cost in costs]]), flush=True)
     await node.stop()
+
+
+async def _appends(directory: Path, durability: Literal["fsync", "os"], load: Load, probes: Probes | None) -> None:
+    """Says what ``load`` took: seconds of CPU, and the steps."""
+    from benchmarks.sbp import Appender
+    from bridges.node.memory import collect_seldom
+    from sbp_back.embedded import EmbeddedOptions, start_embedded
+    from sbp_back.range_server.store.options import StoreOptions
+
+    embedded = await start_embedded(directory, EmbeddedOptions(store=StoreOptions(durability=durability)))
+    client = embedded.client
+    payload = os.urandom(load.size)
+    appenders = [
+        Appender(await client.open((await client.create_stream()).stream_id, 0), payload) for _ in range(load.in_flight)
+    ]
+    collect_seldom()
+
+    async def go(appends: int) -> None:
+        wanted = sum(len(one.took) for one in appenders) + appends
+        for one in appenders:
+            one.until = float("inf")
+            one.go()
+        while sum(len(one.took) for one in appenders) < wanted:
+            await asyncio.sleep(0.01)
+        for one in appenders:
+            one.until = 0.0
+        while any(one.unconfirmed for one in appenders):
+            await asyncio.sleep(0.001)
+
+    await go(int(load.requests * _WARM))
+    before = sum(len(one.took) for one in appenders)
+    if probes is not None:
+        probes.start()
+    used = time.process_time()
+    await go(load.requests)
+    used = time.process_time() - used
+    done = sum(len(one.took) for one in appenders) - before
+    costs = probes.costs(done) if probes is not None else []
+    print(json.dumps([used / done * 1e6, [asdict(cost) for cost in costs]]))
+    await embedded.close()
+
+
+def _measure_appends(directory: Path, durability: str, load: Load, kind: str) -> tuple[float, list[Cost]]:
+    """As :meth:`NodeUnderTest.measure`, of writers in a process of their own."""
+    command = [sys.executable, "-m", "benchmarks.profile", "append"]
+    command += ["--serve", str(directory), durability, json.dumps(asdict(load)), kind]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    whole, costs = json.loads(done.stdout)
+    return whole, [Cost(**cost) for cost in costs]
 
 
 class NodeUnderTest:
@@ -270,10 +323,10 @@ def table(whole: float, costs: Sequence[Cost]) -> str:
 def main() -> int:
     """Run; prints a Markdown table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__)
-    parser.add_argument("kind", nargs="?", default="produce", choices=sorted(FOLLOWED))
+    parser.add_argument("kind", nargs="?", default="produce", choices=sorted(STEPS))
     parser.add_argument("--durability", choices=("fsync", "os"), default="os")
     parser.add_argument("--requests", type=int, default=5000, help="counted (default 5000)")
-    parser.add_argument("--in-flight", type=int, default=1, help="sent in one go, then waited for (default 1)")
+    parser.add_argument("--in-flight", type=int, default=1, help="sent in one go, then waited for; writers (default 1)")
     parser.add_argument("--size", type=int, default=100, help="bytes of a record's value (default 100)")
     parser.add_argument("--partitions", type=int, default=1, help="of the topic, all in each request (default 1)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to use")
@@ -291,18 +344,26 @@ def main() -> int:
         probes = None
         if kind:
             probes = Probes()
-            for step in FOLLOWED[kind].steps:
+            for step in STEPS[kind]:
                 probes.install(step)
+        told = json.loads(settings)
         with asyncio.Runner(loop_factory=CycleLoop) as runner:
-            runner.run(_serve(Path(directory), durability, json.loads(settings), probes))
+            if args.kind == "append":
+                runner.run(_appends(Path(directory), durability, Load(**told), probes))
+            else:
+                runner.run(_serve(Path(directory), durability, told, probes))
         return 0
-    followed = FOLLOWED[args.kind]
     load = Load(args.requests, args.in_flight, args.size, args.partitions)
     args.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         found = []
         for kind in ("", args.kind):
-            node = NodeUnderTest(Path(scratch) / (kind or "plain"), args.durability, followed.settings, kind)
+            directory = Path(scratch) / (kind or "plain")
+            if args.kind == "append":
+                found.append(_measure_appends(directory, args.durability, load, kind))
+                continue
+            followed = FOLLOWED[args.kind]
+            node = NodeUnderTest(directory, args.durability, followed.settings, kind)
             found.append(node.measure(followed, load))
             node.stop()
     print(f"{args.kind}, {asdict(load)}, durability {args.durability}\n\n{table(found[0][0], found[1][1])}")

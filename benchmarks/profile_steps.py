@@ -92,6 +92,52 @@ PRODUCE = (
     *_ANSWER,
 )
 
+APPEND = (
+    Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True),
+    Step("who appends: is told, appends again", ("benchmarks.sbp:Appender._done", "benchmarks.sbp:Appender.go")),
+    Step(
+        "stream's writer: entry",
+        ("sbp_back.client.stream_writer:StreamWriter.append", "sbp_back.client.stream_writer:pack_entry"),
+    ),
+    Step("replica", ("sbp_back.client.replica:Replica.send",)),
+    Step("range server: what the cycle brought", ("sbp_back.range_server.local_appends:LocalAppends.push",)),
+    Step(
+        "range server: windows",
+        (
+            "sbp_back.range_server.local_appends:LocalAppends._flush",
+            "sbp_back.range_server.local_appends:LocalAppends._append",
+            "sbp_back.range_server.local_appends:LocalAppends._admit",
+        ),
+    ),
+    Step("checksums of the entries", ("sbp_back.range_server.local_appends:crc32",)),
+    Step(
+        "store: takes entries",
+        (
+            "sbp_back.range_server.store.store:Store.append_gathered",
+            "sbp_back.range_server.store.store:Store.write_gathered",
+        ),
+    ),
+    Step(
+        "log: a group",
+        (
+            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
+            "sbp_back.range_server.store.wal_writer:WalWriter._add_append",
+            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
+        ),
+    ),
+    Step("write (and flush) the group", ("sbp_back.files:Files.write",), waits=True),
+    Step(
+        "from the log's thread to the loop",
+        ("sbp_back.range_server.store.inbox:Inbox.put", "sbp_back.range_server.store.inbox:Inbox._wakened"),
+        seldom=True,
+    ),
+    Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
+    Step("range server: commit, what may be shown", ("sbp_back.range_server.local_appends:LocalCall.stored",)),
+    Step("replicas: settled", ("sbp_back.client.replica:Replica.settle",)),
+    Step("stream's writer: answers", ("sbp_back.client.stream_writer:StreamWriter.progressed",)),
+)
+"""Writers of streams in this process, without a front: ``benchmarks.sbp``'s own."""
+
 _READING = "kafka_front.service.fetch_reading:Reading"
 
 FETCH = (

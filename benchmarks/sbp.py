@@ -30,6 +30,7 @@ import psutil
 from benchmarks.probe import disk_speed, machine, measured_on, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
+from bridges.node.memory import collect_seldom
 from sbp_back.client.client import Client, StreamWriter
 from sbp_back.cycle import CycleLoop
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
@@ -162,6 +163,7 @@ async def serve_for_parent(directory: Path) -> None:
     """In a process of its own: says where it listens, then answers each line with its counters until there is none."""
     options = EmbeddedOptions(listen={PD_LISTENER: LOCAL, RANGE_SERVER_LISTENER: LOCAL})
     embedded = await start_embedded(directory, options)
+    collect_seldom()
     print(json.dumps(embedded.addresses), flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
@@ -239,6 +241,10 @@ class Appender:
         self._began = self._clock()
         self._writer.append(self._payload, 1, 0, 1, self._done)
 
+    @property
+    def unconfirmed(self) -> int:
+        return self._writer.unconfirmed
+
     def _done(self, error: SbpError | None) -> None:
         if error is not None:
             raise error
@@ -254,6 +260,7 @@ async def appends(
     """All numbers of writers and sizes against one backend."""
     client = await side.start()
     opened = [await client.open((await client.create_stream()).stream_id, 0) for _ in range(max(writers))]
+    collect_seldom()  # as a node does
     runs = []
     for size in sizes:
         for count in writers:
@@ -300,8 +307,7 @@ async def _go(appenders: Sequence[Appender], seconds: float) -> None:
         one.go()
     await asyncio.sleep(seconds)
     for one in appenders:
-        writer = one._writer
-        while writer.unconfirmed:
+        while one.unconfirmed:
             await asyncio.sleep(0.0005)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bridges.commands.cli import EXIT_CANNOT_START, EXIT_NODE_FAILED, EXIT_USAGE
 from bridges.commands.common import fail
-from bridges.node.memory import keep_buffers
+from bridges.node.memory import collect_seldom, keep_buffers
 
 if TYPE_CHECKING:
     from bridges.node.config import Settings
@@ -130,11 +130,7 @@ async def _until_stopped(make: Callable[[Callable[[str], None]], Service], ready
         await asyncio.wait({starting})
         return failed[0] if failed else None
     starting.result()
-    # What exists now lives as long as the process: the collector need not look at it again, and seldom at the rest
-    # (reference/kafka.md, section 6 rule 8).
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    gc.enable()
+    collect_seldom()
     await stopping
     draining = asyncio.ensure_future(service.stop())
     hurrying = asyncio.ensure_future(urgent.wait())
