@@ -6,7 +6,7 @@ import asyncio
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -160,6 +160,15 @@ async def finish(front: Front) -> None:
     await front.server.close()
     assert front.observer.opened == front.observer.shut
     assert not front.server.connections
+
+
+def soon_idle(front: Front, seconds: float) -> None:
+    """From now on a connection counts as idle so soon. Said when what is not to count as idle has begun already: nobody
+    knows how long that takes on a busy machine."""
+    front.server.limits = replace(front.server.limits, idle_seconds=seconds)
+    assert front.server._sweeper is not None
+    front.server._sweeper.cancel()
+    front.server._sweep_later()
 
 
 def produce(name: str, records: bytes = b"x" * 10, acks: int = -1) -> m.ProduceRequest:
@@ -646,10 +655,11 @@ async def test_a_connection_is_refused_when_every_other_has_a_request_in_progres
 
 async def test_idle_connections_are_closed_and_busy_ones_kept() -> None:
     front = Front()
-    await front.start(Limits(idle_seconds=0.05))
+    await front.start()
     idle, busy = await front.connect(), await front.connect()
     busy.send(4, m.FetchRequest())
     await front.until(lambda: len(front.fetches) == 1)
+    soon_idle(front, 0.05)
     assert await idle.closed()
     front.fetches[0][0].respond(m.FetchResponse(session_id=4))
     assert (await busy.receive())[1].session_id == 0  # version 4 has no sessions
@@ -918,11 +928,12 @@ def large_response(part: Any) -> m.FetchResponse:
 
 async def test_a_client_that_takes_nothing_for_long_is_cut() -> None:
     front = Front()
-    await front.start(Limits(idle_seconds=0.1))
+    await front.start()
     client = await front.connect()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.send(11, m.FetchRequest())
     await front.until(lambda: len(front.fetches) == 1)
+    soon_idle(front, 0.1)
     front.fetches[0][0].respond(large_response(bytes(40_000_000)))
     assert front.server.budget.held > 20_000_000
     await turns(lambda: not front.server.connections)

@@ -86,16 +86,19 @@ def place(tmp_path: Path) -> Iterator[Place]:
         assert "Traceback" not in made.node.log.read_text()
 
 
-def reaches(settings: dict[str, Any], seconds: float = 3.0) -> bool:
-    """Whether a client gets to know the cluster."""
+def reaches(settings: dict[str, Any]) -> bool:
+    """Whether a client gets to know the cluster; if not it has said so, however long that takes."""
     errors: list[Any] = []
     admin = AdminClient({**settings, "error_cb": errors.append, "logger": _QUIET})
-    try:
-        return bool(admin.list_topics(timeout=seconds).brokers)
-    except Exception:  # noqa: BLE001 - librdkafka tells of the handshake through its error callback only
-        admin.poll(0)
-        assert errors, "refused, but nobody said so"
-        return False
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return bool(admin.list_topics(timeout=3).brokers)
+        except Exception:  # noqa: BLE001 - librdkafka tells of the handshake through its error callback only
+            admin.poll(0)
+            if errors:
+                return False
+            assert time.monotonic() < deadline, "refused, but nobody said so"
 
 
 class _Quiet:

@@ -56,7 +56,7 @@ class Reader:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 10_000,
+                "session.timeout.ms": 45_000,
                 "heartbeat.interval.ms": 200,
                 "reconnect.backoff.max.ms": 500,
                 **{name.replace("_", "."): value for name, value in settings.items()},
@@ -169,7 +169,7 @@ def test_members_and_positions_survive_a_kill_of_the_node(
     node = node_factory()
     topic, group = make_topic(node), unique("group")
     produce(node, topic, range(40))
-    one, two = (stack.enter_context(closing(Reader(node, group, topic, session_timeout_ms=45_000))) for _ in range(2))
+    one, two = (stack.enter_context(closing(Reader(node, group, topic))) for _ in range(2))
     until(lambda: shared(one, two), one, two)
     until(lambda: set(one.values) | set(two.values) == set(range(40)), one, two)
     one.commit()

@@ -12,7 +12,7 @@ from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from tests.kafka_front.groups.lab import subscription
 
-SESSION_MS = 6_000
+SESSION_MS = 45_000
 REBALANCE_MS = 60_000
 
 

@@ -360,7 +360,8 @@ def test_what_is_still_open_at_the_source_holds_the_cut_over_up(
     source: Source, target: NodeProcess, tmp_path: Path
 ) -> None:
     topic = source.create("open", 1)
-    producer = source.producer(**{"transactional.id": topic})
+    # It stays open for as long as this takes: the source decides by itself what nobody has decided for that long.
+    producer = source.producer(**{"transactional.id": topic, "transaction.timeout.ms": 600_000})
     producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(topic, b"undecided", partition=0)

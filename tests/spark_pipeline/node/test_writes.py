@@ -202,7 +202,10 @@ async def test_requests_of_a_large_attempt_keep_their_order_and_their_errors(lab
     assert [one for one in await committed(lab, "t") if len(one) < 5] == [b"%d" % number for number in range(20)]
 
 
-async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab) -> None:
+async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    for module in (writes, write_attempts):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
     attempt = task_of(lab.client, FIRST, timeout_ms=300)
     await lab.ask(attempt.begin)
     attempt.add("t", 0, batch_of(b"a"))
@@ -210,6 +213,7 @@ async def test_what_nobody_ends_is_aborted_after_its_silence(lab: Lab) -> None:
     await lab.append("t", [b"behind"])
     log = lab.log("t")
     assert (log.last_stable_offset, log.high_watermark) == (0, 2)
+    now += 0.4
     await log.until(lambda: log.last_stable_offset == log.high_watermark == 3)
     assert await committed(lab, "t") == [b"behind"]
     with pytest.raises(NodeError, match=r"no attempt|not open"):

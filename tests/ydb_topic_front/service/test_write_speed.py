@@ -53,15 +53,21 @@ def test_the_sdk_is_slowed_down(ydb_node: NodeProcess, raw: RawClient, topic: st
 def test_the_answer_tells_how_long_it_took(raw: RawClient, topic: str) -> None:
     writers = [Session(raw, made(raw, topic, 20_000, 100), producer_id="p"), Session(raw, f"/local/{topic}")]
     assert all(writer.init.partition_id == 0 for writer in writers)
-    for number, writer in enumerate(writers):
-        writer.send(1, data=b"x" * 4_000)
-        message = writer.stream.receive()
-        assert told(message)[0][0] == 1
-        waited = quota_of(message)
-        # The bucket is the partition's, whoever writes; the answer of the first one was not held up.
-        assert waited == 0 if not number else waited > 0
-        queued = message.write_response.write_statistics.max_queue_wait_time
-        assert queued.seconds + queued.nanos / 1e9 < 100
+    number, waits = 0, list[float]()
+    # The bucket is the partition's, whoever writes; the answer of the first one was not held up. What it owes is paid
+    # by time as well, which may pass before the other one's bytes come: then they try again.
+    while not (waits and waits[-1]):
+        waits = []
+        number += 1
+        for writer in writers:
+            writer.send(number, data=b"x" * 4_000)
+            message = writer.stream.receive()
+            assert told(message)[0][0] == number
+            waits.append(quota_of(message))
+            queued = message.write_response.write_statistics.max_queue_wait_time
+            assert queued.seconds + queued.nanos / 1e9 < 100
+        assert waits[0] == 0 or number > 1
+    for writer in writers:
         writer.end()
 
 
