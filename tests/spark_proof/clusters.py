@@ -26,6 +26,7 @@ from tests.spark_proof import victims
 from tests.spark_proof.copied import Copy
 
 HOME = Path(pyspark.__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("standalone", "local-cluster", "connect")
 
 
@@ -50,6 +51,8 @@ def spark_class(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
         "SPARK_LOCAL_DIRS": str(directory / "local"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        # Spark Connect's server looks for data sources in the directories of the path: an editable package is in none.
+        "PYTHONPATH": str(ROOT),
     }
     with (directory / "daemons.log").open("ab") as log:
         return subprocess.Popen(
@@ -89,6 +92,11 @@ def kill_worker(worker: subprocess.Popen[bytes], query: subprocess.Popen[bytes],
     print(f"standalone: killed a worker and what it had started ({count}) with {copy.copied()} copied", flush=True)
 
 
+def _told(log: Path) -> str:
+    """What a query that failed has said last, without the stack of Spark's server below it."""
+    return log.read_text(errors="replace").partition("JVM stacktrace")[0][-4000:]
+
+
 def main() -> int:
     """Each kind copies a topic of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -111,7 +119,7 @@ def main() -> int:
                 if kind == "standalone":
                     kill_worker(started[1], query, copy)
                 code = query.wait(60 * args.minutes)
-            differences = copy.differences() if code == 0 else [copy.log.read_text(errors="replace")[-4000:]]
+            differences = copy.differences() if code == 0 else [_told(copy.log)]
             failed = failed or bool(differences)
             print(f"{kind}: {'FAILED' if differences else f'{args.records} records copied'}", *differences, sep="\n")
     return int(failed)
