@@ -35,6 +35,8 @@ from spark_pipeline.core.rows import TYPES, Columns
 _CRC_START = 21
 _MOST_HEADERS = 10_000
 """Headers of one record; with more it is looked at by itself, and refused."""
+_ALIKE = 64
+"""Batches that are compared with the one before at once."""
 
 
 @dataclass(slots=True)
@@ -91,13 +93,31 @@ def decode(
 
 
 def _starts(bodies: Sequence[Body], numbers: Numbers) -> Int64s:
-    """Where each record begins, at its length."""
+    """Where each record begins, at its length.
+
+    Of batches that are as long and have as many records as the one before, the records are most likely as long, too,
+    one by one: that is seen for several batches at once, which costs less than to follow the records of each.
+    """
     found: list[Int64s] = []
-    begin = 0
-    for body in bodies:
-        end = begin + len(body.data)
-        found.append(chain(numbers, begin, end, body.header.record_count, _head, _steps)[0])
-        begin = end
+    begin = number = 0
+    most = _ALIKE
+    while number < len(bodies):
+        size, count = len(bodies[number].data), bodies[number].header.record_count
+        starts, _ = chain(numbers, begin, begin + size, count, _head, _steps)
+        found.append(starts)
+        alike = 0
+        for body in bodies[number + 1 : number + 1 + most]:
+            if len(body.data) != size or body.header.record_count != count:
+                break
+            alike += 1
+        if alike:
+            same = numbers.repeats(starts, size, alike)
+            # Where it only looks so, little more is spent on it than on following.
+            most = min(_ALIKE, 2 * most) if same == alike else 1
+            found += [starts + size * ahead for ahead in range(1, same + 1)]
+            alike = same
+        begin += size * (1 + alike)
+        number += 1 + alike
     return np.concatenate(found)
 
 

@@ -1,8 +1,9 @@
 """Variable-length numbers in arrays: many at once, wherever they lie in a buffer.
 
-The buffer is seen as one 64-bit word for each of its bytes, so that numbers of up to eight bytes are taken out by one
-gather and a few shifts for all of them (reference/spark.md, section 3). What does not fit is left to code that reads
-one number after the other: :class:`Unusual`.
+The buffer is seen as one word for each of its bytes, so that numbers are taken out by one gather and a few shifts for
+all of them (reference/spark.md, section 3): words of 16 bits where none is of more than two bytes, which is nearly
+always so and costs a third, else of 64. What does not fit is left to code that reads one number after the other:
+:class:`Unusual`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PAD = bytes(16)
 _HIGH = np.uint64(0x8080_8080_8080_8080)
 _SEVEN = np.uint64(0x7F7F_7F7F_7F7F_7F7F)
 _ONE = np.uint64(1)
-_PAIRS = (
+_BOTH, _LOW, _UPPER, _SEVENTH, _FIRST = map(np.uint16, (0x8080, 0x7F, 0x3F80, 7, 1))
+_GROUPS = (
     (np.uint64(0x007F_007F_007F_007F), np.uint64(0x7F00_7F00_7F00_7F00), np.uint64(1)),
     (np.uint64(0x0000_3FFF_0000_3FFF), np.uint64(0x3FFF_0000_3FFF_0000), np.uint64(2)),
     (np.uint64(0x0000_0000_0FFF_FFFF), np.uint64(0x0FFF_FFFF_0000_0000), np.uint64(4)),
@@ -46,13 +48,16 @@ class Numbers:
     Raises Unusual for more bytes than Arrow's offsets can tell.
     """
 
-    __slots__ = ("_words", "data", "octets")
+    __slots__ = ("_pairs", "_words", "data", "octets")
 
     def __init__(self, parts: Iterable[Buffer]) -> None:
         self.data = b"".join((*parts, _PAD))
         if len(self.data) > _LARGEST:
             raise Unusual
         self.octets: npt.NDArray[np.uint8] = np.frombuffer(self.data, np.uint8)
+        self._pairs: npt.NDArray[np.uint16] = np.ndarray(
+            (len(self.data) - 1,), np.dtype("<u2"), self.data, strides=(1,)
+        )
         self._words: npt.NDArray[np.uint64] = np.ndarray(
             (len(self.data) - 7,), np.dtype("<u8"), self.data, strides=(1,)
         )
@@ -62,24 +67,49 @@ class Numbers:
 
         Raises Unusual for one of more than eight bytes, IndexError for a place outside.
         """
-        first = self.octets[at]
-        if not len(first) or int(first.max()) < 0x80:
-            return first.astype(np.int64), at + 1
+        short = self._short(at)
+        if short is not None:
+            return short[0].astype(np.int64), at + short[1]
         words = self._words[at]
         stop = ~words & _HIGH
         if not stop.all():
             raise Unusual
         below = (stop & (~stop + _ONE)) - _ONE
         value = words & below & _SEVEN
-        for low, high, shift in _PAIRS:
+        for low, high, shift in _GROUPS:
             value = (value & low) | ((value & high) >> shift)
         size = (np.bitwise_count(below).astype(np.int64) + 1) >> 3
         return value.view(np.int64), at + size
 
     def zigzag(self, at: Int64s) -> tuple[Int64s, Int64s]:
         """The same for signed numbers, whose lowest bit is the sign."""
+        short = self._short(at)
+        if short is not None:
+            few = short[0]
+            return ((few >> 1) ^ -(few & 1)).astype(np.int64), at + short[1]
         value, behind = self.unsigned(at)
         return (value >> 1) ^ -(value & 1), behind
+
+    def _short(self, at: Int64s) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.uint16]] | None:
+        """The numbers at ``at`` and their sizes, if none is of more than two bytes. Raises IndexError."""
+        pairs = self._pairs[at]
+        more = (pairs >> _SEVENTH) & _FIRST
+        value = pairs & _LOW
+        if more.any():
+            if (pairs & _BOTH == _BOTH).any():
+                return None
+            value |= (pairs >> _FIRST) & _UPPER & -more
+        return value.view(np.int16), more + _FIRST
+
+    def repeats(self, at: Int64s, stride: int, times: int) -> int:
+        """How many times in a row, at most ``times``, all numbers at ``at`` are there again, each time ``stride`` bytes
+        further on; 0 if one is of more than two bytes. Raises IndexError."""
+        pairs = self._pairs[at]
+        if (pairs & _BOTH == _BOTH).any():
+            return 0
+        shifts = stride * np.arange(1, times + 1, dtype=np.int64)[:, None]
+        same = (self._pairs[at + shifts] == pairs).all(1)
+        return times if same.all() else int(np.argmin(same))
 
     def big_endian(self, at: Int64s) -> Int64s:
         """The 32-bit unsigned numbers, highest byte first, at the places ``at``. Raises IndexError."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -49,6 +50,9 @@ BASIC: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "times
 METADATA: tuple[str, ...] = ("producer", "seq", "writer", "codec", "written")
 """What the writer's protocol says besides."""
 
+_LEAST_KEPT, _MOST_KEPT = 1024, 32 * 1024
+"""Rows of columns that are kept because they say the same in each: a worker needs the same again for every batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -86,5 +90,13 @@ def empty(columns: Columns) -> pa.RecordBatch:
 
 
 def constant(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
-    """An array of ``count`` times ``value``."""
-    return pa.repeat(pa.scalar(value, kind), count)
+    """An array of ``count`` times ``value``: the beginning of one that may be longer, and is kept."""
+    size = max(_LEAST_KEPT, 1 << max(0, count - 1).bit_length())
+    if size > _MOST_KEPT:
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _kept(value, kind, size).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _kept(value: str | int | None, kind: pa.DataType, size: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), size)

@@ -85,6 +85,20 @@ def test_long_batches_of_records_that_are_alike_and_not() -> None:
     assert decoded(stored) == expected(stored)
 
 
+@pytest.mark.parametrize("size", [10, 120, 5000, 9000])
+def test_batches_that_are_as_long_as_the_one_before(size: int) -> None:
+    def batch(number: int, *sizes: int) -> StoredBatch:
+        records = [Record(b"%03d" % number, bytes([number]) * one, [], 1_000) for one in sizes]
+        base = len(sizes) * number
+        return StoredBatch(base, base + len(sizes), FormatId.KAFKA, bytes(encode(records, base)), 4)
+
+    alike = [size, size, size + 1, size - 1]
+    others = [size, size, size - 1, size + 1]
+    stored = [batch(number, *(others if number in (70, 71, 75, 140) else alike)) for number in range(150)]
+    assert len({len(one.payload) for one in stored}) == 1
+    assert decoded(stored, batch_bytes=1 << 30) == expected(stored)
+
+
 @pytest.mark.parametrize("names", [("value",), ("offset",), ("timestamp", "partition"), ("headers", "key"), ("seq",)])
 def test_only_the_columns_that_are_asked_for(names: tuple[str, ...]) -> None:
     stored = [StoredBatch(0, 2, FormatId.KAFKA, bytes(encode([Record(b"a", b"b"), Record(None, None)])), -1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_pipeline.core.rows import BASIC, METADATA, TYPES, Columns, empty
+from spark_pipeline.core.rows import BASIC, METADATA, TYPES, Columns, constant, empty
 
 
 def test_columns_come_as_asked_for() -> None:
@@ -26,3 +26,10 @@ def test_no_rows_have_the_columns_too() -> None:
     columns = Columns(tuple(TYPES))
     assert empty(columns).schema == columns.schema
     assert empty(columns).num_rows == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 1025, 40_000])
+def test_a_column_that_says_the_same_in_each_row(count: int) -> None:
+    assert constant("flights", pa.string(), count).equals(pa.array(["flights"] * count, pa.string()))
+    assert constant(7, pa.int32(), count).equals(pa.array([7] * count, pa.int32()))
+    assert constant(None, pa.string(), count).null_count == count
