@@ -59,7 +59,7 @@ def inflate(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[Bu
         pieces = _INFLATERS[codec](memoryview(data), limit)
     except KeyError:
         raise CompressionUnsupported(f"compression codec {codec} is not known") from None
-    return _bounded(pieces, limit)
+    return bounded(pieces, limit)
 
 
 def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
@@ -67,21 +67,28 @@ def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
     return b"".join(piece for piece in inflate(codec, data, limit) if piece is not None)
 
 
-def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:
+def bounded(
+    pieces: Iterator[Buffer | None],
+    limit: int,
+    more: str = "records decompress",
+    broken: str = "records do not decompress",
+) -> Iterator[Buffer | None]:
+    """``pieces``, up to ``limit`` bytes of them. Raises DecompressedTooLarge, with ``more``, instead of the piece that
+    goes beyond, and BatchInvalid, with ``broken``, for what the libraries of the codecs raise."""
     left = limit
     try:
         for piece in pieces:
             if piece is not None:
                 left -= len(piece)
                 if left < 0:
-                    raise _too_large(limit)
+                    raise _too_large(limit, more)
             yield piece
     except (cramjam.DecompressionError, zlib.error, zstandard.ZstdError, MemoryError) as error:
-        raise BatchInvalid(f"records do not decompress: {error}") from error
+        raise BatchInvalid(f"{broken}: {error}") from error
 
 
-def _too_large(limit: int) -> DecompressedTooLarge:
-    return DecompressedTooLarge(f"records decompress to more than {limit} bytes")
+def _too_large(limit: int, more: str = "records decompress") -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"{more} to more than {limit} bytes")
 
 
 def _gzip(data: memoryview, limit: int) -> Iterator[Buffer | None]:

@@ -13,9 +13,9 @@ from enum import IntEnum
 
 import zstandard
 
-from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
+from bridges.errors import BatchInvalid, CompressionUnsupported
 from bridges.formats import lzop
-from bridges.formats.compression import PIECE
+from bridges.formats.compression import PIECE, bounded
 from bridges.formats.records import Buffer
 
 FIRST_CUSTOM = 10_000
@@ -74,16 +74,7 @@ def gunzip_short(data: memoryview) -> bytes | None:
 
 
 def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:
-    left = limit
-    try:
-        for piece in pieces:
-            if piece is not None:
-                left -= len(piece)
-                if left < 0:
-                    raise DecompressedTooLarge(f"a message decompresses to more than {limit} bytes")
-            yield piece
-    except (zlib.error, zstandard.ZstdError, MemoryError) as error:
-        raise BatchInvalid(f"a message does not decompress: {error}") from error
+    return bounded(pieces, limit, "a message decompresses", "a message does not decompress")
 
 
 def _gzip(data: memoryview) -> Iterator[Buffer | None]:
