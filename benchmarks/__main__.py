@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.kafka_broker import install_jars
 from benchmarks.librdkafka import build_driver, install
-from benchmarks.probe import disk_speed, first_metadata, machine, measured_on
+from benchmarks.probe import Machine, disk_speed, first_metadata
 from benchmarks.report import Results, markdown
 from benchmarks.targets import TARGETS, Server
 from benchmarks.workloads import Bench, RunFailed, Workload, throughput, workloads
@@ -86,7 +86,8 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     driver = build_driver(install())
     jars = install_jars()
-    results = Results(machine(args.data), disk_speed(args.data), options={"quick": args.quick, "rounds": rounds})
+    host = Machine.at(args.data)
+    results = Results(host.facts, disk_speed(args.data), options={"quick": args.quick, "rounds": rounds})
     with tempfile.TemporaryDirectory(dir=args.data) as scratch, contextlib.ExitStack() as stack:
         benches: dict[str, Bench] = {}
         for name in names:
@@ -98,7 +99,7 @@ def main() -> int:
             for _ in range(1 if args.quick else 2):  # compiled code, filled caches: what a broker that runs has
                 throughput(100, 8, 200_000 if args.quick else 2_000_000)(benches[name])
         measure(results, benches, chosen, rounds)
-    results.machine = measured_on(results.machine)
+    results.machine = host.measured()
     text = markdown(results, chosen, names)
     stem = output / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     stem.with_suffix(".json").write_text(json.dumps(results.as_dict(), indent=1) + "\n")

@@ -26,7 +26,7 @@ from pravega_client import StreamManager
 
 from benchmarks.pravega_load import SCOPE, Load, Wheel, java
 from benchmarks.pravega_standalone import PravegaStandalone
-from benchmarks.probe import Watch, machine, measured_on, on_machine
+from benchmarks.probe import Machine, Watch, on_machine
 from tests.node_process import ANY, NodeProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -202,7 +202,7 @@ def main() -> int:
     args.data.mkdir(parents=True, exist_ok=True)
     args.output.mkdir(parents=True, exist_ok=True)
     rounds = args.rounds or (1 if args.quick else 3)
-    about = machine(args.data)
+    host = Machine.at(args.data)
     with ExitStack() as stack:
         idle = resting(names, args.data)
         clients = args.clients.split(",")
@@ -210,7 +210,7 @@ def main() -> int:
         if "java" in clients:
             loads["java"] = stack.enter_context(java())
         runs = measure(names, loads, rounds, 0.1 if args.quick else 1.0, args.data)
-    about = measured_on(about)
+    about = host.measured()
     text = f"{on_machine(about)}\n\n"
     text += f"Medians of {rounds}. What an acknowledgement survives, and resident memory after the start:\n\n"
     text += "".join(f"* {name}: {PROMISES[name]}; {idle[name]:,.0f} MB\n" for name in names)

@@ -128,40 +128,44 @@ def disk_speed(directory: Path, sizes: tuple[int, ...] = (4096, 65536, 1 << 20, 
     return results
 
 
-def machine(directory: Path) -> dict[str, object]:
-    """What the numbers are measured on; asked before the measurement, for ``measured_on`` after it."""
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    mount = max(
-        (part for part in psutil.disk_partitions(all=True) if str(directory.resolve()).startswith(part.mountpoint)),
-        key=lambda part: len(part.mountpoint),
-    )
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "filesystem": mount.fstype,
-        "load_before": round(os.getloadavg()[0], 2),
-        "cpu_times_before": _cpu_times(),
-    }
+@dataclass(slots=True, frozen=True)
+class Machine:
+    """What numbers are measured on: ``facts`` before the measurement, :meth:`measured` after it."""
 
+    facts: dict[str, object]
+    _before: dict[str, float]
 
-def measured_on(machine: dict[str, object]) -> dict[str, object]:
-    """``machine`` and what the host took away since: the percentage of all processors' time that it gave to others.
+    @classmethod
+    def at(cls, directory: Path) -> Machine:
+        """This machine, with the file system of ``directory``."""
+        model = ""
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+        mount = max(
+            (part for part in psutil.disk_partitions(all=True) if str(directory.resolve()).startswith(part.mountpoint)),
+            key=lambda part: len(part.mountpoint),
+        )
+        facts: dict[str, object] = {
+            "cpu": model,
+            "cores": os.cpu_count(),
+            "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+            "filesystem": mount.fstype,
+            "load_before": round(os.getloadavg()[0], 2),
+        }
+        return cls(facts, _cpu_times())
 
-    A machine that is idle of itself is not quiet when its host is busy: what is stolen makes every number worse, and
-    not the same for each server in turn.
-    """
-    facts = {name: value for name, value in machine.items() if name != "cpu_times_before"}
-    before = machine["cpu_times_before"]
-    assert isinstance(before, dict)
-    used = {name: now - before[name] for name, now in _cpu_times().items()}
-    return facts | {"stolen_percent": round(100 * used["steal"] / (sum(used.values()) or 1), 1)}
+    def measured(self) -> dict[str, object]:
+        """The facts and what the host took away since: the percentage of all processors' time that it gave to others.
+
+        A machine that is idle of itself is not quiet when its host is busy: what is stolen makes every number worse,
+        and not the same for each server in turn.
+        """
+        used = {name: now - self._before[name] for name, now in _cpu_times().items()}
+        return self.facts | {"stolen_percent": round(100 * used["steal"] / (sum(used.values()) or 1), 1)}
 
 
 def on_machine(facts: dict[str, object]) -> str:

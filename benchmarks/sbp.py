@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import psutil
 
-from benchmarks.probe import disk_speed, machine, measured_on, on_machine
+from benchmarks.probe import Machine, disk_speed, on_machine
 from benchmarks.sbp_recovery import RecoveryRun, opened_memory, recovery
 from benchmarks.sbp_store import fill
 from bridges.node.memory import collect_seldom
@@ -509,8 +509,9 @@ def main() -> int:
     output = args.output or (ROOT / "build" / "bench-results" if args.quick else ROOT / "benchmarks" / "results")
     for directory in (args.data, output):
         directory.mkdir(parents=True, exist_ok=True)
+    host = Machine.at(args.data)
     report = Report(
-        machine(args.data), disk_speed(args.data), options={"quick": args.quick, "seconds": seconds, "parts": args.only}
+        host.facts, disk_speed(args.data), options={"quick": args.quick, "seconds": seconds, "parts": args.only}
     )
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         directory = Path(scratch)
@@ -530,7 +531,7 @@ def main() -> int:
             report.memory = _apart("memory", directory, 1_000_000 // less)
         if "streams" in wanted:
             report.streams = _apart("streams", directory, 10_000 // less)
-    report.machine = measured_on(report.machine)
+    report.machine = host.measured()
     text = markdown(report)
     stem = output / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-sbp"
     document = asdict(report)

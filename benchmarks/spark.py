@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks import mirror_maker
 from benchmarks.bulk_copy import Copied, loop, migrate, mirror
 from benchmarks.kafka_broker import KafkaBroker
-from benchmarks.probe import machine
+from benchmarks.probe import Machine
 from benchmarks.spark_connector import install_jars, install_python
 from benchmarks.spark_load import BATCH_BYTES, KEY_BYTES, cpu, create, delete, fill, trickle
 from benchmarks.spark_queries import CONNECTOR, OURS, Queries
@@ -239,7 +239,7 @@ def main() -> int:
         f"is {args.durability}, Apache Kafka leaves flushing to the system."
     )
     stem = output / f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-spark"
-    results = Results(stem, machine(args.data), facts, words)
+    results = Results(stem, Machine.at(args.data), facts, words)
     _fetch(results, parts)
     began = time.monotonic()
     shares = Shares(began + 60 * args.minutes, parts)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.probe import measured_on, on_machine
+from benchmarks.probe import Machine, on_machine
 
 _SENTENCE = 300
 BULK = "bulk copy"
@@ -46,7 +46,7 @@ class Results:
     """All of it; ``stem`` is the path of both files without their endings, ``about`` the machine when it began."""
 
     stem: Path
-    about: dict[str, object]
+    about: Machine
     facts: Mapping[str, Any]
     words: str
     runs: list[Run] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Results:
     def write(self) -> None:
         """Both files, whole or as they were."""
         content = {
-            "machine": measured_on(self.about),
+            "machine": self.about.measured(),
             **self.facts,
             "runs": [asdict(run) for run in self.runs],
             "beats": self.beats,
@@ -94,7 +94,7 @@ class Results:
 
     def text(self) -> str:
         """Medians of everything, in Markdown."""
-        parts = [on_machine(measured_on(self.about)), self.words, self._table(), self._copies(), self._micro_batches()]
+        parts = [on_machine(self.about.measured()), self.words, self._table(), self._copies(), self._micro_batches()]
         if self.failures:
             parts.append("What failed:\n\n" + "\n".join(f"* {sentence}" for sentence in self.failures))
         return "\n\n".join(part for part in parts if part) + "\n"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.probe import machine, measured_on, on_machine
+from benchmarks.probe import Machine, on_machine
 from benchmarks.ydb_load import MESSAGE_BYTES, Raw, Sdk, requests_of
 from tests.node_process import ANY, NodeProcess
 
@@ -184,14 +184,14 @@ def main() -> int:
     args.data.mkdir(parents=True, exist_ok=True)
     args.output.mkdir(parents=True, exist_ok=True)
     rounds = args.rounds or (1 if args.quick else 3)
-    about = machine(args.data)
+    host = Machine.at(args.data)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.data)))
         targets = [stack.enter_context(bare())]
         targets += [stack.enter_context(node(scratch, durability)) for durability in args.durability.split(",")]
         runs = asyncio.run(measure(targets, rounds, 0.1 if args.quick else 1.0, args.clients.split(",")))
     names = [target.name for target in targets]
-    about = measured_on(about)
+    about = host.measured()
     text = f"{on_machine(about)}\n\n"
     text += f"Messages of {MESSAGE_BYTES} bytes a second, medians of {rounds}.\n\n{table(runs, names)}\n"
     stem = args.output / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
