@@ -1,7 +1,8 @@
 """An archive: a directory that holds a table of records, one of dead letters if values are decoded, and what was
 decided when it was made.
 
-    archive.json     topics and their partitions, the kind of the tables, how values are decoded
+    archive.json     topics and their partitions, the kind of the tables, how values are decoded; who changes it has
+                     the lock of archive.json.lock, where that is a file of this machine
     records/         the table; for Parquet the files alone
     dead_letters/    likewise, of records whose value could not be decoded
     state/           Parquet: manifests and files in the making; Iceberg: the catalog, unless there is another
@@ -10,7 +11,7 @@ decided when it was made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -129,14 +130,16 @@ class Archive:
         kept = store.read_bytes(DESCRIPTION)
         if kept is None:
             store.make()
-            store.write_bytes(DESCRIPTION, wanted.encode())
-            found = wanted
-        else:
-            found = Description.decode(kept)
-            if found.decided() != wanted.decided():
-                raise OptionError(
-                    f"the archive at {store.url} was made with other options: {found.decided()}; nothing was changed"
-                )
+            with store.alone(DESCRIPTION):
+                kept = store.read_bytes(DESCRIPTION)  # another process may have made it meanwhile
+                if kept is None:
+                    kept = wanted.encode()
+                    store.write_bytes(DESCRIPTION, kept)
+        found = Description.decode(kept)
+        if found.decided() != wanted.decided():
+            raise OptionError(
+                f"the archive at {store.url} was made with other options: {found.decided()}; nothing was changed"
+            )
         archive = cls(store, found, crash)
         archive.make_tables()
         return archive
@@ -197,25 +200,34 @@ class Archive:
 
     def learn(self, parts: Mapping[str, tuple[int, ...]]) -> None:
         """Keep the names of partitions before anything of them is archived."""
-        kept = self.store.read_bytes(DESCRIPTION)
-        now = Description.decode(kept) if kept is not None else self.description
-        topics = {
-            name: tuple(sorted({*now.topics.get(name, ()), *parts.get(name, ())})) for name in {*now.topics, *parts}
-        }
-        self.description = replace(now, topics=topics)
-        if topics != now.topics:
-            self.store.write_bytes(DESCRIPTION, self.description.encode())
+
+        def known(now: Description) -> Description:
+            names = {*now.topics, *parts}
+            both = {name: tuple(sorted({*now.topics.get(name, ()), *parts.get(name, ())})) for name in names}
+            return replace(now, topics=both)
+
+        self._change(known)
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
         """Keep where partitions begin of which nothing is archived yet, before that is done."""
-        kept = self.store.read_bytes(DESCRIPTION)
-        now = Description.decode(kept) if kept is not None else self.description
-        self.description = replace(now, begun={**now.begun, **{str(part): offset for part, offset in starts.items()}})
-        self.store.write_bytes(DESCRIPTION, self.description.encode())
+        told = {str(part): offset for part, offset in starts.items()}
+        self._change(lambda now: replace(now, begun={**now.begun, **told}))
 
     def expired(self, before_ms: int) -> None:
         """Keep from when on records are here."""
-        kept = self.store.read_bytes(DESCRIPTION)
-        now = Description.decode(kept) if kept is not None else self.description
-        self.description = replace(now, expired_ms=max(before_ms, now.expired_ms or before_ms))
-        self.store.write_bytes(DESCRIPTION, self.description.encode())
+        self._change(lambda now: replace(now, expired_ms=max(before_ms, now.expired_ms or before_ms)))
+
+    def _change(self, change: Callable[[Description], Description]) -> None:
+        """Have ``change``, which may be made twice, be part of what is kept, whatever other processes add to it.
+
+        S3 has no lock: there it is made until it has been read. A process that read before, and writes after that,
+        still takes it away.
+        """
+        with self.store.alone(DESCRIPTION):
+            while True:
+                kept = self.store.read_bytes(DESCRIPTION)
+                now = Description.decode(kept) if kept is not None else self.description
+                self.description = change(now)
+                if kept is not None and self.description == now:
+                    return
+                self.store.write_bytes(DESCRIPTION, self.description.encode())

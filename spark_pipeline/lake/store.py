@@ -7,8 +7,10 @@ profiles and roles. Nothing of them is kept in an archive, or sent with a job.
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,17 @@ class Store:
             return
         with self.filesystem().open_output_stream(f"{self.path}/{name}") as stream:
             stream.write(content)
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """While a small file is read, changed and written: no other thread or process that asks for it does the same.
+        The lock is a file beside it, which stays. Nothing in S3, which has no locks."""
+        if not self.local:
+            yield
+            return
+        with (Path(self.path) / f"{name}.lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def files(self, name: str = "", suffix: str = ".parquet") -> dict[str, Any]:
         """Every file below ``name`` whose name ends with ``suffix``: path from here -> pyarrow's FileInfo."""
