@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_type_hints
 
 Buffer = bytes | bytearray | memoryview
@@ -258,48 +259,58 @@ class Layout:
     """How the fields of one command lie behind one another, read and written in as few steps as there can be.
 
     The last fields may be missing where the command's class has defaults for them: peers of older versions do not send
-    them. Bytes behind the last field are left alone, as newer peers may send more.
+    them. Bytes behind the last field are left alone, as newer peers may send more. The steps are found out with the
+    first command of the kind: there are many, and few that a client sends.
     """
 
     __slots__ = ("_make", "_steps", "_write")
 
     def __init__(self, command: Callable[..., Any]) -> None:
-        hints = get_type_hints(command, include_extras=True)
-        names = command.__dataclass_fields__  # type: ignore[attr-defined]
-        from dataclasses import MISSING
-
         self._make = command
         #: (kind, or struct of fixed fields; may it be missing) for each step.
-        self._steps: list[tuple[Any, bool]] = []
+        self._steps: list[tuple[Any, bool]]
         #: (kind or struct, names of its fields) for each step.
-        self._write: list[tuple[Any, tuple[str, ...]]] = []
+        self._write: list[tuple[Any, tuple[str, ...]]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("_steps", "_write"):
+            raise AttributeError(name)
+        self._steps, self._write = self._found()
+        return getattr(self, name)
+
+    def _found(self) -> tuple[list[tuple[Any, bool]], list[tuple[Any, tuple[str, ...]]]]:
+        hints = get_type_hints(self._make, include_extras=True)
+        steps: list[tuple[Any, bool]] = []
+        write: list[tuple[Any, tuple[str, ...]]] = []
         codes: list[str] = []
         fixed: list[str] = []
 
         def end_fixed() -> None:
             if fixed:
                 packed = struct.Struct(">" + "".join(codes))
-                self._steps.append((packed, False))
-                self._write.append((packed, tuple(fixed)))
+                steps.append((packed, False))
+                write.append((packed, tuple(fixed)))
                 codes.clear()
                 fixed.clear()
 
-        for name, field in names.items():
+        for field in fields(self._make):  # type: ignore[arg-type]
+            name = field.name
             kind = get_args(hints[name])[1]
             optional = field.default is not MISSING or field.default_factory is not MISSING
             if optional:
                 end_fixed()
                 kind = struct.Struct(">" + kind) if isinstance(kind, str) else kind
-                self._steps.append((kind, True))
-                self._write.append((kind, (name,)))
+                steps.append((kind, True))
+                write.append((kind, (name,)))
             elif isinstance(kind, str):
                 codes.append(kind)
                 fixed.append(name)
             else:
                 end_fixed()
-                self._steps.append((kind, False))
-                self._write.append((kind, (name,)))
+                steps.append((kind, False))
+                write.append((kind, (name,)))
         end_fixed()
+        return steps, write
 
     def read(self, data: memoryview, at: int) -> Any:
         """The command whose fields begin at ``at``. Raises WireError."""
