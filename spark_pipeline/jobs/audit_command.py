@@ -13,6 +13,7 @@ from spark_pipeline.jobs.command_options import (
     Moment,
     engine_options,
     job,
+    keep_standard_output,
     pairs,
     printed_submit,
     report_option,
@@ -179,6 +180,8 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
 
         if not (kafka or ydb or pravega):
             raise OptionError("give at least one of --kafka, --ydb, --pravega")
+        if pravega:
+            keep_standard_output()
         side = Side(url, pairs(given["options"], "--option"))
         report = compare(Audit(engine, told=Meter().told), side, topic, Listeners(kafka, ydb, pravega))
     _end(report, given["report"])

@@ -60,7 +60,7 @@ def ended(server: Server) -> tuple[int, str]:
 
 
 def test_a_pair_of_servers_lives(server_of: Make) -> None:
-    pd = server_of("pd", "pd")
+    pd = server_of("pd", "pd", **{"sbp.alive_ms": "1200"})
     pd.start()
     assert set(pd.addresses) == {"sbp-pd", "metrics"}
     server = server_of("range-server", "rs", "--pd", pd.address)

@@ -123,7 +123,7 @@ def wheel(uri: str, *, tls: bool = False, **more: str) -> None:
         **more,
     }
     command = [sys.executable, "-c", WHEEL.format(tls=tls), uri]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -174,7 +174,7 @@ def test_killed_at_every_step_each_record_is_archived_once(kind: str, source: So
         [sys.executable, "-m", "tests.spark_pipeline.jobs.killed", json.dumps(told)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [signal.SIGKILL] * len(steps) + [0], done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,6 +204,22 @@ def test_every_protocol_reads_the_same(node: NodeProcess, url: str, topic: str, 
         ("kafka", "ydb", "pravega"), count
     )
     assert run(audit, "cross", url, "--topic", topic).code == 1
+
+
+def test_what_a_library_writes_to_standard_output_is_not_in_a_report() -> None:
+    """As Pravega's client does when it has something to log; ours goes where it did."""
+    script = """
+import os
+from spark_pipeline.jobs.command_options import keep_standard_output, tell
+print("before")
+keep_standard_output()
+os.write(1, b"of a library\\n")
+tell({"equal": True}, None)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "before"
+    assert json.loads(done.stdout.removeprefix("before\n")) == {"equal": True}
+    assert done.stderr == "of a library\n"
 
 
 def test_the_line_for_spark(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
