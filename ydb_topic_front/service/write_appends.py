@@ -1,10 +1,10 @@
 """What one session of StreamWrite has on its way to its partition's log: handed over, or waiting for that.
 
-Small requests that come while earlier ones are being made durable are handed over when the last of these is about to be
-answered. Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of some
-hundred requests, and to answer takes the time in which as many more come: a client that sends ahead gets batches as
-large as what it sends ahead, one that waits for each answer gets each of its requests written at once. Each request is
-answered by itself all the same.
+Small requests that come while earlier ones are being made durable are handed over when most of these are answered: to
+answer takes the time in which as many more come, and the last answers that in which the log makes the next durable.
+Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of some hundred
+requests: a client that sends ahead gets batches nearly as large as what it sends ahead, one that waits for each answer
+gets each of its requests written at once. Each request is answered by itself all the same.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _HELD_BYTES = 256 * 1024
 """Requests of so many bytes together are worth being handed over to the log while others are being made durable."""
+_LAST_PART = 4
+"""Of what was made durable together, one part in so many is answered while the next is being made durable."""
 _PATIENCE_S = 0.1
 """Answers that the client does not take hold up what it has sent for no longer than this."""
 
@@ -68,6 +70,7 @@ class WriteAppends:
         self.in_flight = 0
         """Requests that the log has not decided."""
         self._owed = 0  # decided, and not answered
+        self._few = 0  # so many of these are answered while the next are being made durable
         self._loop = asyncio.get_running_loop()
         self._overdue = Alarm(self._loop, self._hand_over_overdue)
 
@@ -98,7 +101,7 @@ class WriteAppends:
             return
         self._held.append(Held(request, part, found.codec))
         self._held_bytes += request.size
-        if not (self.in_flight or self._owed) or self._held_bytes >= _HELD_BYTES:
+        if (not self.in_flight and self._owed <= self._few) or self._held_bytes >= _HELD_BYTES:
             self.hand_over_held()
         elif len(self._held) == 1:
             self._overdue.set(self._loop.time() + _PATIENCE_S)
@@ -106,7 +109,7 @@ class WriteAppends:
     def answered(self) -> None:
         """A request that was decided is being answered."""
         self._owed -= 1
-        if not self._owed:
+        if self._owed <= self._few:
             self._hand_over_waiting()
 
     def _hand_over_overdue(self, now: float) -> None:
@@ -198,6 +201,7 @@ class WriteAppends:
             self._owed += 1
         self._moved()
         if not self.in_flight:
+            self._few = self._owed // _LAST_PART
             self._settled.set()
             if self._closed:
                 self._left()

@@ -104,6 +104,27 @@ async def test_what_comes_before_the_last_answer_is_one_batch() -> None:
     assert not lab.appends.in_flight
 
 
+async def test_the_last_answers_hold_nobody_up() -> None:
+    lab = Lab()
+    for number in range(1, 10):
+        await lab.take(number)
+    lab.log.flush()
+    lab.appends.answered()
+    lab.log.flush()
+    await lab.take(10)
+    for _ in range(5):
+        lab.appends.answered()
+    assert lab.log.batches == [[1], list(range(2, 10))]
+    lab.appends.answered()
+    assert lab.log.batches == [[1], list(range(2, 10)), [10]]
+    await lab.take(11)
+    lab.log.flush()
+    assert len(lab.log.batches) == 3
+    for _ in range(3):
+        lab.appends.answered()
+    assert lab.log.batches[3:] == [[11]]
+
+
 async def test_much_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_appends, "_HELD_BYTES", 2000)
     lab = Lab()
