@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
-from tests.ydb_topic_front.raw import RawClient
+from tests.ydb_topic_front.raw import RawClient, RawStream
 from tests.ydb_topic_front.reading import Session, write
 from ydb_topic_front.service.session_states import RANGE_BYTES, READING_BYTES
 from ydb_topic_front.wire.statuses import Status
@@ -25,7 +25,6 @@ READINGS, RANGES = MEMORY // 4 // READING_BYTES, MEMORY // 4 // RANGE_BYTES
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     settings = {
         **TEST_SETTINGS,
-        "ydb.init_timeout_ms": "200",
         "ydb.max_connections": str(CONNECTIONS),
         "limits.connections_memory_bytes": str(MEMORY),
     }
@@ -36,15 +35,34 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         node.dispose()
 
 
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    settings = {**TEST_SETTINGS, "ydb.init_timeout_ms": "200"}
+    node = NodeProcess(tmp_path_factory.mktemp("impatient") / "data", settings=settings, listen=LISTEN)
+    try:
+        yield node.start()
+    finally:
+        node.dispose()
+
+
+def begun(raw: RawClient, kind: str, **init: object) -> RawStream:
+    """A stream that has said in time what it wants; on a busy machine one may come too late, and comes again."""
+    while True:
+        stream = raw.stream(kind)
+        stream.send(init_request=init)
+        status = stream.receive().status
+        if status == Status.SUCCESS:
+            return stream
+        assert status == Status.TIMEOUT
+
+
 @pytest.mark.parametrize("kind", ["StreamWrite", "StreamRead"])
-def test_a_stream_that_does_not_say_what_it_wants_ends_in_time(bounded: NodeProcess, kind: str) -> None:
+def test_a_stream_that_does_not_say_what_it_wants_ends_in_time(impatient: NodeProcess, kind: str) -> None:
     """And one that has said it goes on, however long it is silent."""
-    with RawClient(bounded.ydb) as raw:
+    with RawClient(impatient.ydb) as raw:
         raw.result("CreateTopic", path=kind, consumers=[{"name": "c"}])
-        writer, reader = raw.stream("StreamWrite"), raw.stream("StreamRead")
-        writer.send(init_request={"path": kind, "producer_id": "p"})
-        reader.send(init_request={"topics_read_settings": [{"path": kind}], "consumer": "c"})
-        assert [writer.receive().status, reader.receive().status] == [Status.SUCCESS, Status.SUCCESS]
+        writer = begun(raw, "StreamWrite", path=kind, producer_id="p")
+        reader = begun(raw, "StreamRead", topics_read_settings=[{"path": kind}], consumer="c")
         (last,) = raw.stream(kind).rest()
         assert last.status == Status.TIMEOUT
         assert "no init_request" in last.issues[0].message
@@ -101,11 +119,23 @@ def test_commits_with_holes_before_them_are_bounded(bounded: NodeProcess) -> Non
         again.end()
 
 
+def served(client: RawClient) -> None:
+    """It has a connection, as soon as the node has seen that those before it have gone."""
+    while True:
+        try:
+            client.result("ListEndpoints", database="/local")
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE:  # type: ignore[attr-defined]
+                raise
+        else:
+            return
+
+
 def test_connections_are_bounded(bounded: NodeProcess) -> None:
     clients = [RawClient(bounded.ydb) for _ in range(CONNECTIONS + 1)]
     try:
         for client in clients[:CONNECTIONS]:
-            client.result("ListEndpoints", database="/local")
+            served(client)
         with pytest.raises(grpc.RpcError) as refused:
             clients[-1].result("ListEndpoints", database="/local")
         assert refused.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]

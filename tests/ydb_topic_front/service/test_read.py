@@ -448,7 +448,7 @@ def test_members_are_shown_as_what_they_call_themselves(ydb_node: NodeProcess, m
 
 def test_who_takes_nothing_is_cut_while_memory_is_short(node_factory: NodeFactory) -> None:
     """Others read on, and clients that go away in the middle of an answer are nobody's failure."""
-    settings = {**TEST_SETTINGS, "limits.connections_memory_bytes": "32MiB", "ydb.reader_patience_ms": "500ms"}
+    settings = {**TEST_SETTINGS, "limits.connections_memory_bytes": "32MiB", "ydb.reader_patience_ms": "2s"}
     node = node_factory(settings=settings, listen=LISTEN)
     with RawClient(node.ydb) as raw, RawClient(node.ydb) as stuck:
         raw.result("CreateTopic", path="t", consumers=[{"name": "c"}])
