@@ -8,7 +8,6 @@ the value stands, so that an error or the command ``anabranch config`` can name 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -239,6 +238,8 @@ def _from_file(file: Path | None, directory: Path | None) -> dict[str, tuple[Any
     path = file or (directory or Path()) / DEFAULT_FILE
     if file is None and not path.exists():
         return {}
+    import tomllib  # where there is a file
+
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
