@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from bridges.formats.compression import compress
 from spark_pipeline.core.kafka_batch import HEADER_SIZE, EncodedBatch
+from spark_pipeline.core.partition_rows import lengths_of
 
 Int64s = npt.NDArray[np.int64]
 
@@ -51,11 +52,11 @@ class Records:
 
 def sizes(records: Records) -> Int64s:
     """Bytes that each record takes at most, uncompressed."""
-    total = _lengths(records.values) + _OVERHEAD
+    total = lengths_of(records.values) + _OVERHEAD
     if records.keys is not None:
-        total = total + _lengths(records.keys)
+        total = total + lengths_of(records.keys)
     if records.headers is not None:
-        total = total + _lengths(_tails(records.headers)[0])
+        total = total + lengths_of(_tails(records.headers)[0])
     return total
 
 
@@ -103,18 +104,18 @@ def _encode(records: Records, starts: Int64s, ends: Int64s, codec: int) -> list[
     columns = [times - np.repeat(bases, counts), deltas]
 
     values = records.values.slice(low, high - low)
-    value_lengths = _lengths(values)
+    value_lengths = lengths_of(values)
     value_numbers = _numbers_of(values, value_lengths)
     inner = value_lengths.copy()
     keys = None if records.keys is None else records.keys.slice(low, high - low)
     if keys is None:
         columns.append(np.full(high - low, -1, np.int64))
     else:
-        key_lengths = _lengths(keys)
+        key_lengths = lengths_of(keys)
         columns.append(_numbers_of(keys, key_lengths))
         inner += key_lengths
     tails = None if records.headers is None else _tails(records.headers.slice(low, high - low))[0]
-    inner += 1 if tails is None else _lengths(tails)
+    inner += 1 if tails is None else lengths_of(tails)
 
     zigzags = [_zigzag(column) for column in columns]
     middle = _zigzag(value_numbers)
@@ -139,12 +140,6 @@ def _encode(records: Records, starts: Int64s, ends: Int64s, codec: int) -> list[
 # --- columns --------------------------------------------------------------------------------------------------------
 
 
-def _lengths(array: pa.Array) -> Int64s:
-    """Bytes of each value, 0 of a null."""
-    found: Int64s = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
-
-
 def _numbers_of(array: pa.Array, lengths: Int64s) -> Int64s:
     """The length of each value as a record has it: -1 for a null."""
     if not array.null_count:
@@ -162,7 +157,7 @@ def _tails(headers: pa.Array) -> tuple[pa.Array, Int64s]:
     flat = headers.flatten()
     names = flat.field("key").cast(pa.binary())
     values = flat.field("value")
-    name_lengths, value_lengths = _lengths(names), _lengths(values)
+    name_lengths, value_lengths = lengths_of(names), lengths_of(values)
     ones = pc.binary_join_element_wise(
         _varints([_zigzag(name_lengths)]),
         _filled(names),
@@ -187,10 +182,9 @@ def _zigzag(numbers: Int64s) -> npt.NDArray[np.uint64]:
 def _widths(numbers: npt.NDArray[np.uint64]) -> Int64s:
     """Bytes that each number takes."""
     widths = np.ones(len(numbers), np.int64)
-    rest = numbers >> np.uint64(7)
-    while rest.any():
-        widths += rest != 0
-        rest >>= np.uint64(7)
+    largest = int(numbers.max()) if len(numbers) else 0
+    for shift in range(7, largest.bit_length(), 7):
+        widths += numbers >= np.uint64(1 << shift)
     return widths
 
 
@@ -205,9 +199,12 @@ def _varints(columns: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
     for column, width in zip(columns, widths, strict=True):
         most = int(width.max()) if len(width) else 0
         for byte in range(most):
-            some = width > byte
-            more = (width > byte + 1)[some]
-            bits = (column[some] >> np.uint64(7 * byte)) & np.uint64(0x7F)
-            out[at[some] + byte] = bits.astype(np.uint8) | (more.astype(np.uint8) << 7)
+            if byte:  # all have a first one
+                some = np.flatnonzero(width > byte)
+                place, number, size = at[some] + byte, column[some] >> np.uint64(7 * byte), width[some]
+            else:
+                place, number, size = at, column, width
+            bits = (number & np.uint64(0x7F)).astype(np.uint8)
+            out[place] = bits if byte == most - 1 else bits | ((size > byte + 1).view(np.uint8) << 7)
         at = at + width
     return pa.Array.from_buffers(pa.binary(), len(total), [None, pa.py_buffer(offsets), pa.py_buffer(out)])

@@ -17,10 +17,25 @@ _LONG = 4096
 """Bytes of a key from which on it is hashed by itself: each four bytes are a pass over all keys that have them."""
 
 
+def offsets_of(array: pa.Array) -> npt.NDArray[np.int32]:
+    """Where each value of an array of bytes begins in its data, and where the last one ends."""
+    if not len(array):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+
+
+def lengths_of(array: pa.Array) -> Int64s:
+    """Bytes of each value of an array of bytes, 0 of a null."""
+    found = np.diff(offsets_of(array)).astype(np.int64)
+    if array.null_count:
+        found[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return found
+
+
 def murmur2_of(keys: pa.Array) -> UInt32s:
     """The hash that Kafka's clients take of a key, of each key; of a null it is that of no bytes."""
-    lengths = pa.compute.binary_length(keys).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    offsets = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
+    lengths = lengths_of(keys)
+    offsets = offsets_of(keys).astype(np.int64)
     starts = offsets[:-1]
     data = keys.buffers()[2]
     raw = b"".join((b"" if data is None else data, bytes(8)))
@@ -28,7 +43,11 @@ def murmur2_of(keys: pa.Array) -> UInt32s:
     found: UInt32s = _SEED ^ lengths.astype(np.uint32)
     short = lengths <= _LONG
     whole = np.where(short, lengths >> 2, 0)
-    for number in range(int(whole.max()) if len(whole) else 0):
+    everywhere = int(whole.min()) if len(whole) else 0
+    for number in range(everywhere):
+        word = words[starts + 4 * number] * _M
+        found = (found * _M) ^ ((word ^ (word >> np.uint32(24))) * _M)
+    for number in range(everywhere, int(whole.max()) if len(whole) else 0):
         some = np.flatnonzero(whole > number)
         word = words[starts[some] + 4 * number] * _M
         word = (word ^ (word >> np.uint32(24))) * _M

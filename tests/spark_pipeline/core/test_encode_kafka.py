@@ -18,7 +18,7 @@ from bridges.formats.kafka import encode as encode_ours
 from bridges.formats.records import Record
 from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
 from spark_pipeline.core.kafka_batch import EncodedBatch
-from spark_pipeline.core.partition_rows import murmur2_of, partitions_of
+from spark_pipeline.core.partition_rows import lengths_of, murmur2_of, partitions_of
 from spark_pipeline.core.rows import TYPES
 
 Header = tuple[str, bytes | None]
@@ -137,3 +137,17 @@ def test_keys_go_where_kafkas_clients_send_them(keys: list[bytes | None]) -> Non
 def test_sequence_numbers_wrap(sequence: int) -> None:
     made = payload(one(records_of([(None, b"v", 0, None)])), producer_id=1, epoch=0, sequence=sequence)
     assert check_batch(memoryview(made)).base_sequence == sequence % (1 << 31)
+
+
+@pytest.mark.parametrize("keys", [[b"12345678", b"abcdefgh"], [b"1234", b"123456789012", b"", None], [None], []])
+def test_the_hashes_and_lengths_of_a_part_of_a_column(keys: list[bytes | None]) -> None:
+    array = pa.array([b"before", None, *keys, b"behind"], pa.binary()).slice(2, len(keys))
+    assert murmur2_of(array).tolist() == [murmur2(key or b"") for key in keys]
+    assert lengths_of(array).tolist() == [len(key or b"") for key in keys]
+
+
+def test_what_lies_behind_a_null_has_no_length() -> None:
+    whole = pa.array([b"abc", b"de", b"f"], pa.binary())
+    some = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), *whole.buffers()[1:]])
+    assert some.to_pylist() == [b"abc", None, b"f"]
+    assert lengths_of(some).tolist() == [3, 0, 1]
