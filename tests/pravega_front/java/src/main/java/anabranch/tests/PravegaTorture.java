@@ -14,6 +14,7 @@ import io.pravega.client.stream.Transaction;
 import io.pravega.client.stream.TransactionalEventStreamWriter;
 import io.pravega.client.stream.TxnFailedException;
 import io.pravega.client.stream.impl.ByteArraySerializer;
+import io.pravega.common.util.RetriesExhaustedException;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.URI;
@@ -180,10 +181,30 @@ public final class PravegaTorture {
         }
     }
 
+    /** The client tries ten times, twenty seconds apart at last, and may meet a node that is down each time. */
+    private void createGroup(ReaderGroupManager manager, String group) {
+        ReaderGroupConfig wanted = ReaderGroupConfig.builder().stream(Stream.of(SCOPE, STREAM)).build();
+        while (true) {
+            try {
+                manager.createReaderGroup(group, wanted);
+                return;
+            } catch (RuntimeException error) {
+                if (!isOf(error, RetriesExhaustedException.class)) {
+                    throw error;
+                }
+                System.err.println("once more: " + error);
+            }
+        }
+    }
+
+    private static boolean isOf(Throwable error, Class<? extends Throwable> kind) {
+        return error != null && (kind.isInstance(error) || isOf(error.getCause(), kind));
+    }
+
     private void read() throws Exception {
         String group = arguments.get("name");
         try (ReaderGroupManager manager = ReaderGroupManager.withScope(SCOPE, config)) {
-            manager.createReaderGroup(group, ReaderGroupConfig.builder().stream(Stream.of(SCOPE, STREAM)).build());
+            createGroup(manager, group);
             for (int life = 0; ; life++) {
                 try (EventStreamReader<byte[]> reader = factory.createReader(group + "-" + life, group, BYTES, ReaderConfig.builder().build())) {
                     long begun = System.nanoTime();
