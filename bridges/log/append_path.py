@@ -373,7 +373,10 @@ class AppendPath:
                 self._bytes.stored(state.index.column, base, batch)
             if not state.epochs or state.epochs[-1][0] < log.epoch:
                 state.enter_epoch(log.epoch, base)
-            log.tail.append(_new(StoredBatch, (base, end, batch.flags, payload, appended_ms)))
+            if batch.import_epoch < 0:
+                log.tail.append(_new(StoredBatch, (base, end, batch.flags, payload, appended_ms)))
+            else:  # nobody reads there before it is handed over, and what others read would have to make room
+                log.tail.clear()
         except Exception as failure:  # noqa: BLE001 - logged and counted; the batch is durable, and is answered so
             self._barrier.caught("stored batch", failure, topic=log.topic, partition=log.partition)
             log.tail.clear()  # it must have no gap

@@ -84,7 +84,9 @@ class Tail:
         return size
 
     def clear(self) -> None:
-        """Forget everything (the partition was closed, or lost its owner)."""
+        """Forget everything (the partition was closed, lost its owner, or goes on with what is not kept)."""
+        if not self._bases:
+            return
         self._cleared.extend(_kept(batch.payload) + _OVERHEAD for batch in self._batches[self._head :])
         self._ends.clear()
         self._bases.clear()

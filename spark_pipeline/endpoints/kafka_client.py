@@ -23,12 +23,16 @@ from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 
+from sbp_back.files import fresh
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
 
 FETCH_BYTES = 8 * 1024 * 1024
 """Bytes of one fetch, unless its first batch is larger."""
-_RECEIVED_AT_ONCE = 1024 * 1024
+_RECEIVED_AT_ONCE = 64 * 1024
+"""Bytes of small answers, and of what comes with the length of a large one."""
+_LARGE = 256 * 1024
+"""An answer of so many bytes is received into its own memory."""
 _FRAME_MOST = 256 * 1024 * 1024
 _WAIT_MS = 500
 _TRIES = 20
@@ -42,20 +46,25 @@ _FETCH_VERSION = 12
 
 
 class _Frame:
-    """An answer while it is received; read as a whole it is not copied."""
+    """An answer while it is received, into itself once its length is known; read as a whole it is not copied."""
 
     __slots__ = ("_at", "_data")
 
     def __init__(self, size: int) -> None:
-        self._data = bytearray(size)
+        self._data = fresh(size)
         self._at = 0
 
     def __len__(self) -> int:
         return len(self._data)
 
+    def room(self) -> memoryview:
+        """Where the next bytes go that are received directly; they are to be written all the same."""
+        return memoryview(self._data)[self._at :]
+
     def write(self, data: memoryview) -> None:
-        """Put what was received behind what is there."""
-        self._data[self._at : self._at + len(data)] = data
+        """Put what was received behind what is there, or find it there."""
+        if data.obj is not self._data:
+            self._data[self._at : self._at + len(data)] = data
         self._at += len(data)
 
     def read(self, size: int | None = None) -> bytes | memoryview:
@@ -80,7 +89,14 @@ class WideProtocol(KafkaProtocol):  # type: ignore[misc]
     _header: Any
     _rbuffer: Any
 
-    def receive_bytes(self, data: bytes) -> list[Any]:
+    def room(self) -> memoryview | None:
+        """Where the rest of a large answer is best received; None between answers, and for small ones."""
+        if not self._receiving or len(self._rbuffer) < _LARGE:
+            return None
+        room: memoryview = self._rbuffer.room()
+        return room
+
+    def receive_bytes(self, data: bytes | memoryview) -> list[Any]:
         """Answers that are complete with ``data``."""
         answers: list[Any] = []
         rest = memoryview(data)
@@ -111,12 +127,13 @@ class WideProtocol(KafkaProtocol):  # type: ignore[misc]
 class WideTransport(KafkaTCPTransport):  # type: ignore[misc]
     """A connection without TLS that receives large pieces."""
 
-    def _sock_recv(self) -> tuple[bytes, Exception | None]:
+    def _sock_recv(self) -> tuple[bytes | memoryview, Exception | None]:
         parser = self._protocol.parser
         if type(parser) is KafkaProtocol:
             parser.__class__ = WideProtocol  # connections make their own, which nothing was received with yet
         try:
-            data = self._sock.recv(_RECEIVED_AT_ONCE)
+            room = parser.room()
+            data = self._sock.recv(_RECEIVED_AT_ONCE) if room is None else room[: self._sock.recv_into(room)]
         except (BlockingIOError, InterruptedError):
             return b"", None
         except OSError as error:

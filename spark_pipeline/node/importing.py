@@ -171,18 +171,22 @@ class ImportHandlers:
             async with asyncio.timeout_at(deadline):
                 await self._core.memory(request).admit(Kind.REQUESTS, size)
             content = request.content
-            spare = b""
+            spare = memoryview(b"")
             while size:
                 wanted = min(size, max(_PIECE, intake.missing))
                 block, have = intake.buffer(wanted)
                 full = len(block)
                 while have < full:
                     if not spare:
-                        async with asyncio.timeout_at(deadline):
-                            spare = await content.readany()
-                        if not spare:
+                        came = content.read_nowait()
+                        if not came:
+                            async with asyncio.timeout_at(deadline):
+                                came = await content.readany()
+                        if not came:
                             raise ConnectionResetError("the client went away in the middle of its request")
-                    part, spare = spare[: full - have], spare[full - have :]
+                        spare = memoryview(came)
+                    part = spare[: full - have]
+                    spare = spare[len(part) :]
                     block[have : have + len(part)] = part
                     have += len(part)
                 size -= wanted

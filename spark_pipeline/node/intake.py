@@ -16,6 +16,7 @@ from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Appended, Batch, Guard
 from bridges.log.partition_log import PartitionLog
+from sbp_back.files import fresh
 from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
 _KAFKA = KafkaForm()
@@ -66,7 +67,7 @@ class Intake:
         """A buffer for the next ``size`` bytes of the record set, and where they begin in it: behind what is left of
         the one before, so that only what was cut is copied."""
         rest = self._rest
-        data = bytearray(len(rest) + size)
+        data = fresh(len(rest) + size)
         data[: len(rest)] = rest
         return data, len(rest)
 

@@ -56,6 +56,20 @@ async def test_only_the_present_run_of_the_migration_appends() -> None:
     assert world.answers[-1] == 1
 
 
+async def test_what_is_imported_takes_no_room_from_what_is_read_at_the_end() -> None:
+    world = World()
+    log = await importing(world, 4)
+    log.append(brought(4, 0), world.done)
+    world.writer.acknowledge(1)
+    assert (log.tail.read(0, 1000), log.high_watermark) == (None, 1)
+    log.import_epoch = -1  # handed over
+    log.append(batch(), world.done)
+    world.writer.acknowledge(1)
+    assert log.tail.read(0, 1000) is None
+    (kept,) = log.tail.read(1, 1000) or ()
+    assert kept.base_offset == 1
+
+
 async def test_what_waited_for_the_opening_is_refused_too() -> None:
     world = World()
     log = await world.boot(open_it=False)
