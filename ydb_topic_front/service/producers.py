@@ -55,6 +55,10 @@ class Producers:
         self._most = most
         self._clock = clock
 
+    def keep(self, used_ms: int) -> bool:
+        """Whether one that was used last at that time is remembered still."""
+        return self._clock() - used_ms <= self._idle_ms
+
     async def knows(self, topic: Topic, producer: bytes) -> bool:
         """Whether a producer has written to the topic, as far as that is remembered."""
         key = SeqNoStamp(producer, ()).key

@@ -41,20 +41,30 @@ async def bound_to(service: YdbService, producers: Producers, topic: Topic, prod
         # Where it is to write is known when all that it wrote is here.
         raise service.log_of(topic, wanted or 0).not_importing(NOT_IMPORTING)
     written = None
-    if wanted is None and topic.imported is not None and not await producers.knows(topic, producer):
+    imported = topic.imported
+    if (
+        wanted is None
+        and imported is not None
+        and imported.handed_over_ms is not None
+        and producers.keep(imported.handed_over_ms)
+        and not await producers.knows(topic, producer)
+    ):
         written = await _imported_to(service, topic, producer)
     return await producers.partition_of(topic, producer, wanted, written)
 
 
 async def _imported_to(service: YdbService, topic: Topic, producer: bytes) -> int | None:
     """The partition to which a producer wrote before the topic was moved here: its messages came with their numbers,
-    but not the choice. Of several, which a split leaves behind, the one with its latest number. Raises LogError."""
+    but not the choice. Of several, which a split leaves behind, the one with its latest number.
+
+    All logs are opened for it, once in the node's life. Nobody asks any more when they have forgotten those who did not
+    come since the topic was handed over. Raises LogError."""
     key = SeqNoStamp(producer, ()).key
     found, latest = None, -1
     numbers = [one.index for one in topic.partitions]
     for first in range(0, len(numbers), _OPENED_TOGETHER):
         logs = [service.log_of(topic, number) for number in numbers[first : first + _OPENED_TOGETHER]]
-        await asyncio.gather(*(log.ready() for log in logs))
+        await asyncio.gather(*(log.ready() for log in logs if not log.is_open))
         for log in logs:
             last = log.last(_SEQ_NO, key)
             if last is not None and last.number > latest:

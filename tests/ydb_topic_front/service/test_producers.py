@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
 
+from bridges.awaited import awaited
+from bridges.catalog.imports import Import
 from bridges.catalog.topic import Topic
+from bridges.log.interfaces import Appended
 from bridges.node.assembly import Node
 from tests.conftest import NodeFactory
 from tests.ydb_topic_front.conftest import LISTEN
@@ -14,7 +18,11 @@ from tests.ydb_topic_front.raw import RawClient
 from tests.ydb_topic_front.service.test_read_lineage import node
 from tests.ydb_topic_front.service.test_write import Session
 from ydb_topic_front.front import YdbFront
+from ydb_topic_front.service.core import YdbService
 from ydb_topic_front.service.producers import Producers, place_of
+from ydb_topic_front.service.write_start import bound_to
+from ydb_topic_front.session.write_batches import Batches
+from ydb_topic_front.session.write_request import Part
 
 __all__ = ["node"]
 
@@ -91,6 +99,29 @@ async def test_very_many_are_forgotten_in_several_transactions(lab: Lab) -> None
     await producers.expire(lab.now)
     count = await db.run(lambda connection: connection.execute("SELECT count(*) FROM front_ydb_producers").fetchone())
     assert count == (0,)
+
+
+async def test_who_came_with_a_migration_is_looked_for_as_long_as_logs_remember_it(lab: Lab) -> None:
+    service, wanted = YdbService(lab.node.services(YdbFront)), lab.elsewhere(b"p")
+    log = service.log_of(lab.topic, wanted)
+    parts = Batches(b"p", b"").batch(Part(b"\x0a\x02\x08\x01", range(1, 2), -1), 1)
+    stored: asyncio.Future[Appended] = awaited(lambda done: log.append(parts, done))
+    await stored
+    lab.topic.imported = Import("m", 1, 0, handed_over_ms=lab.now - DAY)
+    assert await bound_to(service, lab.producers(), lab.topic, b"p", None) == wanted
+    lab.now += 1
+    chosen = {await bound_to(service, lab.producers(), lab.topic, name, None) for name in (b"p", b"q")}
+    assert chosen == {wanted, place_of(b"q", lab.topic.takers).index}, "where it went is remembered"
+    opened = [number for number in range(3) if service.log_of(lab.topic, number).is_open]
+    assert opened == [0, 1, 2]
+
+
+async def test_long_after_a_migration_no_log_is_opened_to_look_for_a_producer(lab: Lab) -> None:
+    service = YdbService(lab.node.services(YdbFront))
+    lab.topic.imported = Import("m", 1, 0, handed_over_ms=lab.now - DAY - 1)
+    chosen = place_of(b"p", lab.topic.takers).index
+    assert await bound_to(service, lab.producers(), lab.topic, b"p", None) == chosen
+    assert not any(service.log_of(lab.topic, number).is_open for number in range(3))
 
 
 def test_it_survives_the_death_of_the_node(node_factory: NodeFactory) -> None:
