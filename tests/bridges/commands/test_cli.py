@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kafka_front.wire import codec
+from kafka_front.wire import messages as m
 from tests.node_process import NodeProcess
 
 pytestmark = pytest.mark.slow
@@ -483,11 +485,25 @@ def test_a_store_that_cannot_write_ends_the_node(node_factory: Callable[..., Nod
 
 def test_a_second_signal_does_not_wait_for_anybody(node_factory: Callable[..., NodeProcess]) -> None:
     node = node_factory(listen=LISTEN, settings={"node.drain_timeout_ms": "1h"})
-    # A Kafka client in the middle of a request: four bytes of a length, and nothing after them.
+    ok("topic", "create", "large", node=node)
+    ok("produce", "large", node=node, stdin=(b"x" * 900_000 + b"\n") * 16)
+    # A Kafka client that takes nothing of an answer which is larger than what the kernel keeps for it.
+    partition = m.FetchRequest.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 30)
+    topic = m.FetchRequest.FetchTopic(topic="large", partitions=[partition])
+    request = m.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 30, topics=[topic])
     host, port = node.addresses["kafka"].rsplit(":", 1)
-    with socket.create_connection((host, int(port))) as client:
-        client.sendall(b"\0\0\1\0")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        client.sendall(b"".join(codec.encode_request(11, 1, "slow", request)))
+        client.recv(1)  # the answer has begun
         os.kill(node.pid, signal.SIGTERM)
+        process = node.process
+        assert process is not None
+        # Two signals that come before the first was seen are one.
+        while node.ready_file.exists():
+            assert process.poll() is None
         os.kill(node.pid, signal.SIGTERM)
-        assert node.process is not None
-        assert node.process.wait(30) == 0
+        assert process.wait(60) == 0
+    assert "requests in flight were given up" in node.tail(), "there was nothing to wait for"
+    node.process = None
