@@ -4,7 +4,8 @@ Small requests that come while earlier ones are being made durable are handed ov
 answer takes the time in which as many more come, and the last answers that in which the log makes the next durable.
 Those whose numbers go on rising are then one batch, since a batch costs as much as the messages of some hundred
 requests: a client that sends ahead gets batches nearly as large as what it sends ahead, one that waits for each answer
-gets each of its requests written at once. Each request is answered by itself all the same.
+gets each of its requests written at once. Each request is answered by itself all the same. Those that are too large to
+share a batch wait for no answers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bridges.deadlines import Alarm
 from bridges.formats.ydb import first_created_ms
 from bridges.net.budget import Kind
 from bridges.sliced import advance
-from ydb_topic_front.session.write_batches import Batches, Held, joined, together
+from ydb_topic_front.session.write_batches import TOGETHER_MESSAGES, Batches, Held, joined, together
 from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class WriteAppends:
         """Requests that the log has not decided."""
         self._owed = 0  # decided, and not answered
         self._few = 0  # so many of these are answered while the next are being made durable
+        self._alone = False  # the latest request shares no batch
         self._loop = asyncio.get_running_loop()
         self._overdue = Alarm(self._loop, self._hand_over_overdue)
 
@@ -101,7 +103,8 @@ class WriteAppends:
             return
         self._held.append(Held(request, part, found.codec))
         self._held_bytes += request.size
-        if (not self.in_flight and self._owed <= self._few) or self._held_bytes >= _HELD_BYTES:
+        self._alone = len(part.seq_nos) > TOGETHER_MESSAGES
+        if self._held_bytes >= _HELD_BYTES or (not self.in_flight and (self._alone or self._owed <= self._few)):
             self.hand_over_held()
         elif len(self._held) == 1:
             self._overdue.set(self._loop.time() + _PATIENCE_S)
@@ -202,6 +205,9 @@ class WriteAppends:
         self._moved()
         if not self.in_flight:
             self._few = self._owed // _LAST_PART
+            if self._alone and self._held and self._may_append():
+                self.hand_over_held()
+                return
             self._settled.set()
             if self._closed:
                 self._left()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _YDB = int(FormatId.YDB)
 _MESSAGE_TAG = 0x0A
 _TOGETHER_BYTES = 256 * 1024
-_TOGETHER_MESSAGES = 64
+TOGETHER_MESSAGES = 64
 """A batch of several requests has at most so many bytes, and each of them so many messages: larger ones gain nothing,
 and to find their ends takes time."""
 
@@ -48,7 +48,7 @@ def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
             if (
                 one.codec != last.codec
                 or one.part.seq_nos[0] <= last.part.seq_nos[-1]
-                or max(len(one.part.seq_nos), len(last.part.seq_nos)) > _TOGETHER_MESSAGES
+                or max(len(one.part.seq_nos), len(last.part.seq_nos)) > TOGETHER_MESSAGES
                 or size > _TOGETHER_BYTES
             ):
                 yield held[begin:at]

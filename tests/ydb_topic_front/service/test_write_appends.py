@@ -61,9 +61,9 @@ class Lab:
     def _failed(self, error: object) -> None:
         self.refused = True
 
-    async def take(self, number: int, size: int = 0) -> Request:
-        message = {"seq_no": number, "data": b"%0*d" % (size, number)}
-        raw = StreamWriteFromClient(write_request={"messages": [message], "codec": 1}).SerializeToString()
+    async def take(self, number: int, size: int = 0, count: int = 1) -> Request:
+        messages = [{"seq_no": number + index, "data": b"%0*d" % (size, number)} for index in range(count)]
+        raw = StreamWriteFromClient(write_request={"messages": messages, "codec": 1}).SerializeToString()
         body = write_body(raw)
         assert body is not None
         found = parts_at_once(raw, body, 1000)
@@ -133,6 +133,18 @@ async def test_much_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.log.batches == [[1]]
     await lab.take(3, size=1000)
     assert lab.log.batches == [[1], [2, 3]]
+
+
+async def test_what_shares_no_batch_waits_for_no_answers() -> None:
+    lab = Lab()
+    await lab.take(1)
+    await lab.take(101, count=100)
+    assert len(lab.log.batches) == 1
+    lab.log.flush()
+    assert lab.log.batches[1:] == [list(range(101, 201))]
+    lab.log.flush()
+    await lab.take(201, count=100)
+    assert lab.log.batches[2:] == [list(range(201, 301))]
 
 
 @pytest.mark.parametrize("flushed_first", [False, True])
