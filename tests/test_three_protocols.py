@@ -33,7 +33,7 @@ from tests.ydb_topic_front.raw import RawClient as RawYdb
 from tests.ydb_topic_front.reading import Session, write
 from ydb_topic_front.wire.statuses import Status
 
-PATIENCE = 30
+PATIENCE = 90
 LISTENERS = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console")
 
 

@@ -54,7 +54,7 @@ class Server(NodeProcess):
 
     def metric(self, name: str) -> float:
         """A metric without labels."""
-        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.addresses['metrics']}/metrics", timeout=PATIENCE) as response:
             text = response.read().decode()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:

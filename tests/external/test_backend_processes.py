@@ -38,7 +38,7 @@ def server_of(tmp_path: Path) -> Iterator[Make]:
 
 def get(server: Server, path: str) -> tuple[int, dict[str, object]]:
     try:
-        with urllib.request.urlopen(f"http://{server.addresses['metrics']}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{server.addresses['metrics']}{path}", timeout=60) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -40,7 +40,7 @@ async def test_only_users_and_internal_topics_are_listed(node: Node) -> None:
     bootstrap = str(node.addresses["kafka"])
 
     def ask() -> tuple[set[str], dict[str, bool], set[KafkaError | None]]:
-        listed = set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics)
+        listed = set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics)
         other = KafkaAdminClient(bootstrap_servers=bootstrap)
         internal = {one["name"]: one["is_internal"] for one in other.describe_topics(["user", "internal"])}
         other.close()

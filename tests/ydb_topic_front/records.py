@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def records_of(kafka: str, topic: str, partition: int, number: int) -> list[Message]:

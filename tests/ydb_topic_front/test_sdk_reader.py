@@ -15,7 +15,7 @@ from tests.conftest import NodeFactory
 from tests.node_process import NodeProcess
 from tests.ydb_topic_front.conftest import LISTEN
 
-PATIENCE = 30
+PATIENCE = 90
 
 
 @pytest.fixture

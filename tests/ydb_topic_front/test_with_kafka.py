@@ -20,7 +20,7 @@ from tests.node_process import NodeProcess
 from tests.ydb_topic_front.raw import RawClient
 from ydb_topic_front.wire.statuses import Status
 
-PATIENCE = 30
+PATIENCE = 90
 BOMB = gzip.compress(gzip.compress(bytes(200 << 20)))
 """Some hundred bytes that decode to what decodes to 200 MiB."""
 

@@ -18,7 +18,7 @@ from spark_pipeline.jobs.migrate import command
 from tests.node_process import NodeProcess
 
 ALL = Columns.of(headers=True, metadata=True)
-PATIENCE = 30
+PATIENCE = 90
 
 
 def target_url(node: NodeProcess) -> str:

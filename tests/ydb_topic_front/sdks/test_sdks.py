@@ -140,7 +140,7 @@ def test_nothing_is_lost_or_doubled_when_the_node_is_killed(
     writing.start()
     try:
         with ydb.Driver(endpoint=f"grpc://{node.ydb}", database="/local") as driver:
-            driver.wait(timeout=20)
+            driver.wait(timeout=60)
             with driver.topic_client.reader(path, consumer="watch") as reader:
                 for written in (50, 250):
                     while reader.receive_message(timeout=40).offset < written:

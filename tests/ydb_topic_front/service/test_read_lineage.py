@@ -24,7 +24,7 @@ from tests.ydb_topic_front.reading import Session, number_of, write
 
 T = TypeVar("T")
 HALVES = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
-PATIENCE = 30
+PATIENCE = 90
 
 
 @pytest.fixture
