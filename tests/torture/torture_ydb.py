@@ -124,7 +124,8 @@ class PlainLoad(Worker):
                     deadline = min(deadline, time.monotonic() + PATIENCE)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{len(self._unanswered)} messages of {self.name} were never answered")
-                with suppress(grpc.aio.AioRpcError):
+                # The second is what gRPC says of a write to a stream that has ended meanwhile.
+                with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     await self._session(channel)
                 await asyncio.sleep(0.02)
 
