@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tests.clients.api import UNKNOWN_TOPIC_OR_PARTITION, Client, ClientError, Shares
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 150.0
 
 
 class Member(Protocol):
