@@ -18,6 +18,9 @@ from benchmarks.tools import TOOLS as ALL_TOOLS
 
 POM = Path(__file__).resolve().parent / "mirror_jars" / "pom.xml"
 TOOLS = ALL_TOOLS / "mirror"
+BUFFER_BYTES = 256 * 1024 * 1024
+"""What all tasks' producers may hold together, as much as the loop's one. A task keeps what it has read as well until
+that is acknowledged: four times as much does not fit into the heap when the target is slower than the source."""
 _LOOK_S = 0.02
 _LOG = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
@@ -80,7 +83,7 @@ class MirrorMaker(JavaServer):
             f"{alias}.consumer.max.poll.records": "10000",
             "new.producer.batch.size": str(batch_bytes),
             "new.producer.linger.ms": "50",
-            "new.producer.buffer.memory": str(256 * 1024 * 1024),
+            "new.producer.buffer.memory": str(BUFFER_BYTES // tasks),
         }
 
     @property
