@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from sbp_back.buffers import fresh
 from sbp_back.wire.model import Buffer
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -29,29 +29,6 @@ to be got from there again, which makes the write up to ten times as expensive (
 
 def is_disk_full(error: OSError) -> bool:
     return error.errno in DISK_FULL_ERRNOS
-
-
-def _allocator() -> Callable[[int], bytearray]:
-    """CPython's own way to make a bytearray of bytes that nobody has set, where there is one."""
-    try:
-        make = ctypes.pythonapi.PyByteArray_FromStringAndSize
-    except AttributeError:
-        return bytearray
-    make.restype = ctypes.py_object
-    make.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t)
-
-    def fresh(size: int) -> bytearray:
-        made: bytearray = make(None, size)
-        return made
-
-    return fresh
-
-
-fresh = _allocator()
-"""A buffer of so many bytes to read into. They are whatever was in memory there: nobody may see one that was not read.
-
-Zeroing them first costs as much as a fourth of reading them.
-"""
 
 
 class Files:

@@ -57,6 +57,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "deadlines": 2,
         "awaited": 1,
         "barrier": 1,
+        "buffers": 1,
         "cycle": 1,
         "errors": 0,
     },

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbp_back.files import fresh
+from sbp_back.buffers import fresh
 
 #: Frames above this many bytes that do not come at once are received into their own buffer.
 LARGE_FRAME = 16 * 1024

@@ -23,7 +23,7 @@ from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from sbp_back.files import fresh
+from sbp_back.buffers import fresh
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
 

@@ -16,7 +16,7 @@ from bridges.formats.producer import InTransaction
 from bridges.formats.records import StoredBatch
 from bridges.log.interfaces import Appended, Batch, Guard
 from bridges.log.partition_log import PartitionLog
-from sbp_back.files import fresh
+from sbp_back.buffers import fresh
 from spark_pipeline.node.intake_forms import Brought, Form, KafkaForm
 
 _KAFKA = KafkaForm()

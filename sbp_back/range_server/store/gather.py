@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from sbp_back.buffers import fresh
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError
-from sbp_back.files import Files, fresh
+from sbp_back.files import Files
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.wire.entry import parse_entry
 from sbp_back.wire.frame import crc32

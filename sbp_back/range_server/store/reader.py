@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sbp_back.buffers import fresh
 from sbp_back.errors import DecodeError, StoreCorrupt
-from sbp_back.files import Files, fresh
+from sbp_back.files import Files
 from sbp_back.range_server.store.index import META, StoredRange
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.wire.entry import parse_entries
