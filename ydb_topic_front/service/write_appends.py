@@ -20,7 +20,7 @@ from bridges.deadlines import Alarm
 from bridges.formats.ydb import first_created_ms
 from bridges.net.budget import Kind
 from bridges.sliced import advance
-from ydb_topic_front.session.write_batches import TOGETHER_MESSAGES, Batches, Held, joined, together
+from ydb_topic_front.session.write_batches import Batches, Held, joined, together
 from ydb_topic_front.session.write_request import MAX_BATCH_BYTES
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class WriteAppends:
         """Requests that the log has not decided."""
         self._owed = 0  # decided, and not answered
         self._few = 0  # so many of these are answered while the next are being made durable
-        self._alone = False  # the latest request shares no batch
         self._loop = asyncio.get_running_loop()
         self._overdue = Alarm(self._loop, self._hand_over_overdue)
 
@@ -101,10 +100,10 @@ class WriteAppends:
             self.hand_over_held()
             await self._append_parts(request, found)
             return
-        self._held.append(Held(request, part, found.codec))
+        latest = Held(request, part, found.codec)
+        self._held.append(latest)
         self._held_bytes += request.size
-        self._alone = len(part.seq_nos) > TOGETHER_MESSAGES
-        if self._held_bytes >= _HELD_BYTES or (not self.in_flight and (self._alone or self._owed <= self._few)):
+        if self._held_bytes >= _HELD_BYTES or (not self.in_flight and (not latest.shares or self._owed <= self._few)):
             self.hand_over_held()
         elif len(self._held) == 1:
             self._overdue.set(self._loop.time() + _PATIENCE_S)
@@ -205,7 +204,7 @@ class WriteAppends:
         self._moved()
         if not self.in_flight:
             self._few = self._owed // _LAST_PART
-            if self._alone and self._held and self._may_append():
+            if self._held and not self._held[-1].shares and self._may_append():
                 self.hand_over_held()
                 return
             self._settled.set()

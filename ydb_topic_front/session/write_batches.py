@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _YDB = int(FormatId.YDB)
 _MESSAGE_TAG = 0x0A
 _TOGETHER_BYTES = 256 * 1024
-TOGETHER_MESSAGES = 64
+_TOGETHER_MESSAGES = 64
 """A batch of several requests has at most so many bytes, and each of them so many messages: larger ones gain nothing,
 and to find their ends takes time."""
 
@@ -35,6 +35,11 @@ class Held(NamedTuple):
     request: Request
     part: Part
     codec: int
+
+    @property
+    def shares(self) -> bool:
+        """Whether it is small enough to be in a batch with others."""
+        return len(self.part.seq_nos) <= _TOGETHER_MESSAGES
 
 
 def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
@@ -48,7 +53,7 @@ def together(held: Sequence[Held]) -> Iterator[Sequence[Held]]:
             if (
                 one.codec != last.codec
                 or one.part.seq_nos[0] <= last.part.seq_nos[-1]
-                or max(len(one.part.seq_nos), len(last.part.seq_nos)) > TOGETHER_MESSAGES
+                or not (one.shares and last.shares)
                 or size > _TOGETHER_BYTES
             ):
                 yield held[begin:at]
