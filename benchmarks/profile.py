@@ -211,7 +211,7 @@ async def _serve(directory: Path, durability: str, settings: dict[str, str], pro
 
 
 async def _appends(directory: Path, durability: Literal["fsync", "os"], load: Load, probes: Probes | None) -> None:
-    """Says what ``load`` took: seconds of CPU, and the steps."""
+    """Says what an entry took: microseconds of CPU, and its steps."""
     from benchmarks.sbp import Appender
     from bridges.node.memory import collect_seldom
     from sbp_back.embedded import EmbeddedOptions, start_embedded
@@ -225,12 +225,15 @@ async def _appends(directory: Path, durability: Literal["fsync", "os"], load: Lo
     ]
     collect_seldom()
 
+    def told() -> int:
+        return sum(len(one.took) for one in appenders)
+
     async def go(appends: int) -> None:
-        wanted = sum(len(one.took) for one in appenders) + appends
+        wanted = told() + appends
         for one in appenders:
             one.until = float("inf")
             one.go()
-        while sum(len(one.took) for one in appenders) < wanted:
+        while told() < wanted:
             await asyncio.sleep(0.01)
         for one in appenders:
             one.until = 0.0
@@ -238,13 +241,13 @@ async def _appends(directory: Path, durability: Literal["fsync", "os"], load: Lo
             await asyncio.sleep(0.001)
 
     await go(int(load.requests * _WARM))
-    before = sum(len(one.took) for one in appenders)
+    before = told()
     if probes is not None:
         probes.start()
     used = time.process_time()
     await go(load.requests)
     used = time.process_time() - used
-    done = sum(len(one.took) for one in appenders) - before
+    done = told() - before
     costs = probes.costs(done) if probes is not None else []
     print(json.dumps([used / done * 1e6, [asdict(cost) for cost in costs]]))
     await embedded.close()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from benchmarks.probes import Step
 
+_ASKING = Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True)
+
 _LOOP = (
-    Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True),
+    _ASKING,
     Step(
         "receive from the socket",
         ("asyncio.selector_events:_SelectorSocketTransport._read_ready__get_buffer",),
@@ -35,40 +37,18 @@ _ANSWER = (
 )
 """The same for a short one."""
 
-PRODUCE = (
-    *_LOOP,
-    Step("Produce: the request and its partitions", ("kafka_front.service.produce:Produce.handle",)),
-    Step("check the batch: header, checksum, claims", ("kafka_front.service.produce:accept",)),
-    Step(
-        "partition's log: ledger, offset, stamp",
-        ("bridges.log.append_path:AppendPath.append", "bridges.log.append_path:AppendPath._hand_over"),
-    ),
-    Step("stream's writer: entry", ("sbp_back.client.stream_writer:StreamWriter.append",)),
-    Step(
-        "range server: what the cycle brought, windows",
-        (
-            "sbp_back.range_server.local_appends:LocalAppends.push",
-            "sbp_back.range_server.local_appends:LocalAppends._flush",
-            "sbp_back.range_server.local_appends:LocalAppends._append",
-            "sbp_back.range_server.local_appends:LocalAppends._admit",
-        ),
-    ),
-    Step(
-        "store: takes entries, checksums",
-        (
-            "sbp_back.range_server.store.store:Store.append_gathered",
-            "sbp_back.range_server.store.store:Store.write_gathered",
-        ),
-    ),
-    Step(
-        "log: a group",
-        (
-            "sbp_back.range_server.store.wal_writer:WalWriter.write_here",
-            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
-            "sbp_back.range_server.store.wal_writer:WalWriter._add_one",
-            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
-        ),
-    ),
+_ADMITTING = (
+    "sbp_back.range_server.local_appends:LocalAppends._flush",
+    "sbp_back.range_server.local_appends:LocalAppends._append",
+    "sbp_back.range_server.local_appends:LocalAppends._admit",
+)
+_TAKING = (
+    "sbp_back.range_server.store.store:Store.append_gathered",
+    "sbp_back.range_server.store.store:Store.write_gathered",
+)
+"""Functions of the range server and its store that all entries of a cycle pass together."""
+
+_WRITTEN = (
     Step("write (and flush) the group", ("sbp_back.files:Files.write",), waits=True),
     Step(
         "from the log's thread to the loop (fsync)",
@@ -80,6 +60,33 @@ PRODUCE = (
         "range server: commit, what may be shown",
         ("sbp_back.range_server.local_appends:LocalCall.stored",),
     ),
+)
+"""How every group of entries is written, and its writers hear of it."""
+
+PRODUCE = (
+    *_LOOP,
+    Step("Produce: the request and its partitions", ("kafka_front.service.produce:Produce.handle",)),
+    Step("check the batch: header, checksum, claims", ("kafka_front.service.produce:accept",)),
+    Step(
+        "partition's log: ledger, offset, stamp",
+        ("bridges.log.append_path:AppendPath.append", "bridges.log.append_path:AppendPath._hand_over"),
+    ),
+    Step("stream's writer: entry", ("sbp_back.client.stream_writer:StreamWriter.append",)),
+    Step(
+        "range server: what the cycle brought, windows",
+        ("sbp_back.range_server.local_appends:LocalAppends.push", *_ADMITTING),
+    ),
+    Step("store: takes entries, checksums", _TAKING),
+    Step(
+        "log: a group",
+        (
+            "sbp_back.range_server.store.wal_writer:WalWriter.write_here",
+            "sbp_back.range_server.store.wal_writer:WalWriter._begin",
+            "sbp_back.range_server.store.wal_writer:WalWriter._add_one",
+            "sbp_back.range_server.store.wal_writer:WalWriter._flush",
+        ),
+    ),
+    *_WRITTEN,
     Step(
         "stream's writer: answers",
         ("sbp_back.client.replica:Replica.settle", "sbp_back.client.stream_writer:StreamWriter.progressed"),
@@ -93,7 +100,7 @@ PRODUCE = (
 )
 
 APPEND = (
-    Step("the loop asks the kernel what there is to do", ("sbp_back.cycle:_Selector.select",), waits=True),
+    _ASKING,
     Step("who appends: is told, appends again", ("benchmarks.sbp:Appender._done", "benchmarks.sbp:Appender.go")),
     Step(
         "stream's writer: entry",
@@ -101,22 +108,9 @@ APPEND = (
     ),
     Step("replica", ("sbp_back.client.replica:Replica.send",)),
     Step("range server: what the cycle brought", ("sbp_back.range_server.local_appends:LocalAppends.push",)),
-    Step(
-        "range server: windows",
-        (
-            "sbp_back.range_server.local_appends:LocalAppends._flush",
-            "sbp_back.range_server.local_appends:LocalAppends._append",
-            "sbp_back.range_server.local_appends:LocalAppends._admit",
-        ),
-    ),
+    Step("range server: windows", _ADMITTING),
     Step("checksums of the entries", ("sbp_back.range_server.local_appends:crc32",)),
-    Step(
-        "store: takes entries",
-        (
-            "sbp_back.range_server.store.store:Store.append_gathered",
-            "sbp_back.range_server.store.store:Store.write_gathered",
-        ),
-    ),
+    Step("store: takes entries", _TAKING),
     Step(
         "log: a group",
         (
@@ -125,14 +119,7 @@ APPEND = (
             "sbp_back.range_server.store.wal_writer:WalWriter._flush",
         ),
     ),
-    Step("write (and flush) the group", ("sbp_back.files:Files.write",), waits=True),
-    Step(
-        "from the log's thread to the loop",
-        ("sbp_back.range_server.store.inbox:Inbox.put", "sbp_back.range_server.store.inbox:Inbox._wakened"),
-        seldom=True,
-    ),
-    Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
-    Step("range server: commit, what may be shown", ("sbp_back.range_server.local_appends:LocalCall.stored",)),
+    *_WRITTEN,
     Step("replicas: settled", ("sbp_back.client.replica:Replica.settle",)),
     Step("stream's writer: answers", ("sbp_back.client.stream_writer:StreamWriter.progressed",)),
 )
