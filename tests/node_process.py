@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -196,6 +196,14 @@ class NodeProcess:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
+            self.dispose()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Self]:
+        """Started, and disposed of in the end; for fixtures."""
+        try:
+            yield self.start()
+        finally:
             self.dispose()
 
     def __enter__(self) -> Self:

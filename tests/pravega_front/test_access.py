@@ -37,11 +37,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
     listen = {name: ANY if name.startswith("pravega") else "off" for name in LISTENERS}
     settings = {"auth.required": "true", "pravega.token_ms": f"{TOKEN_S}s"}
-    node = NodeProcess(data, settings=settings, listen=listen)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(data, settings=settings, listen=listen).lent() as node:
+        yield node
 
 
 def test_calls_need_a_name_and_a_password(strict: NodeProcess) -> None:

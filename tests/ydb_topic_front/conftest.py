@@ -17,11 +17,8 @@ LISTEN = {"ydb": ANY, "kafka": ANY, "console": ANY, "sbp-pd": "off", "sbp-range-
 @pytest.fixture(scope="session")
 def ydb_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     """A node that nobody restarts."""
-    node = NodeProcess(tmp_path_factory.mktemp("ydb") / "data", settings=TEST_SETTINGS, listen=LISTEN)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(tmp_path_factory.mktemp("ydb") / "data", settings=TEST_SETTINGS, listen=LISTEN).lent() as node:
+        yield node
 
 
 @pytest.fixture

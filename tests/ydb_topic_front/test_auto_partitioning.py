@@ -26,11 +26,8 @@ SPEED = 10_000
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     settings = {**TEST_SETTINGS, "ydb.auto_partitioning_interval_ms": "20"}
-    node = NodeProcess(tmp_path_factory.mktemp("ydb-auto") / "data", settings=settings, listen=LISTEN)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(tmp_path_factory.mktemp("ydb-auto") / "data", settings=settings, listen=LISTEN).lent() as node:
+        yield node
 
 
 @pytest.fixture

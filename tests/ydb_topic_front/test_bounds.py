@@ -28,21 +28,15 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         "ydb.max_connections": str(CONNECTIONS),
         "limits.connections_memory_bytes": str(MEMORY),
     }
-    node = NodeProcess(tmp_path_factory.mktemp("bounded") / "data", settings=settings, listen=LISTEN)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(tmp_path_factory.mktemp("bounded") / "data", settings=settings, listen=LISTEN).lent() as node:
+        yield node
 
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     settings = {**TEST_SETTINGS, "ydb.init_timeout_ms": "200"}
-    node = NodeProcess(tmp_path_factory.mktemp("impatient") / "data", settings=settings, listen=LISTEN)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(tmp_path_factory.mktemp("impatient") / "data", settings=settings, listen=LISTEN).lent() as node:
+        yield node
 
 
 def begun(raw: RawClient, kind: str, **init: object) -> RawStream:

@@ -65,11 +65,8 @@ def records(output: bytes) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("cli") / "data", listen=LISTEN)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(tmp_path_factory.mktemp("cli") / "data", listen=LISTEN).lent() as node:
+        yield node
 
 
 def test_life_of_a_topic(one: NodeProcess) -> None:

@@ -27,11 +27,8 @@ def strict_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProces
     subprocess.run(command, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
     settings = {**TEST_SETTINGS, "auth.required": "true"}
     listen = {name: address if name == "ydb" else "off" for name, address in LISTEN.items()}
-    node = NodeProcess(data, settings=settings, listen=listen)
-    try:
-        yield node.start()
-    finally:
-        node.dispose()
+    with NodeProcess(data, settings=settings, listen=listen).lent() as node:
+        yield node
 
 
 def config(node: NodeProcess, password: str = PASSWORD) -> ydb.DriverConfig:
