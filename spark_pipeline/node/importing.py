@@ -178,7 +178,7 @@ class ImportHandlers:
                 full = len(block)
                 while have < full:
                     if not spare:
-                        came = content.read_nowait()
+                        came = content.read_nowait()  # which needs no deadline
                         if not came:
                             async with asyncio.timeout_at(deadline):
                                 came = await content.readany()
