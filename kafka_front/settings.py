@@ -2,80 +2,76 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from bridges.node.sections import Duration, Section, Size, section
+from bridges.node.setting import Duration, Section, Size, setting
 
 
 class KafkaGroupSettings(Section):
     """Of consumer groups."""
 
-    initial_rebalance_delay_ms: Duration = Field(
-        default=3_000, description="How long the first rebalance of an empty group waits for more members."
+    initial_rebalance_delay_ms: Duration = setting(
+        3_000, description="How long the first rebalance of an empty group waits for more members."
     )
-    min_session_timeout_ms: Duration = Field(
-        default=6_000, ge=1, description="Shortest session timeout a member may ask for."
+    min_session_timeout_ms: Duration = setting(
+        6_000, ge=1, description="Shortest session timeout a member may ask for."
     )
-    max_session_timeout_ms: Duration = Field(
-        default=1_800_000, ge=1, description="Longest session timeout a member may ask for."
+    max_session_timeout_ms: Duration = setting(
+        1_800_000, ge=1, description="Longest session timeout a member may ask for."
     )
-    max_rebalance_timeout_ms: Duration = Field(
-        default=86_400_000,
+    max_rebalance_timeout_ms: Duration = setting(
+        86_400_000,
         ge=1,
         description="Longest time a rebalance waits for members, whatever they ask for.",
     )
-    max_size: int = Field(default=10_000, ge=1, description="Most members of a group.")
-    max_groups: int = Field(
-        default=100_000, ge=1, description="Most groups, with or without members, before no new one is taken."
+    max_size: int = setting(10_000, ge=1, description="Most members of a group.")
+    max_groups: int = setting(
+        100_000, ge=1, description="Most groups, with or without members, before no new one is taken."
     )
-    max_bytes: Size = Field(
-        default=16 * 1024**2,
+    max_bytes: Size = setting(
+        16 * 1024**2,
         ge=1024,
         description="Most bytes that the members of a group may say of themselves, and that their leader may assign.",
     )
-    offsets_retention_ms: Duration = Field(
-        default=604_800_000, ge=1, description="How long positions of a group without members are kept."
+    offsets_retention_ms: Duration = setting(
+        604_800_000, ge=1, description="How long positions of a group without members are kept."
     )
 
 
 class KafkaSettings(Section):
     """Of everything that Kafka clients see; where Kafka has the setting, its default is Kafka's."""
 
-    auto_create_topics: bool = Field(default=True, description="Whether a topic that a client asks for is created.")
-    num_partitions: int = Field(default=1, ge=1, description="Partitions of a topic whose creator does not say.")
-    max_request_bytes: Size = Field(
-        default=100 * 1024**2,
+    auto_create_topics: bool = setting(True, description="Whether a topic that a client asks for is created.")
+    num_partitions: int = setting(1, ge=1, description="Partitions of a topic whose creator does not say.")
+    max_request_bytes: Size = setting(
+        100 * 1024**2,
         ge=1024,
         le=2**31 - 1,
         description="Largest request accepted; a larger one ends its connection.",
     )
-    fetch_max_bytes: Size = Field(default=16 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
-    fetch_max_wait_ms: Duration = Field(
-        default=300_000, description="Longest time a fetch waits for data, whatever it asks for."
+    fetch_max_bytes: Size = setting(16 * 1024**2, ge=1024, description="Most bytes one fetch is answered with.")
+    fetch_max_wait_ms: Duration = setting(
+        300_000, description="Longest time a fetch waits for data, whatever it asks for."
     )
-    max_connections: int = Field(
-        default=10_000,
+    max_connections: int = setting(
+        10_000,
         ge=1,
         description="Most connections at the same time; a further one takes the place of an idle one.",
     )
-    connections_max_idle_ms: Duration = Field(
-        default=600_000, ge=1, description="Time after which an idle connection is closed."
+    connections_max_idle_ms: Duration = setting(
+        600_000, ge=1, description="Time after which an idle connection is closed."
     )
-    unacknowledged_bytes_per_connection: Size = Field(
-        default=32 * 1024**2,
+    unacknowledged_bytes_per_connection: Size = setting(
+        32 * 1024**2,
         ge=1024,
         description="Bytes a connection may have in flight before the node stops reading from it.",
     )
-    offset_metadata_max_bytes: Size = Field(
-        default=4096, description="Longest text a consumer may attach to a position."
-    )
-    fetch_sessions: int = Field(default=1_000, ge=0, description="Most incremental fetch sessions kept.")
-    fetch_session_partitions: int = Field(
-        default=500_000,
+    offset_metadata_max_bytes: Size = setting(4096, description="Longest text a consumer may attach to a position.")
+    fetch_sessions: int = setting(1_000, ge=0, description="Most incremental fetch sessions kept.")
+    fetch_session_partitions: int = setting(
+        500_000,
         ge=10,
         description="Most partitions that all incremental fetch sessions remember; one of them a tenth of it.",
     )
-    transaction_max_timeout_ms: Duration = Field(
-        default=900_000, ge=1, description="Longest transaction a producer may ask for."
+    transaction_max_timeout_ms: Duration = setting(
+        900_000, ge=1, description="Longest transaction a producer may ask for."
     )
-    group: KafkaGroupSettings = section()
+    group: KafkaGroupSettings = KafkaGroupSettings()

@@ -2,110 +2,104 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from bridges.node.sections import Duration, Section, Size
+from bridges.node.setting import Duration, Section, Size, setting
 
 
 class PravegaSettings(Section):
     """Of everything that Pravega's clients see; where Pravega has a bound of its own, the default is that."""
 
-    max_connections: int = Field(
-        default=10_000,
+    max_connections: int = setting(
+        10_000,
         ge=1,
         description="Most connections to the segment store at the same time; a further one takes an idle one's place.",
     )
-    max_controller_connections: int = Field(
-        default=1_000,
+    max_controller_connections: int = setting(
+        1_000,
         ge=1,
         description="Most connections to the controller at the same time; a further one is closed until others are.",
     )
-    connections_max_idle_ms: Duration = Field(
-        default=600_000, ge=1, description="Time after which a connection that says nothing is closed."
+    connections_max_idle_ms: Duration = setting(
+        600_000, ge=1, description="Time after which a connection that says nothing is closed."
     )
-    receive_ms: Duration = Field(
-        default=120_000,
+    receive_ms: Duration = setting(
+        120_000,
         ge=100,
         description="Time in which a frame has to be complete, and a block of appends to be ended, once it has begun.",
     )
-    reader_patience_ms: Duration = Field(
-        default=10_000,
+    reader_patience_ms: Duration = setting(
+        10_000,
         ge=100,
         description="While memory is short, a client that takes nothing of what it was sent for this time is cut.",
     )
-    unacknowledged_bytes_per_connection: Size = Field(
-        default=32 * 1024**2,
+    unacknowledged_bytes_per_connection: Size = setting(
+        32 * 1024**2,
         ge=1024,
         description="Bytes a connection may have in flight before the node stops reading from it.",
     )
-    read_max_bytes: Size = Field(
-        default=2 * 1024**2, ge=8, le=8 * 1024**2, description="Most bytes one read of a segment is answered with."
+    read_max_bytes: Size = setting(
+        2 * 1024**2, ge=8, le=8 * 1024**2, description="Most bytes one read of a segment is answered with."
     )
-    append_events: int = Field(
-        default=250_000,
+    append_events: int = setting(
+        250_000,
         ge=1,
         description="Most events of one append that get offsets of their own; one that says more is a single record.",
     )
-    writers_per_connection: int = Field(
-        default=10_000, ge=1, description="Most writers that one connection may set up."
+    writers_per_connection: int = setting(10_000, ge=1, description="Most writers that one connection may set up.")
+    parked_reads_per_connection: int = setting(
+        1_000, ge=1, description="Most reads of one connection that wait at the ends of segments."
     )
-    parked_reads_per_connection: int = Field(
-        default=1_000, ge=1, description="Most reads of one connection that wait at the ends of segments."
-    )
-    table_page: int = Field(default=1_000, ge=1, description="Most entries or keys of a table that one answer holds.")
-    table_bytes: Size = Field(
-        default=1024**3, ge=1024, description="Most bytes of keys and values that one table holds."
-    )
-    scopes: int = Field(default=100_000, ge=1, description="Most scopes that clients make, with or without streams.")
-    attributes_per_segment: int = Field(
-        default=1_000,
+    table_page: int = setting(1_000, ge=1, description="Most entries or keys of a table that one answer holds.")
+    table_bytes: Size = setting(1024**3, ge=1024, description="Most bytes of keys and values that one table holds.")
+    scopes: int = setting(100_000, ge=1, description="Most scopes that clients make, with or without streams.")
+    attributes_per_segment: int = setting(
+        1_000,
         ge=0,
         description="Most attributes that clients set of one segment; numbers of writers are not among them.",
     )
-    segments: int = Field(
-        default=100_000,
+    segments: int = setting(
+        100_000,
         ge=1,
         description="Most segments that belong to no stream: tables, large events under way, those that tools make.",
     )
-    transactions: int = Field(default=10_000, ge=1, description="Most open transactions of all streams together.")
-    transaction_min_lease_ms: Duration = Field(
-        default=10_000, ge=1, description="Shortest lease of a transaction: without a ping it is aborted after that."
+    transactions: int = setting(10_000, ge=1, description="Most open transactions of all streams together.")
+    transaction_min_lease_ms: Duration = setting(
+        10_000, ge=1, description="Shortest lease of a transaction: without a ping it is aborted after that."
     )
-    transaction_max_lease_ms: Duration = Field(default=600_000, ge=1, description="Longest lease of a transaction.")
-    transaction_max_execution_ms: Duration = Field(
-        default=86_400_000, ge=1, description="Time after which a transaction is aborted, however often it is pinged."
+    transaction_max_lease_ms: Duration = setting(600_000, ge=1, description="Longest lease of a transaction.")
+    transaction_max_execution_ms: Duration = setting(
+        86_400_000, ge=1, description="Time after which a transaction is aborted, however often it is pinged."
     )
-    scale_wait_ms: Duration = Field(
-        default=60_000,
+    scale_wait_ms: Duration = setting(
+        60_000,
         description="How long a change of a stream's segments waits for open transactions before it aborts them.",
     )
-    scale_interval_ms: Duration = Field(
-        default=60_000, ge=10, description="How often the rates of streams are looked at whose policy scales them."
+    scale_interval_ms: Duration = setting(
+        60_000, ge=10, description="How often the rates of streams are looked at whose policy scales them."
     )
-    scale_up_intervals: int = Field(
-        default=2, ge=1, description="Intervals in a row after which a segment above its target rate is split."
+    scale_up_intervals: int = setting(
+        2, ge=1, description="Intervals in a row after which a segment above its target rate is split."
     )
-    scale_down_intervals: int = Field(
-        default=20,
+    scale_down_intervals: int = setting(
+        20,
         ge=1,
         description="Intervals in a row after which two neighbours below half of their target rate are merged.",
     )
-    retention_interval_ms: Duration = Field(
-        default=300_000,
+    retention_interval_ms: Duration = setting(
+        300_000,
         ge=10,
         description="How often streams that are kept by size, and were scaled, are looked at for what may go.",
     )
-    watermark_interval_ms: Duration = Field(
-        default=10_000,
+    watermark_interval_ms: Duration = setting(
+        10_000,
         ge=10,
         description="How often watermarks are written of streams whose writers note times.",
     )
-    token_ms: Duration = Field(
-        default=3_600_000,
+    token_ms: Duration = setting(
+        3_600_000,
         ge=1000,
         description="How long a delegation token is valid, where clients must say who they are; they get new ones.",
     )
-    max_calls: int = Field(default=1_000, ge=1, description="Most calls to the controller at the same time.")
-    max_calls_per_connection: int = Field(
-        default=100, ge=1, description="Most calls to the controller of one connection at the same time."
+    max_calls: int = setting(1_000, ge=1, description="Most calls to the controller at the same time.")
+    max_calls_per_connection: int = setting(
+        100, ge=1, description="Most calls to the controller of one connection at the same time."
     )

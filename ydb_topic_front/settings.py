@@ -2,68 +2,70 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from bridges.node.sections import Duration, Section, Size
+from bridges.node.setting import Duration, Section, Size, setting
 
 MESSAGE_BYTES = 64_000_000
 """What a YDB server receives in one message; SDKs cut their requests so that they fit."""
 
 
+def _database(value: object) -> object:
+    if isinstance(value, str) and not (value.startswith("/") and all(value[1:].split("/"))):
+        raise ValueError("must be a path such as /local or /local/team")
+    return value
+
+
 class YdbSettings(Section):
     """Of everything that YDB's clients see; where YDB has the setting, its default is YDB's."""
 
-    database: str = Field(
-        default="/local",
-        pattern=r"^/[^/]+(/[^/]+)*$",
+    database: str = setting(
+        "/local",
+        read=_database,
         description="Database of clients that name none. Topics are the same in every database.",
     )
-    max_request_bytes: Size = Field(
-        default=MESSAGE_BYTES,
+    max_request_bytes: Size = setting(
+        MESSAGE_BYTES,
         ge=64 * 1024,
         le=2**31 - 1,
         description="Largest message of a stream that is accepted; a larger one ends its stream.",
     )
-    max_call_bytes: Size = Field(
-        default=512 * 1024, ge=4096, description="Largest request accepted that is not part of a stream."
+    max_call_bytes: Size = setting(
+        512 * 1024, ge=4096, description="Largest request accepted that is not part of a stream."
     )
-    max_connections: int = Field(
-        default=4_000,
+    max_connections: int = setting(
+        4_000,
         ge=1,
         description="Most connections at the same time; a further one is closed until others are.",
     )
-    max_streams: int = Field(default=10_000, ge=1, description="Most streams and calls at the same time.")
-    max_streams_per_connection: int = Field(
-        default=1_000, ge=1, description="Most streams and calls at the same time on one connection."
+    max_streams: int = setting(10_000, ge=1, description="Most streams and calls at the same time.")
+    max_streams_per_connection: int = setting(
+        1_000, ge=1, description="Most streams and calls at the same time on one connection."
     )
-    connections_max_idle_ms: Duration = Field(
-        default=600_000, ge=1000, description="Time after which a connection without a stream or call is closed."
+    connections_max_idle_ms: Duration = setting(
+        600_000, ge=1000, description="Time after which a connection without a stream or call is closed."
     )
-    unacknowledged_bytes_per_stream: Size = Field(
-        default=8 * 1024**2,
+    unacknowledged_bytes_per_stream: Size = setting(
+        8 * 1024**2,
         ge=1024,
         description="Bytes a stream may have written and not acknowledged before the node stops reading from it.",
     )
-    init_timeout_ms: Duration = Field(
-        default=60_000, ge=1, description="How long a stream may take to say what it wants."
-    )
-    max_producers: int = Field(
-        default=2_000_000,
+    init_timeout_ms: Duration = setting(60_000, ge=1, description="How long a stream may take to say what it wants.")
+    max_producers: int = setting(
+        2_000_000,
         ge=1,
         description="Most producers whose partition is remembered; those that were not used for longest go first.",
     )
-    auto_partitioning_interval_ms: Duration = Field(
-        default=5_000,
+    auto_partitioning_interval_ms: Duration = setting(
+        5_000,
         ge=10,
         description="How often it is looked whether a partition of a topic with auto-partitioning is to be split.",
     )
-    reader_patience_ms: Duration = Field(
-        default=10_000,
+    reader_patience_ms: Duration = setting(
+        10_000,
         ge=100,
         description="While memory is short, a reader that takes nothing of what it was sent for this time is cut.",
     )
-    writer_patience_ms: Duration = Field(
-        default=10_000,
+    writer_patience_ms: Duration = setting(
+        10_000,
         ge=100,
         description="While memory is short, a writer that a partition's speed holds up for this time is ended.",
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from bridges.commands.cli import EXIT_USAGE
 from bridges.commands.common import fail, json_option, key_values, print_json, print_table

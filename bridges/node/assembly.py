@@ -317,7 +317,7 @@ class Node:
 
     def _check_fronts(self) -> None:
         """Whether the fronts can be part of this node, and know their formats. Raises FrontError."""
-        check(self._kinds, Settings.model_fields, {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT})
+        check(self._kinds, Settings.__struct_fields__, {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT})
         for kind in self._kinds:
             for plug in kind.formats:
                 try:

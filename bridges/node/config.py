@@ -9,20 +9,18 @@ the value stands, so that an error or the command ``anabranch config`` can name 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, get_args
+from types import new_class
+from typing import Any, ClassVar, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
-from pydantic.fields import FieldInfo
+from msgspec import Struct
 
 from bridges.auth.authenticator import AuthOptions
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
 from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
-from bridges.node.quantities import parse_duration, parse_size
 from bridges.node.sections import (
     AuthSettings,
     LimitSettings,
@@ -30,10 +28,11 @@ from bridges.node.sections import (
     LogSettings,
     NodeSettings,
     SbpSettings,
-    Section,
     SettingsError,
-    section,
 )
+from bridges.node.setting import Kind, Section, Spec, kind_of, setting, settings_of
+
+S = TypeVar("S", bound=Section)
 
 PREFIX = "ANABRANCH_"
 DEFAULT_FILE = "anabranch.toml"
@@ -42,18 +41,10 @@ _NOT_SETTINGS = frozenset({"ANABRANCH_NODE", "ANABRANCH_USER", "ANABRANCH_PASSWO
 """Variables of the command line itself: a node's address and user for client commands, and the settings file."""
 
 
-def _listen(value: object) -> object:
-    # Shells do not allow '-' in names of variables: ANABRANCH_LISTEN__SBP_PD means sbp-pd.
-    if isinstance(value, dict):
-        return {_listener(str(name)): address for name, address in value.items()}
-    return value
-
-
 def _tls(value: object) -> object:
     if isinstance(value, dict):
-        values = {_tls_name(str(name)): str(one) for name, one in value.items()}
-        tls_settings.check(values)
-        return values
+        value = {name: str(one) for name, one in value.items()}
+        tls_settings.check(value)
     return value
 
 
@@ -63,8 +54,15 @@ def _tls_name(name: str) -> str:
 
 
 def _listener(name: str) -> str:
-    # The dot of a version is the only one in a name.
+    # Shells do not allow '-' in names of variables: ANABRANCH_LISTEN__SBP_PD means sbp-pd. The dot of a version is the
+    # only one in a name.
     return name.replace("_", "-").replace(".", "-").replace("-v0-", "-v0.")
+
+
+def _host(value: object) -> object:
+    if value == "":
+        raise ValueError("must not be empty")
+    return value
 
 
 def _topic_defaults(value: object) -> object:
@@ -87,48 +85,36 @@ class Settings(Section):
     fronts: ClassVar[tuple[type[Front], ...]] = ()
     """The fronts whose sections are part of it."""
 
-    data_dir: Path = Field(default=Path("anabranch-data"), description="Directory of everything the node keeps.")
-    listen: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
-        default_factory=dict,
+    data_dir: Path = setting(Path("anabranch-data"), description="Directory of everything the node keeps.")
+    listen: dict[str, str] = setting(
+        {},
         description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server, sbp-v0.1; port 0: "
         "any free one.",
     )
-    advertise: Annotated[dict[str, str], BeforeValidator(_listen)] = Field(
-        default_factory=dict,
+    advertise: dict[str, str] = setting(
+        {},
         description="Address HOST:PORT that clients of a listener are told, where it differs from the one listened on.",
     )
-    tls: Annotated[dict[str, str], BeforeValidator(_tls)] = Field(
-        default_factory=dict,
+    tls: dict[str, str] = setting(
+        {},
+        read=_tls,
         description="TLS of a listener (not sbp-v0.1's): LISTENER.cert and LISTENER.key, PEM files; "
         "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
     )
-    default_host: str = Field(
-        default="127.0.0.1", min_length=1, description="Host that listeners without an address of their own listen on."
+    default_host: str = setting(
+        "127.0.0.1", read=_host, description="Host that listeners without an address of their own listen on."
     )
-    topic_defaults: Annotated[dict[str, str], BeforeValidator(_topic_defaults)] = Field(
-        default_factory=dict,
+    topic_defaults: dict[str, str] = setting(
+        {},
+        read=_topic_defaults,
         description="Defaults of topic configurations by their Kafka names, for instance retention.ms.",
     )
-    node: NodeSettings = section()
-    sbp: SbpSettings = section()
-    log: LogSettings = section()
-    limits: LimitSettings = section()
-    auth: AuthSettings = section()
-    logging: LoggingSettings = section()
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.sbp.mode == "external" and not self.sbp.pd:
-            raise ValueError("sbp.mode = external needs sbp.pd, the address of the placement driver")
-        if bool(self.sbp.tls_cert) != bool(self.sbp.tls_key):
-            raise ValueError("sbp.tls_cert and sbp.tls_key are needed together")
-        if (self.sbp.tls_ca or self.sbp.tls_cert) and not self.sbp.tls:
-            raise ValueError("sbp.tls_ca and sbp.tls_cert make no difference without sbp.tls = true")
-        if self.sbp.dialect == "v0.1" and self.sbp.mode != "external":
-            raise ValueError("sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external")
-        if self.sbp.dialect == "v0.1" and self.sbp.flavor != "anabranch":
-            raise ValueError(f"servers of {self.sbp.flavor} do not speak sbp.dialect = v0.1")
-        return self
+    node: NodeSettings = NodeSettings()
+    sbp: SbpSettings = SbpSettings()
+    log: LogSettings = LogSettings()
+    limits: LimitSettings = LimitSettings()
+    auth: AuthSettings = AuthSettings()
+    logging: LoggingSettings = LoggingSettings()
 
     @property
     def auth_options(self) -> AuthOptions:
@@ -150,8 +136,7 @@ class Settings(Section):
         return found if isinstance(found, front.settings) else front.settings()
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting as ``anabranch config`` and the documentation show it."""
 
     key: str
@@ -162,8 +147,7 @@ class Setting:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """Validated settings and the origin of every key that was given."""
 
     settings: Settings
@@ -202,17 +186,12 @@ def load(
     ]
     if problems:
         raise SettingsError("\n".join(problems))
-    nested: dict[str, Any] = {}
-    for key, (value, _) in given.items():
-        parts = _split(key)
-        inner = nested
-        for part in parts[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[parts[-1]] = value
-    try:
-        settings = model.model_validate(nested)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_explain(error, given))) from None
+    values, problems = _values(given, model)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    settings = _made(model, values)
+    if problems := list(_contradictions(settings.sbp)):
+        raise SettingsError("\n".join(problems))
     return Loaded(settings, {key: where for key, (_, where) in given.items()})
 
 
@@ -224,11 +203,13 @@ def schema() -> list[Setting]:
 @lru_cache
 def _model(fronts: tuple[type[Front], ...]) -> type[Settings]:
     """The settings with a section for each front that has one. Raises FrontError."""
-    check(fronts, Settings.model_fields, ())
-    fields: Any = {front.name: (front.settings, section()) for front in fronts if front.settings is not None}
-    model = create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **fields)
-    model.fronts = fronts
-    return model
+    check(fronts, Settings.__struct_fields__, ())
+    kinds = {front.name: front.settings for front in fronts if front.settings is not None}
+    about = {"__module__": __name__, "__doc__": Settings.__doc__, "__annotations__": kinds, "fronts": fronts}
+    sections = {name: kind() for name, kind in kinds.items()}
+    return cast(
+        "type[Settings]", new_class("Settings", (Settings,), exec_body=lambda body: body.update(about, **sections))
+    )
 
 
 # --- sources --------------------------------------------------------------------------------------------------------
@@ -272,30 +253,44 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
 # --- keys -----------------------------------------------------------------------------------------------------------
 
 
-def _sections(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    for name, info in model.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _sections(kind, f"{prefix}{name}.")
+class _Field(Struct, frozen=True):
+    """A setting and where it stands: its section, and the path of the object of that from the settings."""
+
+    section: type[Section]
+    path: tuple[str, ...]
+    name: str
+    spec: Spec
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.section, self.name)
+
+    def value(self, given: object) -> Any:
+        """The value that was meant by what was given. Raises ValueError with what it must be."""
+        return self.spec.value(self.kind, given)
+
+    def of(self, settings: Section) -> Any:
+        """What it is in these settings."""
+        for part in self.path:
+            settings = getattr(settings, part)
+        return getattr(settings, self.name)
+
+
+def _leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, _Field]]:
+    for name, one in settings_of(section).items():
+        if isinstance(one, Section):
+            yield from _leaves(type(one), (*path, name))
         else:
-            yield prefix + name, info
+            yield ".".join((*path, name)), _Field(section, path, name, one)
 
 
 @lru_cache
-def _fields(model: type[Settings]) -> dict[str, FieldInfo]:
-    return dict(_sections(model))
+def _fields(model: type[Settings]) -> dict[str, _Field]:
+    return dict(_leaves(model))
 
 
 _LISTENER_MAPS = frozenset({"listen", "advertise"})
 _MAPS = _LISTENER_MAPS | {"topic_defaults", "tls"}
-
-
-def _split(key: str) -> list[str]:
-    """The path of a key; what follows the name of a map is one name, dots included."""
-    head, dot, rest = key.partition(".")
-    if dot and head in _MAPS:
-        return [head, rest]
-    return key.split(".")
 
 
 def _known(key: str, model: type[Settings]) -> bool:
@@ -312,60 +307,68 @@ def _hint(key: str, model: type[Settings]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _explain(error: ValidationError, given: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-    for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
-        if not key:  # about several settings together
-            yield message
-            continue
-        value, where = given.get(key, (problem["input"], "settings"))
-        if key in _MAPS:
-            places = sorted({origin for name, (_, origin) in given.items() if name.startswith(f"{key}.")})
-            yield f"{', '.join(places)}: {key}: {message}"
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def _values(given: Mapping[str, tuple[Any, str]], model: type[Settings]) -> tuple[dict[str, Any], list[str]]:
+    """The values of the keys that were given, those of a map under its name, and what is wrong with others."""
+    fields = _fields(model)
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, (value, where) in given.items():
+        head, _, name = key.partition(".")  # of an entry of a map: what follows is one name, dots included
+        if head not in _MAPS:
+            try:
+                values[key] = fields[key].value(value)
+            except ValueError as error:
+                problems.append(f"{where}: {key} = {value!r}: {error}")
+        elif head in _LISTENER_MAPS and not isinstance(value, str):
+            problems.append(f"{where}: {key} = {value!r}: must be text")
         else:
-            yield f"{where}: {key} = {value!r}: {message}"
+            values.setdefault(head, {})[name] = value
+    for key in sorted(_MAPS & values.keys()):
+        try:
+            values[key] = fields[key].value(values[key])
+        except ValueError as error:
+            places = sorted({where for name, (_, where) in given.items() if name.startswith(f"{key}.")})
+            problems.append(f"{', '.join(places)}: {key}: {error}")
+    return values, problems
+
+
+def _contradictions(sbp: SbpSettings) -> Iterator[str]:
+    """What is wrong with settings that are right by themselves."""
+    if sbp.mode == "external" and not sbp.pd:
+        yield "sbp.mode = external needs sbp.pd, the address of the placement driver"
+    if bool(sbp.tls_cert) != bool(sbp.tls_key):
+        yield "sbp.tls_cert and sbp.tls_key are needed together"
+    if (sbp.tls_ca or sbp.tls_cert) and not sbp.tls:
+        yield "sbp.tls_ca and sbp.tls_cert make no difference without sbp.tls = true"
+    if sbp.dialect == "v0.1" and sbp.mode != "external":
+        yield "sbp.dialect = v0.1 is for a backend elsewhere, with sbp.mode = external"
+    if sbp.dialect == "v0.1" and sbp.flavor != "anabranch":
+        yield f"servers of {sbp.flavor} do not speak sbp.dialect = v0.1"
+
+
+def _made(section: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
+    """A section of the values by their keys, with defaults for all others."""
+    given: dict[str, Any] = {}
+    for name, one in settings_of(section).items():
+        if isinstance(one, Section):
+            given[name] = _made(type(one), values, f"{prefix}{name}.")
+        elif prefix + name in values:
+            given[name] = values[prefix + name]
+    return section(**given)
 
 
 def _rows(settings: Settings, origins: Mapping[str, str]) -> Iterator[Setting]:
-    current, defaults = dict(_flatten_model(settings)), dict(_flatten_model(type(settings)()))
-    for key, info in sorted(_fields(type(settings)).items()):
-        description = info.description or ""
-        kind = _kind(info)
+    for key, field in sorted(_fields(type(settings)).items()):
+        kind, description, value = field.kind, field.spec.description, field.of(settings)
         if key not in _MAPS:
             origin = origins.get(key, "default")
-            yield Setting(key, _text(current[key]), _text(defaults[key]), origin, description, kind)
+            yield Setting(key, kind.text(value), kind.text(field.spec.default), origin, description, kind.name)
             continue
-        if not current[key]:
-            yield Setting(f"{key}.NAME", "", "", "default", description, kind)
-        for name, value in sorted(current[key].items()):
+        if not value:
+            yield Setting(f"{key}.NAME", "", "", "default", description, kind.name)
+        for name, text in sorted(value.items()):
             entry = f"{key}.{name}"
-            yield Setting(entry, _text(value), "", origins.get(entry, "default"), description, kind)
-
-
-def _flatten_model(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    dumped = model.model_dump()
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if isinstance(value, BaseModel):
-            yield from _flatten_model(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, dumped[name]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _kind(info: FieldInfo) -> str:
-    for extra in info.metadata:
-        if isinstance(extra, BeforeValidator):
-            if extra.func is parse_size:
-                return "size"
-            return "duration" if extra.func is parse_duration else "map"
-    names = {int: "number", str: "text", bool: "true or false", Path: "path"}
-    if isinstance(info.annotation, type):
-        return names[info.annotation]
-    return " or ".join(str(choice) for choice in get_args(info.annotation))
+            yield Setting(entry, text, "", origins.get(entry, "default"), description, kind.name)

@@ -10,9 +10,11 @@ import resource
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
     from bridges.node.config import Settings
-    from bridges.node.sections import Section
+    from bridges.node.setting import Section
 
 RESERVED = 512
 """Descriptors that no connection uses: segments, indexes, the database, libraries, connections to other servers."""
@@ -57,13 +59,12 @@ def fit(settings: Settings, descriptors: int) -> tuple[Settings, str | None]:
         section = settings.of(front)
         if section is not None and front.connection_bounds:
             lowered = {name: given[f"{front.name}.{name}"] for name in front.connection_bounds}
-            sections[front.name] = section.model_copy(update=lowered)
-    fitting = settings.model_copy(
-        update={
-            **sections,
-            "sbp": settings.sbp.model_copy(update={"max_connections": given["sbp.max_connections"]}),
-            "limits": settings.limits.model_copy(update={"http_connections": given["limits.http_connections"]}),
-        }
+            sections[front.name] = replace(section, **lowered)
+    fitting = replace(
+        settings,
+        sbp=replace(settings.sbp, max_connections=given["sbp.max_connections"]),
+        limits=replace(settings.limits, http_connections=given["limits.http_connections"]),
+        **sections,
     )
     told = ", ".join(f"{name} = {number}" for name, number in given.items())
     return fitting, f"the system allows {descriptors} file descriptors, too few for what is set; now {told}"

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
 from bridges.net.address import Address
-from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, Section, SettingsError
+from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
+from bridges.node.setting import Section
 
 if TYPE_CHECKING:
     import sqlite3

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_QUANTITY = r"([0-9]+)(?:\.([0-9]+))?\s*([A-Za-z]*)"  # compiled when it is first used: most starts do not
 
 _SIZES = {
     "": 1,
@@ -26,34 +25,34 @@ _SIZES = {
 _DURATIONS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: object) -> int:
     """Bytes in ``text``: a number, or one with KiB/MiB/GiB/TiB (or K/M/G/T) or KB/MB/GB/TB. Raises ValueError."""
     return _parse(text, _SIZES, "a size such as 1048576, 64KiB or 1.5GiB")
 
 
-def parse_duration(text: str | int) -> int:
+def parse_duration(text: object) -> int:
     """Milliseconds in ``text``: a number of milliseconds, or one with ms, s, m, h, d or w. Raises ValueError."""
     return _parse(text, _DURATIONS, "a duration such as 500ms, 30s, 5m, 12h or 7d (a bare number is milliseconds)")
 
 
-def _parse(text: str | int, units: dict[str, int], what: str) -> int:
-    if isinstance(text, bool):
-        raise ValueError(f"must be {what}")
-    if isinstance(text, int):
-        if text < -1:
-            raise ValueError(f"must be {what}")
+def _parse(text: object, units: dict[str, int], what: str) -> int:
+    if isinstance(text, int) and not isinstance(text, bool) and text >= -1:
         return text
+    if not isinstance(text, str):
+        raise ValueError(f"must be {what}")
     stripped = text.strip()
     if stripped == "-1":
         return -1  # the usual way to say "no limit"; fields that have none refuse it
-    match = _QUANTITY.fullmatch(stripped)
-    unit = units.get(match[2].lower()) if match else None
+    match = re.fullmatch(_QUANTITY, stripped)
+    unit = units.get(match[3].lower()) if match else None
     if match is None or unit is None:
         raise ValueError(f"must be {what}")
-    amount = Decimal(match[1]) * unit
-    if amount != int(amount):
+    fraction = match[2] or ""
+    amount: int
+    amount, rest = divmod(int(match[1] + fraction) * unit, 10 ** len(fraction))
+    if rest:
         raise ValueError(f"{text} is not a whole number")
-    return int(amount)
+    return amount
 
 
 def format_size(size: int) -> str:

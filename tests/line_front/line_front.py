@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from pydantic import Field
-
 from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
 from bridges.awaited import awaited
 from bridges.errors import BatchInvalid, LogError
@@ -30,7 +28,7 @@ from bridges.log.partition_log import PartitionLog
 from bridges.net.address import Address
 from bridges.net.budget import Kind
 from bridges.node.front import Front, Listener, NodeServices
-from bridges.node.sections import Section, Size
+from bridges.node.setting import Section, Size, setting
 
 LINES = 8  # the stored format's number
 
@@ -112,9 +110,9 @@ def _plain(text: str) -> bytes | None:
 class LineSettings(Section):
     """Of the front for lines of text."""
 
-    max_line_bytes: Size = Field(default=64 * 1024, ge=64, description="Longest line accepted.")
-    get_bytes: Size = Field(default=64 * 1024, ge=1, description="Most bytes of the log one GET looks at.")
-    max_connections: int = Field(default=100, ge=1, description="Most connections at the same time.")
+    max_line_bytes: Size = setting(64 * 1024, ge=64, description="Longest line accepted.")
+    get_bytes: Size = setting(64 * 1024, ge=1, description="Most bytes of the log one GET looks at.")
+    max_connections: int = setting(100, ge=1, description="Most connections at the same time.")
 
 
 def _marks(connection: sqlite3.Connection) -> None:

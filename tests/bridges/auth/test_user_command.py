@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridges.auth import Principal
 from bridges.auth.tokens import TokenError
@@ -70,7 +71,7 @@ def test_the_file_may_lie_elsewhere(tmp_path: Path) -> None:
 async def test_a_node_knows_who_was_added_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     settings = load({"data_dir": str(tmp_path / "data")}, environ={}, directory=tmp_path, fronts=()).settings
-    node = Node(settings.model_copy(update={"listen": dict.fromkeys((*LISTENERS, CONSOLE), "off")}))
+    node = Node(replace(settings, listen=dict.fromkeys((*LISTENERS, CONSOLE), "off")))
     await node.start()
     try:
         assert await node.authenticator.verify("alice", "wonder") is None

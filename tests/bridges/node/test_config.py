@@ -101,6 +101,71 @@ def test_every_wrong_value_is_named_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("file", "complaint"),
+    [
+        ("data_dir = 5", "settings.toml: data_dir = 5: must be text"),
+        ("default_host = ''", "default_host = '': must not be empty"),
+        ("[listen]\nkafka = 5", "settings.toml: listen.kafka = 5: must be text"),
+        ("[node]\nrack = 5", "node.rack = 5: must be text"),
+        ("[node]\nid = true", "node.id = True: must be a whole number"),
+        ("[node]\nid = 0.5", "node.id = 0.5: must be a whole number"),
+        ("[node]\nid = '0x1'", "node.id = '0x1': must be a whole number"),
+        ("[node]\nid = 2147483648", "node.id = 2147483648: must be at most 2147483647"),
+        ("[sbp]\nsegment_bytes = 1.5", "sbp.segment_bytes = 1.5: must be a size such as"),
+        ("[sbp]\nsegment_bytes = [1]", "sbp.segment_bytes = [1]: must be a size such as"),
+        ("[sbp]\nsegment_bytes = true", "sbp.segment_bytes = True: must be a size such as"),
+        ("[sbp]\nsegment_bytes = '1KiB'", "sbp.segment_bytes = '1KiB': must be at least 1MiB"),
+        ("[log]\ntail_cache_bytes = -1", "log.tail_cache_bytes = -1: must be at least 0"),
+        ("[sbp]\ntimeout_ms = '1ms'", "sbp.timeout_ms = '1ms': must be at least 100ms"),
+        ("[sbp]\ndialect = 0.2", "sbp.dialect = 0.2: must be 0.2 or v0.1, as text"),
+        ("[sbp]\npd = 'here'", "sbp.pd = 'here': 'here' is not HOST:PORT"),
+        ("[auth]\nrequired = 'maybe'", "auth.required = 'maybe': must be true or false"),
+        ("[ydb]\ndatabase = '/a//b'", "ydb.database = '/a//b': must be a path such as /local"),
+    ],
+)
+def test_the_kind_and_the_bounds_of_a_value_are_told(file: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        given_(file=file, tmp_path=tmp_path)
+    assert complaint in str(caught.value)
+
+
+def test_values_are_taken_from_text_and_from_what_a_file_has(tmp_path: Path) -> None:
+    flags = {"auth.required": "Yes", "sbp.tls": "1", "auth.open_health": "off", "node.id": " 1_000 "}
+    file = (
+        "[kafka]\nauto_create_topics = false\nmax_connections = 5.0\nnum_partitions = '7'\n[sbp]\npd = 'a:1, b:2 ,'\n"
+    )
+    settings = given_(flags | {"sbp.dialect": "sbp-0.2"}, {}, file, tmp_path).settings
+    assert (settings.auth.required, settings.sbp.tls, settings.auth.open_health) == (True, True, False)
+    assert (settings.node.id, settings.sbp.dialect, settings.sbp.pd) == (1000, "0.2", "a:1,b:2")
+    kafka = settings.kafka
+    assert (kafka.auto_create_topics, kafka.max_connections, kafka.num_partitions) == (False, 5, 7)
+
+
+def test_what_contradicts_itself_is_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        given_({"sbp.mode": "external", "sbp.tls_cert": "a.pem"})
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
+        "sbp.mode",
+        "sbp.tls_cert",
+        "sbp.tls_ca",
+    ]
+
+
+def test_every_default_is_a_value_that_may_be_given() -> None:
+    for row in given_().table():
+        if not row.key.endswith(".NAME"):
+            assert {one.key: one.value for one in given_({row.key: row.default}).table()}[row.key] == row.default
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = given_().settings
+    with pytest.raises(AttributeError):
+        settings.data_dir = Path("elsewhere")
+    with pytest.raises(AttributeError):
+        settings.kafka.group.max_size = 1
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"missing\.toml"):
         load({}, environ={}, file=tmp_path / "missing.toml")

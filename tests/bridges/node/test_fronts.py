@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field
 
 from bridges.auth import ANONYMOUS, NODE, Everybody, Operation
 from bridges.catalog.front_tables import migrate
@@ -18,13 +17,14 @@ from bridges.log.ledger_rules import SeqNoRule
 from bridges.node.assembly import Node
 from bridges.node.config import load
 from bridges.node.front import Front, FrontError, Listener, check
-from bridges.node.sections import Section, SettingsError
+from bridges.node.sections import SettingsError
+from bridges.node.setting import Section, setting
 from sbp_back.errors import StoreError, StoreVersionError
 from tests.bridges.node.test_node import PuppetFront, settings_of
 
 
 class ThingSettings(Section):
-    size: int = Field(default=3, ge=1, description="How large.")
+    size: int = setting(3, ge=1, description="How large.")
 
 
 def front(called: str, *listeners: str, **attributes: Any) -> type[Front]:

@@ -37,6 +37,7 @@ UNUSED = {
     "hypothesis": "what kio imports where it is installed",
     "rich": "what structlog imports where it is installed",
     "pyarrow": "for Spark",
+    "pydantic": "pyiceberg brings it",
     "tomllib": "settings in a file: where there is one",
     "sbp_back.client.foreign": "for servers of elastic-stream",
     "sbp_back.document.server": "the specification document's dialect",

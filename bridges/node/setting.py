@@ -1,0 +1,186 @@
+"""What sections of settings are made of: a class with a field for each setting, which tells what values it may have.
+
+A section is a struct that cannot be changed. What is known of its fields (:class:`Spec`) is kept beside it, and their
+annotations are looked at when a value is given or shown: most starts have few of these, and many sections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from msgspec import Struct, StructMeta
+
+from bridges.node.quantities import format_duration, format_size, parse_duration, parse_size
+
+T = TypeVar("T")
+
+_NUMBER = r"([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0+)?"
+_TRUE = frozenset({"true", "yes", "on", "1", "y", "t"})
+_FALSE = frozenset({"false", "no", "off", "0", "n", "f"})
+
+
+class Kind(Struct, frozen=True):
+    """How values of a type are written: ``parse`` makes one of text or of what a file holds, or raises ValueError.
+
+    ``text`` is what is shown of a value, ``least`` a bound that all values of the kind have.
+    """
+
+    name: str
+    parse: Callable[[Any], Any]
+    text: Callable[[Any], str] = str
+    least: int | None = None
+
+
+class Spec(Struct, frozen=True):
+    """What is known of a setting besides its type; see :func:`setting`."""
+
+    default: Any
+    description: str
+    ge: int | None
+    le: int | None
+    read: Callable[[object], object] | None
+
+    def value(self, kind: Kind, given: object) -> Any:
+        """The value that was meant by what was given. Raises ValueError with what it must be."""
+        value = kind.parse(given if self.read is None else self.read(given))
+        least = kind.least if self.ge is None else self.ge
+        if least is not None and value < least:
+            raise ValueError(f"must be at least {kind.text(least)}")
+        if self.le is not None and value > self.le:
+            raise ValueError(f"must be at most {kind.text(self.le)}")
+        return value
+
+
+def setting(
+    default: T,
+    *,
+    description: str,
+    ge: int | None = None,
+    le: int | None = None,
+    read: Callable[[object], object] | None = None,
+) -> T:
+    """A field of a section: its default, a sentence for the documentation, the least and the largest value.
+
+    ``read`` gets what was given, before the type of the field is looked at, and returns what is to be taken instead;
+    it raises ValueError where that is wrong, with words that go after the value: "must be ...".
+    """
+    return cast("T", Spec(default, description, ge, le, read))
+
+
+class _SectionMeta(StructMeta):
+    """Makes classes whose fields have the defaults of their settings."""
+
+    def __new__(
+        mcls: type[_SectionMeta], name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> _SectionMeta:
+        own = {key: one for key, one in namespace.items() if isinstance(one, Spec) or type(type(one)) is mcls}
+        inherited = {key: one for base in reversed(bases) for key, one in getattr(base, "__settings__", {}).items()}
+        defaults = {key: one.default for key, one in own.items() if isinstance(one, Spec)}
+        added = {"__settings__": inherited | own}
+        return super().__new__(mcls, name, bases, namespace | defaults | added, kw_only=True, **options)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Section(Struct, metaclass=_SectionMeta, frozen=True):
+    """Settings that belong together; a front's is a subclass of its own.
+
+    Its fields are annotated with ``bool``, ``int``, ``str``, ``Path``, a ``Literal`` of texts, or one of the types
+    below, and made by :func:`setting`; a field that is a section itself has an object of it as its default.
+    """
+
+    __settings__: ClassVar[Mapping[str, Spec | Section]]
+
+
+Size = Annotated[int, Kind("size", parse_size, format_size, 0)]
+"""Bytes; written as a number or like 64MiB."""
+SizeOrNone = Annotated[int, Kind("size", parse_size, format_size, -1)]
+"""Bytes, or -1 for no limit."""
+Duration = Annotated[int, Kind("duration", parse_duration, format_duration, 0)]
+"""Milliseconds; written as a number or like 30s, 5m, 7d."""
+
+
+def settings_of(section: type[Section]) -> Mapping[str, Spec | Section]:
+    """The fields of a section by name; those that are sections themselves with their defaults."""
+    return section.__settings__
+
+
+def kind_of(section: type[Section], name: str) -> Kind:
+    """Of which kind a field's values are, by its annotation."""
+    return _kinds(section)[name]
+
+
+@lru_cache
+def _kinds(section: type[Section]) -> dict[str, Kind]:
+    hints = get_type_hints(section, include_extras=True)
+    return {name: _kind(hints[name]) for name, spec in settings_of(section).items() if isinstance(spec, Spec)}
+
+
+def _kind(hint: Any) -> Kind:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return next(extra for extra in hint.__metadata__ if isinstance(extra, Kind))
+    if origin is Literal:
+        return _choice(get_args(hint))
+    if (plain := _PLAIN.get(origin or hint)) is None:
+        raise TypeError(f"a setting cannot be {hint}")
+    return plain
+
+
+def _number(given: object) -> int:
+    if isinstance(given, str) and (match := re.fullmatch(_NUMBER, given.strip())):
+        return int(match[1])
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    raise ValueError("must be a whole number")
+
+
+def _text(given: object) -> str:
+    if isinstance(given, str):
+        return given
+    raise ValueError("must be text")
+
+
+def _true_or_false(given: object) -> bool:
+    word = str(given).lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError("must be true or false")
+
+
+def _choice(choices: tuple[str, ...]) -> Kind:
+    either = " or ".join(choices)
+
+    def parse(given: object) -> str:
+        if isinstance(given, str) and given in choices:
+            return given
+        raise ValueError(f"must be {either}, as text")
+
+    return Kind(either, parse)
+
+
+_PLAIN = {
+    int: Kind("number", _number),
+    str: Kind("text", _text),
+    bool: Kind("true or false", _true_or_false, lambda value: "true" if value else "false"),
+    Path: Kind("path", lambda given: Path(_text(given))),
+    dict: Kind("map", dict),
+}
