@@ -11,9 +11,11 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
@@ -45,8 +47,7 @@ PD_LISTENER = "sbp-pd"
 RANGE_SERVER_LISTENER = "sbp-range-server"
 
 
-@dataclass(slots=True)
-class EmbeddedOptions:
+class EmbeddedOptions(Struct):
     """``listen``: (host, port) of the TCP listeners wanted, by name (``sbp-pd``, ``sbp-range-server``, and those of the
     document's dialect: ``sbp-v0.1``, ``sbp-v0.1-range-server``, ``sbp-v0.1-april``); port 0 lets the system choose.
     ``advertise``: by the same names, the "host:port" that clients are told, where it is not the one listened at.
@@ -71,8 +72,7 @@ class EmbeddedOptions:
     tls_elsewhere: ssl.SSLContext | None = None
 
 
-@dataclass(slots=True)
-class Embedded:
+class Embedded(Struct):
     """What :func:`start_embedded` started."""
 
     client: Client

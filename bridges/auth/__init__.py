@@ -6,13 +6,13 @@ of this module whatever its protocol calls them. Until there are rules, everybod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+
+class Principal(Struct, frozen=True):
     """Who speaks on a connection: ``kind`` says how ``name`` is to be understood, for instance ``User``."""
 
     kind: str

@@ -9,11 +9,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from bridges.auth import ANONYMOUS, Principal
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
@@ -35,8 +35,7 @@ class AuthenticationBusy(Exception):
     """More passwords wait to be compared than one could wait for. The client may try again."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuthOptions:
+class AuthOptions(Struct, frozen=True):
     """``required``: nobody may do anything without saying who it is. Times are in seconds."""
 
     users_file: Path

@@ -6,8 +6,9 @@ import hashlib
 import hmac
 import os
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 _SALT_BYTES = 16
 _HASH_BYTES = 32
@@ -18,8 +19,7 @@ LONGEST_PASSWORD = 1024
 """Bytes of UTF-8; a longer one is nobody's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """scrypt's parameters: ``128 * n * r`` bytes of memory, and time that grows with ``n * r * p``."""
 
     n: int
@@ -37,8 +37,7 @@ COST = Cost(n=2**14, r=8, p=5)
 """Of new hashes: 16 MiB and about 0.3 s of a processor, one of the settings that OWASP names for scrypt."""
 
 
-@dataclass(frozen=True, slots=True)
-class PasswordHash:
+class PasswordHash(Struct, frozen=True):
     """A password that can be recognised, not read."""
 
     cost: Cost

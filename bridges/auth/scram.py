@@ -7,8 +7,9 @@ import hmac
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanism -> hash; no channel binding."""
@@ -20,8 +21,7 @@ scrypt, which is why a user has such keys only when asked for."""
 _SALT_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ScramKeys:
+class ScramKeys(Struct, frozen=True):
     """What a server keeps of a password for one mechanism."""
 
     mechanism: str

@@ -13,9 +13,10 @@ import json
 import os
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from bridges.auth import Principal
 from bridges.auth.private_file import changing, write_private
@@ -40,8 +41,7 @@ class KeysError(Exception):
     """The file of keys cannot be used; a sentence for the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """What a valid token says. ``expires`` is in seconds since 1970; ``claims`` what its issuer has added."""
 
     principal: Principal
@@ -51,8 +51,7 @@ class Token:
     """Tells the password that the principal had when it got the token, where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key; ``until``: the time (s) from which nothing it signed is valid any more, once it has a successor."""
 
     id: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from bridges.auth import ANONYMOUS
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
@@ -23,8 +24,7 @@ class UsersError(Exception):
     """The file of users cannot be used, or a change of it makes no sense; a sentence for the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """Somebody who may log in; ``scram`` by mechanism, for those who do not send the password itself."""
 
     name: str

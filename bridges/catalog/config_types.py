@@ -7,9 +7,10 @@ strings a client sets and reads; :meth:`ConfigDef.parse` gives the Python value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from bridges.errors import LogError
 
@@ -45,16 +46,14 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(Struct, frozen=True):
     """A node-level key that sets the default of a topic key; its number times ``scale`` is the topic's number."""
 
     name: str
     scale: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDef:
+class ConfigDef(Struct, frozen=True):
     """One configuration key. ``default`` None means that there is no value; ``check`` raises ValueError with a reason.
 
     ``dynamic`` tells whether a running node accepts a change; ``honoured`` whether the value changes what Anabranch
@@ -89,8 +88,7 @@ class ConfigDef:
         return to_text(self.parse(value))
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigValue:
+class ConfigValue(Struct, frozen=True):
     """One effective value as DescribeConfigs tells it; ``synonyms`` are (name, value, source), strongest first."""
 
     definition: ConfigDef

@@ -7,8 +7,9 @@ A front tells who is in a group and who reads what. Committed positions belong t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 CONSUMERS = "consumers"
 """The space of groups that read topics and are called by a plain name: Kafka's consumer groups, YDB's consumers."""
@@ -20,8 +21,7 @@ Place = tuple[str, int]
 """Topic and partition, in which a group has a position."""
 
 
-@dataclass(slots=True, frozen=True)
-class GroupMemberView:
+class GroupMemberView(Struct, frozen=True):
     """A member and the (topic, partition) pairs it reads; ``partitions`` is None if its assignment is opaque to us."""
 
     member_id: str
@@ -35,8 +35,7 @@ class GroupMemberView:
     """Who it has proved to be; empty for nobody."""
 
 
-@dataclass(slots=True, frozen=True)
-class GroupSummary:
+class GroupSummary(Struct, frozen=True):
     """One line of a list of groups; ``kind`` is the protocol's name for the sort of group."""
 
     group_id: str
@@ -46,8 +45,7 @@ class GroupSummary:
     members: int
 
 
-@dataclass(slots=True, frozen=True)
-class GroupView:
+class GroupView(Struct, frozen=True):
     """Everything a front knows about one of its groups; ``protocol`` is how its members share the partitions."""
 
     summary: GroupSummary

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 NOT_IMPORTING = -1
 """The import epoch of a topic that takes writes from everybody."""
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(Struct, frozen=True):
     """The import of one topic: by which ``migration``, and which of its runs may write, the one numbered ``epoch``.
 
     Times are wall clock in ms; ``handed_over_ms`` is None while the topic is being imported.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 RUNNING = "running"
 SILENT = "silent"
 """It said that it was running, and has not been heard of since: it may be, or it was killed."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(Struct, frozen=True):
     """A job as it last told of itself; nothing of it is checked. ``done`` of ``total`` (None: nobody knows) ``unit``s,
     ``rate`` of them a second. Times in ms since 1970, ``seconds_left`` None where it cannot be told."""
 
@@ -32,7 +32,7 @@ class JobView:
 
     def as_json(self) -> dict[str, object]:
         """By the names of the fields; nothing is copied."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     @property
     def remaining(self) -> float | None:

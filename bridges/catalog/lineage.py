@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridges.errors import LogError
 
@@ -29,8 +31,7 @@ class InvalidChange(LogError):
     """Partitions cannot be sealed and made like this."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRange:
+class KeyRange(Struct, frozen=True):
     """Keys from ``low`` to below ``high``, in steps of 2**-128 of [0, 1). Raises InvalidKeyRange.
 
     Nothing is ever rounded on its way in. Bounds of YDB are at most 16 bytes, which is this resolution; Pravega's are
@@ -89,8 +90,7 @@ WHOLE = KeyRange(0, KEY_SPACE)
 """All keys: what every partition has that Kafka's requests made."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(Struct, frozen=True):
     """A partition, the SBP stream that holds it, and its place in the topic's lineage.
 
     ``index`` is its number, which never changes and is never given again. ``made_epoch`` and ``sealed_epoch`` are

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import Struct
+
 from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import PartitionInfo, Takers
 from bridges.errors import LogError
@@ -90,8 +92,7 @@ class ChangeKind(Enum):
     NODE_CONFIG = "node_config"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What happened to the catalog; ``topic`` is None for NODE_CONFIG."""
 
     kind: ChangeKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bridges.catalog.topic import Change, TopicKind
 from bridges.catalog.topics import Catalog
@@ -10,8 +10,7 @@ from bridges.catalog.topics import Catalog
 _FOREVER = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRules:
+class TopicRules(Struct, frozen=True):
     """What a batch is checked against that a client of any protocol sends. Sizes in bytes, times in ms."""
 
     max_message_bytes: int

@@ -11,11 +11,11 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.catalog.lineage import PartitionInfo

@@ -16,11 +16,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
@@ -57,8 +58,7 @@ Hold = Callable[[str], AbstractAsyncContextManager[None]]
 _log = structlog.get_logger("anabranch.catalog")
 
 
-@dataclass(slots=True)
-class CatalogOptions:
+class CatalogOptions(Struct):
     """``owns_streams``: no other program makes streams in this placement driver, so an unfinished creation's may be
     looked for by number. ``static`` is the node-level configuration that the node's settings give."""
 

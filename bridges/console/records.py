@@ -7,10 +7,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from msgspec import Struct, field
 
 from bridges.auth import Operation
 from bridges.awaited import Settle, awaited
@@ -47,8 +47,7 @@ _STALLED_S = 60.0
 """How long one of them may keep the others waiting without reading."""
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(Struct):
     """Records of one partition that are not handed to its log yet."""
 
     log: PartitionLog

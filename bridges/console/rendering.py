@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
@@ -16,8 +17,7 @@ _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
 
 
-@dataclass(slots=True)
-class Wanted:
+class Wanted(Struct):
     """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
     ``records`` counts those that were."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 Buffer = bytes | bytearray | memoryview
 
@@ -12,8 +13,7 @@ CODEC_HEADER = "anabranch.codec"
 """The header by which readers of other protocols are told that a value is still encoded, and how."""
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """One record; ``offset`` -1 until it is stored.
 
     ``timestamp`` is when it was created, as its writer says, and ``written`` when the log took it; both in ms since the

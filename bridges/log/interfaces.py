@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from bridges.errors import LogError
 from bridges.formats.base import FormatId
@@ -56,8 +57,7 @@ class Guard(NamedTuple):
     end_position: int = -1
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(Struct):
     """A batch to append. ``payload`` must be writable if its format stamps it; ``max_timestamp`` in ms, -1 if none.
 
     ``rest`` makes the batch without its first records, for writers whose requests may be known in part; it may raise
@@ -85,8 +85,7 @@ def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
     return Batch(encode_note(stamp), 1, int(FormatId.LEDGER_NOTE), -1, stamp, guard)
 
 
-@dataclass(slots=True)
-class Rebuilt:
+class Rebuilt(Struct):
     """What a partition's log holds when it is opened: ``state`` describes everything durable.
 
     It was made from a snapshot at ``snapshot_offset`` (-1: from none) and what was read behind that, which counts

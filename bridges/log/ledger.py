@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from bridges.errors import ProducerFenced
 from bridges.formats.producer import LedgerKind, producer_key
@@ -34,16 +35,14 @@ _FORMER_BATCH = 16
 _STALE = 0x80
 
 
-@dataclass(frozen=True, slots=True)
-class KindLimits:
+class KindLimits(Struct, frozen=True):
     """How many writers of a kind are remembered on a partition, and how long after their last append."""
 
     writers: int = 100_000
     idle_ms: int = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerOptions:
+class LedgerOptions(Struct, frozen=True):
     """The kinds of writers there are, and how long they are remembered; without limits of its own a kind has the
     usual ones."""
 

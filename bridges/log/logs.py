@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct, field
 
 from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.logs")
 
 
-@dataclass(slots=True)
-class LogOptions:
+class LogOptions(Struct):
     """Limits of the partition logs of one node; see docs/operations.md."""
 
     tail_cache_bytes: int = 32 * 1024 * 1024

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sbp_back.buffers import fresh
 
@@ -23,8 +24,7 @@ RECEIVE_BUFFER = 256 * 1024
 FIRST_ALLOCATION = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Framing:
+class Framing(Struct, frozen=True):
     """How frames of a protocol are told apart.
 
     ``length`` unpacks the one number of bytes that follow it from what stands in front of every frame: ``">i"``, or

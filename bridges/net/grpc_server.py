@@ -11,11 +11,11 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 import grpc
+from msgspec import Struct
 
 from bridges.net.budget import Kind
 from bridges.net.grpc_received import ReceivedMemory
@@ -37,8 +37,7 @@ class GrpcRefusal(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcLimits:
+class GrpcLimits(Struct, frozen=True):
     """Bounds of a server: bytes of one message, calls and streams at a time, of one connection and of all; connections
     of each listener, where a further one is closed as soon as it is made."""
 

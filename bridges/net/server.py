@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from bridges.barrier import Barrier
 from bridges.net.budget import MemoryBudget
@@ -35,8 +35,7 @@ _SHED_SECONDS = 1.0
 _LOOKED_AT = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Bounds of a front; bytes and seconds. Defaults are Kafka's where it has the setting."""
 
     #: Largest request (socket.request.max.bytes).

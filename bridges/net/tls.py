@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct
 
 from bridges.auth import ANONYMOUS, Principal
 
@@ -20,8 +21,7 @@ class TlsError(Exception):
     """The files are not what a listener with TLS needs; a sentence for the operator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pem:
+class Pem(Struct, frozen=True):
     """The content of a listener's files, for libraries that take no context of Python's."""
 
     cert: bytes
@@ -30,8 +30,7 @@ class Pem:
     client_required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """Where the certificate (with the chain below its root), its key and the authority of clients lie: PEM files.
 
     With ``client_ca`` clients show certificates of it: all of them if ``client_required``, otherwise those that have
@@ -62,8 +61,7 @@ class TlsFiles:
             raise TlsError(f"{error.filename}: {error.strerror or error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFiles:
+class PeerFiles(Struct, frozen=True):
     """What is needed to connect to servers with TLS: PEM files.
 
     ``ca`` is the authority of their certificates, which must name the host that is connected to; None: those that the

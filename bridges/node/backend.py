@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from bridges.net.address import Address
 from bridges.node.config import Settings
@@ -42,8 +42,7 @@ WriteRequest of YDB's, is below. To copy more is no work for turns of the event 
 _log = structlog.get_logger("anabranch.backend")
 
 
-@dataclass(slots=True)
-class Backend:
+class Backend(Struct):
     """``embedded`` is None when range servers and placement driver are elsewhere. ``shared`` is ``client`` when other
     writers may append to the streams, and tells of it whoever wants to know. ``home``: whose the streams are."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from msgspec import Struct
 
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
@@ -51,8 +52,7 @@ class FrontError(SettingsError):
     """A front that is installed cannot be part of a node: it, or two of them together, break the contract."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """Something a front listens on: ``port`` is the usual one.
 
     ``tls`` tells whether it may be given certificates, ``authentication`` in which ways clients can say who they are.
@@ -64,8 +64,7 @@ class Listener:
     authentication: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """What a front's node-level configuration may tell of: ``settings`` are its own, addresses are by listener."""
 
     settings: Section | None
@@ -76,8 +75,7 @@ class NodeFacts:
     advertised: Mapping[str, Address]
 
 
-@dataclass(frozen=True, slots=True)
-class SbpPlace:
+class SbpPlace(Struct, frozen=True):
     """Where other programs read the node's streams over SBP, beside the node; nothing when that is not open to them.
 
     ``pd``: addresses of the placement driver's nodes, which lead to the range servers; a host of a wildcard means the
@@ -92,8 +90,7 @@ class SbpPlace:
     identity: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeServices:
+class NodeServices(Struct, frozen=True):
     """What a node gives a front. Everything here may be used from :meth:`Front.start` until the end of ``stop``."""
 
     settings: Section | None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 PERIOD_SECONDS = 10.0
 _MAX_KINDS = 500
@@ -25,8 +25,7 @@ _MAX_VALUE_CHARACTERS = 1000
 """Of a text in a field: client ids and names may be as long as a frame."""
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     since: float
     lines: int = 0
     left_out: int = 0

@@ -6,8 +6,9 @@ Facts: design, sections 4 and 5; reference/sbp.md, sections 2.9, 3.2 and 4.3.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from bridges.node.sections import SbpSettings
 
@@ -15,8 +16,7 @@ _OS = "durability is 'os': acknowledged data survives the end of the process, bu
 _ONE_COPY = "one copy of the data: what the disk of {} loses is lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """Something that is not promised; ``chosen`` if only because a setting gives it up."""
 
     sentence: str

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct
+
 from bridges.catalog.topic_rules import TopicRules
 from bridges.errors import BatchInvalid, LogError
 from bridges.formats.base import FormatId
@@ -45,8 +47,7 @@ class Refusal(Exception):
     records: list[tuple[int, str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
+class BatchLimits(Struct, frozen=True):
     """What no batch may exceed, whatever its topic allows; see docs/operations.md."""
 
     records: int = 250_000
@@ -56,8 +57,7 @@ class BatchLimits:
 DEFAULT_LIMITS = BatchLimits()
 
 
-@dataclass(slots=True)
-class Unchecked:
+class Unchecked(Struct):
     """A batch that is good so far, and whose records take longer to look at than a turn of the event loop may."""
 
     batch: Batch

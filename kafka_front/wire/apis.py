@@ -15,8 +15,9 @@ to clients. Why the latter are what they are: reference/kafka.md 1.2, rules A-G.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 
 class ApiKey(IntEnum):
@@ -75,8 +76,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """``first``-``last``: layouts known; ``lowest``-``highest``: versions answered; ``advertised``: minimum told."""
 
     key: int

@@ -11,6 +11,8 @@ import importlib
 import types
 import typing
 
+from msgspec.structs import replace
+
 from kafka_front.wire.apis import APIS
 from kafka_front.wire.primitives import UnsupportedVersion
 from kafka_front.wire.schema import ZERO_UUID, Default, FieldType, MessageType, StructType
@@ -59,7 +61,7 @@ def _without(struct: StructType, names: set[str]) -> StructType:
     for field in struct.fields:
         if field.name not in names:
             inner = _without(field.struct, names) if field.struct else None
-            fields.append(dataclasses.replace(field, struct=inner))
+            fields.append(replace(field, struct=inner))
     return StructType(struct.name, struct.flexible, tuple(fields))
 
 

@@ -8,8 +8,10 @@ is out of date.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kafka_front.wire.apis import APIS, Api
 from kafka_front.wire.kio_layouts import load
@@ -43,8 +45,7 @@ _NO_ID: Final = bytes(16)
 _PYTHON = {"float64": "float", "bool": "bool", "uuid": "bytes", "string": "str", "bytes": "bytes"}
 
 
-@dataclass(frozen=True, slots=True)
-class Unified:
+class Unified(Struct, frozen=True):
     """A structure with the fields of all versions; ``fields`` keep the newest version's order, gone ones follow."""
 
     name: str

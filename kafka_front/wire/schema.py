@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from kafka_front.wire.apis import APIS, Api
 from kafka_front.wire.primitives import UnsupportedVersion
@@ -40,8 +41,7 @@ ZERO_UUID = bytes(16)
 Default = int | float | bool | str | bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class FieldType:
+class FieldType(Struct, frozen=True):
     """One field. ``kind`` is a key of FIXED, or string, bytes, records, struct; ``array`` wraps it in an array.
 
     ``default`` is None for a struct (all its fields at their defaults), and unused for an array unless
@@ -58,8 +58,7 @@ class FieldType:
     null_default: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StructType:
+class StructType(Struct, frozen=True):
     name: str
     flexible: bool
     fields: tuple[FieldType, ...]
@@ -74,8 +73,7 @@ class StructType:
         return sorted((f for f in self.fields if f.tag is not None), key=lambda f: typing.cast(int, f.tag))
 
 
-@dataclass(frozen=True, slots=True)
-class MessageType:
+class MessageType(Struct, frozen=True):
     """A request or response of one version. ``header_version`` is that of the header in front of it."""
 
     key: int

@@ -9,11 +9,11 @@ half of it for long, as long as the stream keeps the least number of segments th
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from bridges.catalog.lineage import KeyRange, PartitionInfo
 from bridges.errors import LogError
@@ -32,8 +32,7 @@ _MOST_PARTS = 16
 """Into how many a segment is split at once, whatever the policy says."""
 
 
-@dataclass(slots=True)
-class _Load:
+class _Load(Struct):
     """What is known of one segment: where it ended, and for how many intervals it has been hot or cold."""
 
     end: int

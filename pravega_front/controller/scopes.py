@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right, insort
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
 from bridges.errors import LogError
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
 
 
-@dataclass(slots=True)
-class _Streams:
+class _Streams(Struct):
     """Names of a scope's streams: the users', sorted, and those that are kept for readers."""
 
     users: list[str] = field(default_factory=list)

@@ -16,13 +16,13 @@ import asyncio
 import json
 import sqlite3
 from collections import deque
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct, field
 
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
@@ -62,8 +62,7 @@ class Noted(IntEnum):
     INTERNAL_ERROR = 3
 
 
-@dataclass(slots=True)
-class _Marks:
+class _Marks(Struct):
     """The watermarks of one stream: the last one, and where those that are kept begin."""
 
     segment: Segment
@@ -73,8 +72,7 @@ class _Marks:
     """That of the last event, as their writer's."""
 
 
-@dataclass(slots=True)
-class _Writer:
+class _Writer(Struct):
     """What a writer noted last: a time of its own; ``noted_ms`` is when (wall clock)."""
 
     name: str

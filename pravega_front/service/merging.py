@@ -16,12 +16,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, TooManyTransactions
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
@@ -67,8 +67,7 @@ def _writer_of(source_name: str) -> bytes:
     return blake2b(source_name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
-@dataclass(slots=True)
-class _Large:
+class _Large(Struct):
     """A merge in pieces; ``decided`` is what is written down of it, ``sealed`` whether its source was sealed before."""
 
     source: Segment

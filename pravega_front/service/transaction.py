@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
@@ -22,8 +23,7 @@ _PIECE = 8 * 1024 * 1024
 ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
 
-@dataclass(slots=True, eq=False)
-class Transaction:
+class Transaction(Struct, eq=False):
     """One transaction; ``parents`` are the numbers of the segments it may write to. Times in ms."""
 
     topic: str

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pravega_front.wire.fields import I32, I64, Blob, Event, Rest, Str, Uuid
 from pravega_front.wire.layouts import NO_ID, NO_NUMBER, Command, of_code
 
 
 @of_code(-127)
-@dataclass(slots=True)
 class Hello(Command):
     """Which versions a peer speaks: the first thing each of the two says."""
 
@@ -18,13 +15,11 @@ class Hello(Command):
 
 
 @of_code(100)
-@dataclass(slots=True)
 class KeepAlive(Command):
     """Comes back as it is."""
 
 
 @of_code(-1)
-@dataclass(slots=True)
 class Padding(Command):
     """What is left of a block that no event filled."""
 
@@ -32,7 +27,6 @@ class Padding(Command):
 
 
 @of_code(-2)
-@dataclass(slots=True)
 class PartialEvent(Command):
     """The first bytes of an event that ends in the block's end."""
 
@@ -40,7 +34,6 @@ class PartialEvent(Command):
 
 
 @of_code(1)
-@dataclass(slots=True)
 class SetupAppend(Command):
     """Binds a writer to a segment, for this connection."""
 
@@ -51,7 +44,6 @@ class SetupAppend(Command):
 
 
 @of_code(2)
-@dataclass(slots=True)
 class AppendSetup(Command):
     """What the segment knows of the writer: the number of its last event."""
 
@@ -62,7 +54,6 @@ class AppendSetup(Command):
 
 
 @of_code(3)
-@dataclass(slots=True)
 class AppendBlock(Command):
     """Bytes of events; how many of them are whole is told by the end that follows."""
 
@@ -71,7 +62,6 @@ class AppendBlock(Command):
 
 
 @of_code(4)
-@dataclass(slots=True)
 class AppendBlockEnd(Command):
     """Ends a block, and is an append: the whole events of the block, then the partial one with this data behind it."""
 
@@ -84,7 +74,6 @@ class AppendBlockEnd(Command):
 
 
 @of_code(5)
-@dataclass(slots=True)
 class ConditionalAppend(Command):
     """An event that is appended only where the segment ends at the expected offset."""
 
@@ -96,7 +85,6 @@ class ConditionalAppend(Command):
 
 
 @of_code(7)
-@dataclass(slots=True)
 class DataAppended(Command):
     """Everything up to an event is durable."""
 
@@ -108,7 +96,6 @@ class DataAppended(Command):
 
 
 @of_code(8)
-@dataclass(slots=True)
 class ConditionalCheckFailed(Command):
     """The segment ends elsewhere."""
 
@@ -118,7 +105,6 @@ class ConditionalCheckFailed(Command):
 
 
 @of_code(89)
-@dataclass(slots=True)
 class ConditionalBlockEnd(Command):
     """Like a conditional append, of any bytes."""
 
@@ -130,7 +116,6 @@ class ConditionalBlockEnd(Command):
 
 
 @of_code(55)
-@dataclass(slots=True)
 class InvalidEventNumber(Command):
     """Somebody else has written by the same id."""
 

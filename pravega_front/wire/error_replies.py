@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pravega_front.wire.fields import I32, I64, Str
 from pravega_front.wire.layouts import Command, of_code
 
 
 @of_code(50)
-@dataclass(slots=True)
 class WrongHost(Command):
     """Another host has the segment."""
 
@@ -20,7 +17,6 @@ class WrongHost(Command):
 
 
 @of_code(51)
-@dataclass(slots=True)
 class SegmentIsSealed(Command):
     """The segment takes no more."""
 
@@ -31,7 +27,6 @@ class SegmentIsSealed(Command):
 
 
 @of_code(52)
-@dataclass(slots=True)
 class SegmentAlreadyExists(Command):
     """There is such a segment."""
 
@@ -41,7 +36,6 @@ class SegmentAlreadyExists(Command):
 
 
 @of_code(53)
-@dataclass(slots=True)
 class NoSuchSegment(Command):
     """There is no such segment."""
 
@@ -52,7 +46,6 @@ class NoSuchSegment(Command):
 
 
 @of_code(56)
-@dataclass(slots=True)
 class SegmentIsTruncated(Command):
     """The offset lies before the segment's start."""
 
@@ -64,7 +57,6 @@ class SegmentIsTruncated(Command):
 
 
 @of_code(57)
-@dataclass(slots=True)
 class OperationUnsupported(Command):
     """This is not served."""
 
@@ -74,7 +66,6 @@ class OperationUnsupported(Command):
 
 
 @of_code(60)
-@dataclass(slots=True)
 class AuthTokenCheckFailed(Command):
     """The token does not allow it: code 0, or has expired: code 1."""
 
@@ -84,7 +75,6 @@ class AuthTokenCheckFailed(Command):
 
 
 @of_code(61)
-@dataclass(slots=True)
 class ErrorMessage(Command):
     """Anything else; code 0 is an illegal argument."""
 

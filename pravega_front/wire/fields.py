@@ -7,9 +7,10 @@ anything is made of it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_type_hints
+
+from msgspec import Struct
 
 Buffer = bytes | bytearray | memoryview
 
@@ -265,7 +266,7 @@ class Layout:
 
     __slots__ = ("_make", "_steps", "_write")
 
-    def __init__(self, command: Callable[..., Any]) -> None:
+    def __init__(self, command: type[Struct]) -> None:
         self._make = command
         #: (kind, or struct of fixed fields; may it be missing) for each step.
         self._steps: list[tuple[Any, bool]]
@@ -293,11 +294,11 @@ class Layout:
                 codes.clear()
                 fixed.clear()
 
-        for field in fields(self._make):  # type: ignore[arg-type]
-            name = field.name
+        names = self._make.__struct_fields__
+        needed = len(names) - len(self._make.__struct_defaults__)
+        for number, name in enumerate(names):
             kind = get_args(hints[name])[1]
-            optional = field.default is not MISSING or field.default_factory is not MISSING
-            if optional:
+            if number >= needed:
                 end_fixed()
                 kind = struct.Struct(">" + kind) if isinstance(kind, str) else kind
                 steps.append((kind, True))

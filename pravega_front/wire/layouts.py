@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
+from msgspec import Struct
+
 from pravega_front.wire.fields import Layout
 
 NO_NUMBER = -(1 << 63)
@@ -15,10 +17,9 @@ LAYOUTS: dict[int, Layout] = {}
 """How each command lies in its frame, by its code."""
 
 
-class Command:
+class Command(Struct):
     """Any command; ``code`` is its type."""
 
-    __slots__ = ()
     code: ClassVar[int]
 
 

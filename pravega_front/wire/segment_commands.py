@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import field
 
 from pravega_front.wire.fields import I8, I32, I64, Blob, Bool, Merges, Str, Strings, Updates, Uuid
 from pravega_front.wire.layouts import NO_ID, Command, of_code
 
 
 @of_code(9)
-@dataclass(slots=True)
 class ReadSegment(Command):
     """Asks for bytes; at the end of the segment, for the next ones that come."""
 
@@ -21,7 +20,6 @@ class ReadSegment(Command):
 
 
 @of_code(10)
-@dataclass(slots=True)
 class SegmentRead(Command):
     """Bytes of a segment."""
 
@@ -34,7 +32,6 @@ class SegmentRead(Command):
 
 
 @of_code(41)
-@dataclass(slots=True)
 class LocateOffset(Command):
     """Asks for an offset near another."""
 
@@ -45,7 +42,6 @@ class LocateOffset(Command):
 
 
 @of_code(42)
-@dataclass(slots=True)
 class OffsetLocated(Command):
     """The nearest offset that is known."""
 
@@ -55,7 +51,6 @@ class OffsetLocated(Command):
 
 
 @of_code(11)
-@dataclass(slots=True)
 class GetStreamSegmentInfo(Command):
     """Asks what is known of a segment."""
 
@@ -65,7 +60,6 @@ class GetStreamSegmentInfo(Command):
 
 
 @of_code(12)
-@dataclass(slots=True)
 class StreamSegmentInfo(Command):
     """What is known of a segment; the time in ms."""
 
@@ -80,7 +74,6 @@ class StreamSegmentInfo(Command):
 
 
 @of_code(20)
-@dataclass(slots=True)
 class CreateSegment(Command):
     """Makes a segment; the scale type is 0 none, 1 kilobytes, 2 events each second."""
 
@@ -93,7 +86,6 @@ class CreateSegment(Command):
 
 
 @of_code(21)
-@dataclass(slots=True)
 class SegmentCreated(Command):
     """There is the segment."""
 
@@ -102,7 +94,6 @@ class SegmentCreated(Command):
 
 
 @of_code(28)
-@dataclass(slots=True)
 class SealSegment(Command):
     """Ends a segment for good."""
 
@@ -112,7 +103,6 @@ class SealSegment(Command):
 
 
 @of_code(29)
-@dataclass(slots=True)
 class SegmentSealed(Command):
     """It takes no more."""
 
@@ -121,7 +111,6 @@ class SegmentSealed(Command):
 
 
 @of_code(30)
-@dataclass(slots=True)
 class DeleteSegment(Command):
     """Deletes a segment."""
 
@@ -131,7 +120,6 @@ class DeleteSegment(Command):
 
 
 @of_code(31)
-@dataclass(slots=True)
 class SegmentDeleted(Command):
     """It is gone."""
 
@@ -140,7 +128,6 @@ class SegmentDeleted(Command):
 
 
 @of_code(32)
-@dataclass(slots=True)
 class UpdateSegmentPolicy(Command):
     """Changes a segment's scaling policy."""
 
@@ -152,7 +139,6 @@ class UpdateSegmentPolicy(Command):
 
 
 @of_code(33)
-@dataclass(slots=True)
 class SegmentPolicyUpdated(Command):
     """It is changed."""
 
@@ -161,7 +147,6 @@ class SegmentPolicyUpdated(Command):
 
 
 @of_code(34)
-@dataclass(slots=True)
 class GetSegmentAttribute(Command):
     """Asks for an attribute."""
 
@@ -172,7 +157,6 @@ class GetSegmentAttribute(Command):
 
 
 @of_code(35)
-@dataclass(slots=True)
 class SegmentAttribute(Command):
     """Its value."""
 
@@ -181,7 +165,6 @@ class SegmentAttribute(Command):
 
 
 @of_code(36)
-@dataclass(slots=True)
 class UpdateSegmentAttribute(Command):
     """Sets an attribute if it has the expected value."""
 
@@ -194,7 +177,6 @@ class UpdateSegmentAttribute(Command):
 
 
 @of_code(37)
-@dataclass(slots=True)
 class SegmentAttributeUpdated(Command):
     """Whether it was set."""
 
@@ -203,7 +185,6 @@ class SegmentAttributeUpdated(Command):
 
 
 @of_code(38)
-@dataclass(slots=True)
 class TruncateSegment(Command):
     """Gives up what lies before an offset."""
 
@@ -214,7 +195,6 @@ class TruncateSegment(Command):
 
 
 @of_code(39)
-@dataclass(slots=True)
 class SegmentTruncated(Command):
     """It is given up."""
 
@@ -223,7 +203,6 @@ class SegmentTruncated(Command):
 
 
 @of_code(40)
-@dataclass(slots=True)
 class CreateTransientSegment(Command):
     """Makes a segment for a large event, which is then merged into the parent."""
 
@@ -234,7 +213,6 @@ class CreateTransientSegment(Command):
 
 
 @of_code(58)
-@dataclass(slots=True)
 class MergeSegments(Command):
     """Appends all of a segment to another, and deletes it."""
 
@@ -246,7 +224,6 @@ class MergeSegments(Command):
 
 
 @of_code(59)
-@dataclass(slots=True)
 class SegmentsMerged(Command):
     """Where the target ends now."""
 
@@ -257,7 +234,6 @@ class SegmentsMerged(Command):
 
 
 @of_code(90)
-@dataclass(slots=True)
 class MergeSegmentsBatch(Command):
     """Merges several segments, in this order."""
 
@@ -268,7 +244,6 @@ class MergeSegmentsBatch(Command):
 
 
 @of_code(91)
-@dataclass(slots=True)
 class SegmentsBatchMerged(Command):
     """Where the target ended after each."""
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pravega_front.wire.fields import I32, I64, Blob, Bool, Entries, Keys, Numbers, Str
 from pravega_front.wire.layouts import Command, of_code
 
 
 @of_code(68)
-@dataclass(slots=True)
 class GetTableSegmentInfo(Command):
     """Asks what is known of a table."""
 
@@ -19,7 +16,6 @@ class GetTableSegmentInfo(Command):
 
 
 @of_code(69)
-@dataclass(slots=True)
 class TableSegmentInfo(Command):
     """What is known of a table."""
 
@@ -32,7 +28,6 @@ class TableSegmentInfo(Command):
 
 
 @of_code(70)
-@dataclass(slots=True)
 class CreateTableSegment(Command):
     """Makes a table; with a key length, one whose keys are sorted."""
 
@@ -45,7 +40,6 @@ class CreateTableSegment(Command):
 
 
 @of_code(71)
-@dataclass(slots=True)
 class DeleteTableSegment(Command):
     """Deletes a table."""
 
@@ -56,7 +50,6 @@ class DeleteTableSegment(Command):
 
 
 @of_code(74)
-@dataclass(slots=True)
 class UpdateTableEntries(Command):
     """Sets entries, all or none, each if its key has the version said."""
 
@@ -68,7 +61,6 @@ class UpdateTableEntries(Command):
 
 
 @of_code(75)
-@dataclass(slots=True)
 class TableEntriesUpdated(Command):
     """The versions of the entries."""
 
@@ -77,7 +69,6 @@ class TableEntriesUpdated(Command):
 
 
 @of_code(76)
-@dataclass(slots=True)
 class RemoveTableKeys(Command):
     """Removes keys, all or none."""
 
@@ -89,7 +80,6 @@ class RemoveTableKeys(Command):
 
 
 @of_code(77)
-@dataclass(slots=True)
 class TableKeysRemoved(Command):
     """They are removed."""
 
@@ -98,7 +88,6 @@ class TableKeysRemoved(Command):
 
 
 @of_code(78)
-@dataclass(slots=True)
 class ReadTable(Command):
     """Asks for entries by their keys."""
 
@@ -109,7 +98,6 @@ class ReadTable(Command):
 
 
 @of_code(79)
-@dataclass(slots=True)
 class TableRead(Command):
     """Entries in the order asked for."""
 
@@ -119,7 +107,6 @@ class TableRead(Command):
 
 
 @of_code(80)
-@dataclass(slots=True)
 class TableSegmentNotEmpty(Command):
     """The table has entries."""
 
@@ -129,7 +116,6 @@ class TableSegmentNotEmpty(Command):
 
 
 @of_code(81)
-@dataclass(slots=True)
 class TableKeyDoesNotExist(Command):
     """A key that must have a version does not exist."""
 
@@ -139,7 +125,6 @@ class TableKeyDoesNotExist(Command):
 
 
 @of_code(82)
-@dataclass(slots=True)
 class TableKeyBadVersion(Command):
     """A key has another version."""
 
@@ -149,7 +134,6 @@ class TableKeyBadVersion(Command):
 
 
 @of_code(83)
-@dataclass(slots=True)
 class ReadTableKeys(Command):
     """Asks for keys, some at a time."""
 
@@ -164,7 +148,6 @@ class ReadTableKeys(Command):
 
 
 @of_code(84)
-@dataclass(slots=True)
 class TableKeysRead(Command):
     """Keys, and where to go on."""
 
@@ -175,7 +158,6 @@ class TableKeysRead(Command):
 
 
 @of_code(85)
-@dataclass(slots=True)
 class ReadTableEntries(Command):
     """Asks for entries, some at a time."""
 
@@ -190,7 +172,6 @@ class ReadTableEntries(Command):
 
 
 @of_code(86)
-@dataclass(slots=True)
 class TableEntriesRead(Command):
     """Entries, and where to go on."""
 
@@ -201,7 +182,6 @@ class TableEntriesRead(Command):
 
 
 @of_code(88)
-@dataclass(slots=True)
 class ReadTableEntriesDelta(Command):
     """Asks what was set from a position on."""
 
@@ -213,7 +193,6 @@ class ReadTableEntriesDelta(Command):
 
 
 @of_code(87)
-@dataclass(slots=True)
 class TableEntriesDeltaRead(Command):
     """Entries, and the position behind them."""
 

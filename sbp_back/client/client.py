@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import ClassVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
@@ -30,8 +32,7 @@ Locator = Callable[[int, int, int, int, int], tuple[int, int, int, int] | None]
 """(start, end, bytes, batches) of what is stored at (stream, range, offset), below a limit, up to a number of bytes."""
 
 
-@dataclass(slots=True)
-class ClientOptions:
+class ClientOptions(Struct):
     """``fetch_timeout``: seconds a fetch may take beyond the time it asked to wait for data; ``open_timeout``: seconds
     until the opening of a stream is given up. ``poll_seconds``: longest wait for data before the ranges are looked at
     again; ``look_again_seconds``: at least, between two such looks at one stream."""

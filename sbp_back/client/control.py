@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Carrier
@@ -26,8 +27,7 @@ TRANSIENT_CODES = frozenset(
 """Refusals that may be gone when the same is asked again."""
 
 
-@dataclass(slots=True)
-class ControlOptions:
+class ControlOptions(Struct):
     """Seconds. ``timeout``: of one try; ``delay_first``, ``delay_limit``: pause before the next, doubled each time."""
 
     timeout: float = 10.0

@@ -15,10 +15,11 @@ import asyncio
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 from sbp_back.client.client import Client, ClientOptions
@@ -52,8 +53,7 @@ _END_CODES = frozenset(
 _GONE = int(ErrorCode.BAD_REQUEST)
 
 
-@dataclass(slots=True)
-class _Doubt:
+class _Doubt(Struct):
     """A fetch at ``offset`` was not answered, perhaps because a long batch lies in the ``left`` bytes from there on."""
 
     offset: int

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
@@ -24,8 +25,7 @@ _MAX_ADDRESSES = 32
 """What the answers name is learned up to this many addresses."""
 
 
-@dataclass(slots=True)
-class _Cluster:
+class _Cluster(Struct):
     nodes: list[PdNode] = field(default_factory=list)
 
 

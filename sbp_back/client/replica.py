@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode
@@ -62,8 +63,7 @@ HOPELESS_CODES = frozenset(
 """Asking again, or asking another server, would give the same answer."""
 
 
-@dataclass(slots=True)
-class RetryOptions:
+class RetryOptions(Struct):
     """``tries``: failures in a row, without any progress between, after which a replica is given up. ``pending_tries``:
     the same for entries the server says it is still writing. ``delay_first``, ``delay_limit``: pause before a
     repetition in seconds, doubled each time. ``append_timeout``: seconds. ``patience``: seconds without any progress
@@ -135,8 +135,7 @@ class ReplicaOwner(Protocol):
         """The replica was given up (it sends nothing more), or the range was fenced, or the server will not have it."""
 
 
-@dataclass(slots=True)
-class TellOptions:
+class TellOptions(Struct):
     """When a range server is told what is confirmed, beyond what travels with the entries. Seconds. ``delay``: after
     the answer to an append that no other has followed; ``again``: after a telling that was not answered. ``tells``:
     whether any of it is done (servers of elastic-stream know nothing of it)."""

@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly
@@ -36,8 +38,7 @@ AppendDone = Callable[[SbpError | None], None]
 _BY_FRAMES = "what a frame of SBP holds"
 
 
-@dataclass(slots=True)
-class WriterOptions:
+class WriterOptions(Struct):
     """``range_tries``: ranges tried in a row, and ``patience``: seconds, both without any progress, after which pending
     batches are refused. The writer lives on if it can make sure that none of them is part of the stream.
     ``seal_timeout``: seconds (half of what ``control`` allows, if that is less) in which the server of a range that is

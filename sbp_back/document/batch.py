@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from struct import Struct
 from typing import Any
+
+import msgspec
 
 from sbp_back.errors import DecodeError
 from sbp_back.wire.flat import Table, Tables, Text, i16, i32, i64
@@ -45,14 +46,12 @@ _EMPTY_RECORDS = re.compile(rb"(?:\0{%d})+" % EMPTY_RECORD_BYTES)
 """Records without meta and body, any number of them: there are as many as a wrapped payload has records."""
 
 
-@dataclass(slots=True)
-class KeyValue:
+class KeyValue(msgspec.Struct):
     key: str
     value: str
 
 
-@dataclass(slots=True)
-class BatchMeta:
+class BatchMeta(msgspec.Struct):
     """``base_timestamp`` in ms. ``last_offset_delta`` is the writer's claim: some count from 0, some from 1."""
 
     stream_id: int = 0
@@ -60,15 +59,14 @@ class BatchMeta:
     base_offset: int = 0
     last_offset_delta: int = 0
     base_timestamp: int = 0
-    properties: list[KeyValue] = field(default_factory=list)
+    properties: list[KeyValue] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class RecordMeta:
+class RecordMeta(msgspec.Struct):
     offset_delta: int = 0
     timestamp_delta: int = 0
-    headers: list[KeyValue] = field(default_factory=list)
-    properties: list[KeyValue] = field(default_factory=list)
+    headers: list[KeyValue] = msgspec.field(default_factory=list)
+    properties: list[KeyValue] = msgspec.field(default_factory=list)
 
 
 KEY_VALUE = Table(KeyValue, Text("key", always=True), Text("value", always=True))
@@ -90,19 +88,17 @@ RECORD_META = Table(
 )
 
 
-@dataclass(slots=True)
-class DocumentRecord:
+class DocumentRecord(msgspec.Struct):
     """A record. ``timestamp`` in ms, 0 when unknown; ``offset`` is -1 until it is read back."""
 
     body: Buffer
-    headers: list[tuple[str, str]] = field(default_factory=list)
-    properties: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    properties: list[tuple[str, str]] = msgspec.field(default_factory=list)
     timestamp: int = 0
     offset: int = -1
 
 
-@dataclass(slots=True)
-class RecordBatch:
+class RecordBatch(msgspec.Struct):
     """A batch read back: offsets ``[base_offset, end_offset)``. ``wrapped``: the format number of the payloads that are
     the bodies of its records, -1 for a batch that was written as one."""
 

@@ -10,8 +10,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sbp_back.document import messages as m
 from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
@@ -50,16 +52,14 @@ T = TypeVar("T", bound=Response)
 D = TypeVar("D", bound=DocumentResponse)
 
 
-@dataclass(slots=True)
-class Created:
+class Created(Struct):
     """A new stream and the range that takes its first record."""
 
     stream: m.DocumentStream
     range: m.DocumentRange
 
 
-@dataclass(slots=True)
-class Appended:
+class Appended(Struct):
     """Offset of the batch's first record; ``append_time_ms``: when the server stored it, ms since the epoch."""
 
     stream_id: int
@@ -67,8 +67,7 @@ class Appended:
     append_time_ms: int
 
 
-@dataclass(slots=True)
-class Wanted:
+class Wanted(Struct):
     """Records of ``stream_id`` from ``offset`` on, about ``max_bytes`` bytes; 0 leaves that to the server."""
 
     stream_id: int
@@ -76,8 +75,7 @@ class Wanted:
     max_bytes: int = 0
 
 
-@dataclass(slots=True)
-class Fetched:
+class Fetched(Struct):
     """Whole batches, the first of which contains the offset asked for; none when there was nothing new in time."""
 
     wanted: Wanted
@@ -94,8 +92,7 @@ class Fetched:
         return self.batches[-1].end_offset if self.batches else self.wanted.offset
 
 
-@dataclass(slots=True)
-class Trimmed:
+class Trimmed(Struct):
     """``first``: the smallest range that is left, starting where the stream now starts."""
 
     stream: m.DocumentStream

@@ -13,8 +13,9 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
@@ -66,8 +67,7 @@ class WriterHome(Protocol):
         """Another writer has appended ``entries``; all that is still under way here comes behind them."""
 
 
-@dataclass(slots=True)
-class _Append:
+class _Append(Struct):
     payload: Payload
     flags: int
     done: AppendDone

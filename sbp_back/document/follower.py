@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 _MOST_STREAMS = 4096
 
 
-@dataclass(slots=True)
-class FollowOptions:
+class FollowOptions(Struct):
     """Seconds. ``quiet``: since our last append, until a stream is watched; ``wait``: of one request; ``pause``: until
     the next one."""
 

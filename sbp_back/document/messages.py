@@ -7,8 +7,9 @@ own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from sbp_back.wire.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
 
@@ -21,16 +22,14 @@ def fetch_bytes(asked: int) -> int:
     return min(asked, _MAX_FETCH_BYTES) if asked > 0 else _DEFAULT_FETCH_BYTES
 
 
-@dataclass(slots=True)
-class Replica:
+class Replica(Struct):
     """A server that hosts a range."""
 
     server: RangeServerInfo | None = None
     is_primary: bool = False
 
 
-@dataclass(slots=True)
-class DocumentRange:
+class DocumentRange(Struct):
     """A range; ``end`` is -1 while it is open, ``next`` the offset its next record gets."""
 
     stream_id: int = -1
@@ -45,14 +44,12 @@ class DocumentRange:
         return self.end < 0
 
 
-@dataclass(slots=True)
-class RangeId:
+class RangeId(Struct):
     stream_id: int = -1
     index: int = -1
 
 
-@dataclass(slots=True)
-class DocumentStream:
+class DocumentStream(Struct):
     """A stream. The document has no count of acknowledgements: every replica has to have a record."""
 
     stream_id: int = -1
@@ -60,8 +57,7 @@ class DocumentStream:
     retention_period_ms: int = 0
 
 
-@dataclass(slots=True)
-class AppendItem:
+class AppendItem(Struct):
     """One record batch for one stream; see :mod:`sbp_back.document.batch`."""
 
     stream_id: int = -1
@@ -69,8 +65,7 @@ class AppendItem:
     batch: Buffer = b""
 
 
-@dataclass(slots=True)
-class AppendItemResult:
+class AppendItemResult(Struct):
     stream_id: int = -1
     request_index: int = 0
     base_offset: int = 0
@@ -78,16 +73,14 @@ class AppendItemResult:
     status: Status = field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class FetchItem:
+class FetchItem(Struct):
     stream_id: int = -1
     request_index: int = 0
     offset: int = 0
     max_bytes: int = 0
 
 
-@dataclass(slots=True)
-class FetchItemResult:
+class FetchItemResult(Struct):
     """``parts`` are the bytes of ``batch_count`` whole record batches, the first of which contains the offset asked
     for. A decoded result of the document's own shape has no count (0): the bytes tell."""
 
@@ -102,23 +95,20 @@ class FetchItemResult:
         return sum(len(part) for part in self.parts)
 
 
-@dataclass(slots=True)
-class RangeOwner:
+class RangeOwner(Struct):
     """Whose ranges are listed: a range server's, or a stream's."""
 
     range_server: RangeServerInfo | None = None
     stream_id: int = -1
 
 
-@dataclass(slots=True)
-class ListItemResult:
+class ListItemResult(Struct):
     owner: RangeOwner | None = None
     ranges: list[DocumentRange] = field(default_factory=list)
     status: Status = field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class RangeItemResult:
+class RangeItemResult(Struct):
     """Of SEAL_RANGES and DESCRIBE_RANGES."""
 
     stream_id: int = -1
@@ -126,21 +116,18 @@ class RangeItemResult:
     status: Status = field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class StreamRanges:
+class StreamRanges(Struct):
     stream_id: int = -1
     ranges: list[DocumentRange] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class SyncItemResult:
+class SyncItemResult(Struct):
     stream_id: int = -1
     ranges: list[DocumentRange] = field(default_factory=list)
     status: Status = field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class StreamItemResult:
+class StreamItemResult(Struct):
     """Of CREATE, DELETE, UPDATE, DESCRIBE and TRIM_STREAMS. ``range``: the first one of a stream that was created, the
     smallest one that is left of a trimmed one."""
 
@@ -149,8 +136,7 @@ class StreamItemResult:
     range: DocumentRange | None = None
 
 
-@dataclass(slots=True)
-class TrimItem:
+class TrimItem(Struct):
     stream_id: int = -1
     offset: int = 0
 
@@ -158,7 +144,6 @@ class TrimItem:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class AppendBatchRequest(DocumentRequest):
     timeout_ms: int = 0
     items: list[AppendItem] = field(default_factory=list)
@@ -169,7 +154,6 @@ class AppendBatchRequest(DocumentRequest):
         return sum(len(item.batch) for item in self.items)
 
 
-@dataclass(slots=True)
 class FetchBatchRequest(DocumentRequest):
     """``min_bytes`` holds for each item by itself: its answer waits until there are so many, or the time is up."""
 
@@ -178,31 +162,26 @@ class FetchBatchRequest(DocumentRequest):
     items: list[FetchItem] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class ListRangesRequest(DocumentRequest):
     timeout_ms: int = 0
     owners: list[RangeOwner] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class SealRangesRequest(DocumentRequest):
     timeout_ms: int = 0
     ranges: list[RangeId] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class SyncRangesRequest(DocumentRequest):
     timeout_ms: int = 0
     items: list[StreamRanges] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DescribeRangesRequest(DocumentRequest):
     timeout_ms: int = 0
     ranges: list[RangeId] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class NextRangeRequest(DocumentRequest):
     """CREATE_RANGE; of ``range`` only the stream must be named, what else is must fit what the range will be."""
 
@@ -210,13 +189,11 @@ class NextRangeRequest(DocumentRequest):
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
 class CreateStreamsRequest(DocumentRequest):
     timeout_ms: int = 0
     streams: list[DocumentStream] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DeleteStreamsRequest(DocumentRequest):
     """Only the ids of the streams are looked at."""
 
@@ -224,19 +201,16 @@ class DeleteStreamsRequest(DocumentRequest):
     streams: list[DocumentStream] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class UpdateStreamsRequest(DocumentRequest):
     timeout_ms: int = 0
     streams: list[DocumentStream] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DescribeStreamsRequest(DocumentRequest):
     timeout_ms: int = 0
     stream_ids: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class TrimStreamsRequest(DocumentRequest):
     timeout_ms: int = 0
     items: list[TrimItem] = field(default_factory=list)
@@ -260,17 +234,14 @@ ControlRequest = (
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class AppendBatchResponse(DocumentResponse):
     results: list[AppendItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class FetchBatchResponse(DocumentResponse):
     results: list[FetchItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class ControlResponse(DocumentResponse):
     """Base of the answers to what is asked about streams and ranges."""
 
@@ -279,52 +250,42 @@ class ControlResponse(DocumentResponse):
         return sum(1 + len(getattr(result, "ranges", ())) for result in getattr(self, "results", ()))
 
 
-@dataclass(slots=True)
 class ListRangesResponse(ControlResponse):
     results: list[ListItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class SealRangesResponse(ControlResponse):
     results: list[RangeItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class SyncRangesResponse(ControlResponse):
     results: list[SyncItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DescribeRangesResponse(ControlResponse):
     results: list[RangeItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class NextRangeResponse(ControlResponse):
     range: DocumentRange | None = None
 
 
-@dataclass(slots=True)
 class CreateStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DeleteStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class UpdateStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class DescribeStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class TrimStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 

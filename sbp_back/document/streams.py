@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
@@ -35,8 +36,7 @@ _START = attrgetter("start")
 _CATCH_UP_BYTES = 4 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class StreamsOptions:
+class StreamsOptions(Struct):
     """Seconds: ``append_timeout`` and ``fetch_timeout`` of one request, ``open_timeout`` until the opening of a stream
     is given up, ``patience`` until a batch is whose server stays away."""
 

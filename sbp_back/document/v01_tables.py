@@ -6,9 +6,10 @@ the document's codes and ours as they are read and written; the variant has ours
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import Struct
 
 from sbp_back.document import messages as m
 from sbp_back.document.codes import from_wire, to_wire
@@ -54,8 +55,7 @@ TRIM_ITEM = Table(m.TrimItem, i64("stream_id", -1), i64("offset"))
 PD_NODE = Table(PdNode, Text("name"), Text("advertise_addr"), flag("is_leader"))
 
 
-@dataclass(slots=True)
-class AppendInfo:
+class AppendInfo(Struct):
     """Element of an APPEND request's header; the batch itself is in the payload."""
 
     stream_id: int
@@ -63,8 +63,7 @@ class AppendInfo:
     batch_length: int
 
 
-@dataclass(slots=True)
-class FetchInfo:
+class FetchInfo(Struct):
     """Element of a FETCH response's header: ``size`` is in bytes, in the variant of April in batches."""
 
     stream_id: int
@@ -73,14 +72,12 @@ class FetchInfo:
     status: Status
 
 
-@dataclass(slots=True)
-class AppendHeader:
+class AppendHeader(Struct):
     timeout_ms: int
     items: list[AppendInfo]
 
 
-@dataclass(slots=True)
-class FetchHeader:
+class FetchHeader(Struct):
     status: Status
     throttle_ms: int
     results: list[FetchInfo]
@@ -115,8 +112,8 @@ class _StreamOfRange(Inner):
 
 
 _FIGURES = [
-    (i32 if info.name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(info.name)
-    for position, info in enumerate(fields(RangeServerMetrics))
+    (i32 if name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(name)
+    for position, name in enumerate(RangeServerMetrics.__struct_fields__)
 ]
 
 
@@ -126,7 +123,7 @@ def _report(range_server: RangeServerInfo | None, **figures: int) -> ReportMetri
 
 def flat_report(request: ReportMetricsRequest) -> SimpleNamespace:
     """What the table of REPORT_METRICS writes: the document has the figures beside the server, not in a sub-table."""
-    figures = {info.name: getattr(request.metrics, info.name) for info in fields(RangeServerMetrics)}
+    figures = {name: getattr(request.metrics, name) for name in RangeServerMetrics.__struct_fields__}
     return SimpleNamespace(range_server=request.range_server, **figures)
 
 

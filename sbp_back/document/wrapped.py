@@ -14,7 +14,8 @@ Either way a payload stands at the last of its offsets: who goes on behind the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sbp_back.document.batch import (
     BATCH_MAGIC,
@@ -50,8 +51,7 @@ OVERHEAD_BYTES = 384
 _OTHER_FLAGS = 0x7FFF & ~FORMAT_MASK
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     """``count`` records laid out in a format of their own; ``timestamp`` in ms."""
 
     data: Buffer

@@ -8,7 +8,7 @@ it would among its own kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sbp_back.errors import ErrorCode
 from sbp_back.placement_driver import rules
@@ -16,8 +16,7 @@ from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
 from sbp_back.wire.model import RangeInfo, SealKind, SealRangeRequest, Status, StreamInfo, StreamResponse
 
 
-@dataclass(slots=True)
-class Tail:
+class Tail(Struct):
     """A stream and its last range, as stored; both None when there is no such stream."""
 
     stream: StreamRow | None

@@ -10,9 +10,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
@@ -47,8 +48,7 @@ R = TypeVar("R", bound=m.Response)
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class PlacementDriverOptions:
+class PlacementDriverOptions(Struct):
     """``alive_seconds``: a range server that was silent for longer gets no new ranges (100 s upstream). ``name``: None
     for the one that tells the identity of the state. ``server_timeout``: seconds a range server has to answer before
     somebody who waits for that is told so."""

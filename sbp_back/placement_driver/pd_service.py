@@ -7,8 +7,9 @@ import fcntl
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from sbp_back.barrier import Barrier
 from sbp_back.errors import StoreError, StoreLocked
@@ -25,8 +26,7 @@ STATE_FILE = "pd.sqlite"
 LOCK_FILE = "pd.lock"
 
 
-@dataclass(slots=True)
-class PlacementDriverSetup:
+class PlacementDriverSetup(Struct):
     """``listen``: None for one that only its own process reaches."""
 
     driver: PlacementDriverOptions = field(default_factory=PlacementDriverOptions)

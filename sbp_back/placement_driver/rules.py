@@ -6,7 +6,7 @@ The checks, their order and their codes are those of reference/sbp.md, section 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sbp_back.errors import ErrorCode
 from sbp_back.placement_driver.servers import addressed
@@ -122,16 +122,14 @@ def delete_stream(tx: Transaction, stream_id: int) -> m.StreamResponse:
     return m.StreamResponse(stream=_stream_info(row))
 
 
-@dataclass(slots=True)
-class Reached:
+class Reached(Struct):
     """How far the servers of an open range have data of it, as they say themselves; ``end`` is an offset."""
 
     index: int
     end: int
 
 
-@dataclass(slots=True)
-class Trimmed:
+class Trimmed(Struct):
     """``ask``: the open range, with its servers, that contains the offset. Only they know how far it goes: what was
     trimmed so far ends where that range begins, and the trim is to be repeated with what they answer."""
 

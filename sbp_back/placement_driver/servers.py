@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sbp_back.wire.model import RangeServerInfo, RangeServerMetrics
 
@@ -42,8 +43,7 @@ def score(metrics: RangeServerMetrics | None) -> float:
     return 10_000.0 - 10 * load
 
 
-@dataclass(slots=True)
-class _Server:
+class _Server(Struct):
     info: RangeServerInfo
     heard: float
     metrics: RangeServerMetrics | None = None

@@ -8,8 +8,9 @@ The rules of the placement driver (``driver.py``) are written as functions of on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from sbp_back.wire.model import RangeServerInfo
 
@@ -24,8 +25,7 @@ class StateVersionError(StateError):
     """The state was written by a version this one does not read."""
 
 
-@dataclass(slots=True)
-class StreamRow:
+class StreamRow(Struct):
     """A stream. ``trim_offset``: the largest offset it was ever trimmed to. ``deleted`` rows stay for ever, so that
     a range server can learn for certain that its data of the stream may go."""
 
@@ -37,8 +37,7 @@ class StreamRow:
     deleted: bool = False
 
 
-@dataclass(slots=True)
-class RangeRow:
+class RangeRow(Struct):
     """A range; ``start`` is where it began, trimmed or not; ``end`` is -1 while it is open. ``document``: it is written
     by the server itself for clients of sbp-v0.1, and no writer of another dialect may take it for its own. ``floor``:
     everything below it was promised to readers, so the range cannot end before."""

@@ -7,8 +7,9 @@ timer of its own. Whatever happens to the range, it is then evaluated from the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 from sbp_back.deadlines import Deadlines
@@ -32,8 +33,7 @@ Settle = Callable[[RangeState, Callable[[], None]], None]
 does not."""
 
 
-@dataclass(slots=True)
-class FetchLimits:
+class FetchLimits(Struct):
     """``default_bytes`` serves a request that names no ``max_bytes``; ``max_wait_ms`` caps what a request may ask
     for; past ``max_waiting`` waiting requests a further one is answered at once. ``settle_seconds``: in which a writer
     has to say that it knows of what is durable while somebody waits to be shown it, before the placement driver is

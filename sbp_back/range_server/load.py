@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.wire.model import RangeServerMetrics
@@ -21,8 +22,7 @@ _MAX_INT32 = (1 << 31) - 1
 _STATM = Path("/proc/self/statm")
 
 
-@dataclass(slots=True)
-class _Counters:
+class _Counters(Struct):
     """Totals since the start."""
 
     log_bytes: int = 0

@@ -7,8 +7,9 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from sbp_back.barrier import Barrier
 from sbp_back.client.control import TRANSIENT_CODES
@@ -25,8 +26,7 @@ from sbp_back.wire.model import AllocateIdRequest, AllocateIdResponse
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class RangeServerSetup:
+class RangeServerSetup(Struct):
     """``listen``: None for one that only its own process reaches. ``wait_for_id``: whether a server without an id
     waits for a placement driver that does not answer, or gives up. ``home``: also asked about every connection to the
     placement driver, which has ``meet_seconds`` (None: ``heartbeat_seconds``) to say at the start which one it is.

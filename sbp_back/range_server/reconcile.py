@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.range_server.ranges import RangeTable
@@ -25,8 +26,7 @@ logger = logging.getLogger(__name__)
 _CONCURRENCY = 64
 
 
-@dataclass(slots=True)
-class Reconciled:
+class Reconciled(Struct):
     """What was done; ``unknown`` are streams the placement driver has never heard of, left alone."""
 
     deleted: int = 0

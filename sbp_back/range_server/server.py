@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
@@ -39,8 +40,7 @@ _SETTLE_SECONDS = 5.0
 """For the placement driver to promise that a range will not end below what is shown of it."""
 
 
-@dataclass(slots=True)
-class RangeServerOptions:
+class RangeServerOptions(Struct):
     """``server_id`` comes from the placement driver's ALLOCATE_ID; ``advertise_addr`` is where clients connect to
     (host:port), empty while there is no listener."""
 

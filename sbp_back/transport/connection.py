@@ -18,10 +18,11 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
 
 from sbp_back.barrier import Barrier
 from sbp_back.budget import Kind, MemoryBudget
@@ -86,8 +87,7 @@ class GoAwayForm(Enum):
     """Flags 0x00, stream id the next one expected, on shutdown and when idle; a client's is answered, flags 0x03."""
 
 
-@dataclass(slots=True)
-class ListenerOptions:
+class ListenerOptions(Struct):
     """``idle_seconds``: a connection with nothing under way that neither sent nor took bytes for so long is closed (0:
     never). ``stall_seconds``: one with requests under way that takes nothing of the answers waiting for it is cut after
     so long; one that is gone, which the system asks for when nothing waits, too (0: never). ``max_unanswered_*``: per

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sbp_back.barrier import Barrier
 from sbp_back.budget import MemoryBudget
@@ -20,8 +21,7 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 Step = Callable[[], Awaitable[object]]
 
 
-@dataclass(slots=True)
-class ListenAt:
+class ListenAt(Struct):
     """``address``: host and port (0: the system chooses). ``advertise``: the "host:port" that clients are told, where
     it is not the one listened at. ``budget``: memory that its connections share with others'."""
 

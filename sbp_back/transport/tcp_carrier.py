@@ -7,8 +7,9 @@ import random
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from sbp_back.awaited import Settle, awaited
 from sbp_back.barrier import Barrier
@@ -42,8 +43,7 @@ from sbp_back.wire.model import (
 )
 
 
-@dataclass(slots=True)
-class TcpOptions:
+class TcpOptions(Struct):
     """Times in seconds, sizes in bytes.
 
     ``heartbeat_idle``: after that long without a request a HEARTBEAT is sent, because servers drop idle connections (6

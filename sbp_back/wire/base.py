@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sbp_back.errors import ErrorCode
 from sbp_back.wire.model import Buffer, Request, Response
 
 
-@dataclass(frozen=True, slots=True)
-class Manners:
+class Manners(Struct, frozen=True):
     """Where a dialect differs outside of its tables.
 
     ``several_frames``: an answer may come in several frames, the last of which has the flag END; without it every

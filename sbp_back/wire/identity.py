@@ -13,7 +13,8 @@ import base64
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.model import DescribePdRequest, DescribePdResponse, ListRangeRequest, PdNode, Request, Response
@@ -26,8 +27,7 @@ _SERVER_NAME = re.compile(r"anabranch:range-server:([0-9]{1,10}):([A-Za-z0-9_-]{
 _NAME_WITHOUT_IDENTITY = "anabranch"  # of releases before there were identities
 
 
-@dataclass(frozen=True, slots=True)
-class WhoAnswers:
+class WhoAnswers(Struct, frozen=True):
     """``ours``: it is one of Anabranch's. ``identity`` is empty when it tells none."""
 
     ours: bool

@@ -8,14 +8,12 @@ since the Unix epoch unless a name says otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from sbp_back.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from sbp_back.wire.room import Room
+from sbp_back.wire.room import Room
 
 Buffer = bytes | bytearray | memoryview
 
@@ -69,8 +67,7 @@ class ClientRole(IntEnum):
     FRONTEND = 3
 
 
-@dataclass(slots=True)
-class Status:
+class Status(msgspec.Struct):
     code: int = OK
     message: str = ""
     detail: bytes = b""
@@ -80,21 +77,18 @@ class Status:
         return self.code == OK
 
 
-@dataclass(slots=True)
-class RangeServerInfo:
+class RangeServerInfo(msgspec.Struct):
     server_id: int = -1
     advertise_addr: str = ""
 
 
-@dataclass(slots=True)
-class PdNode:
+class PdNode(msgspec.Struct):
     name: str
     advertise_addr: str
     is_leader: bool = False
 
 
-@dataclass(slots=True)
-class StreamInfo:
+class StreamInfo(msgspec.Struct):
     """A stream; ``replica``/``ack_count`` are R and A; ``retention_ms`` 0 = keep."""
 
     stream_id: int = -1
@@ -103,8 +97,7 @@ class StreamInfo:
     retention_ms: int = 0
 
 
-@dataclass(slots=True)
-class RangeInfo:
+class RangeInfo(msgspec.Struct):
     """One range of a stream: offsets ``[start, end)``; ``end`` is -1 while the range is open."""
 
     stream_id: int = -1
@@ -112,7 +105,7 @@ class RangeInfo:
     index: int = -1
     start: int = -1
     end: int = -1
-    servers: list[RangeServerInfo] = field(default_factory=list)
+    servers: list[RangeServerInfo] = msgspec.field(default_factory=list)
     replica_count: int = -1
     ack_count: int = -1
 
@@ -184,47 +177,41 @@ class Entry:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class PingRequest:
+class PingRequest(msgspec.Struct):
     header: bytes = b""
     payload: bytes = b""
 
 
-@dataclass(slots=True)
-class GoAway:
+class GoAway(msgspec.Struct):
     """Not answered. ``maintenance`` tells why the peer goes: shutdown, or an idle connection."""
 
     maintenance: bool = False
 
 
-@dataclass(slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(msgspec.Struct):
     client_id: str = ""
     role: int = ClientRole.FRONTEND
     range_server: RangeServerInfo | None = None
 
 
-@dataclass(slots=True)
-class AllocateIdRequest:
+class AllocateIdRequest(msgspec.Struct):
     timeout_ms: int = 0
     host: str = ""
 
 
-@dataclass(slots=True)
-class AppendRequest:
+class AppendRequest(msgspec.Struct):
     """``confirmed``: for ranges that the sender writes, as (stream, index, offset): it knows all below the offset to be
     durable, beyond what its entries say."""
 
     timeout_ms: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = msgspec.field(default_factory=list)
     confirmed: Sequence[tuple[int, int, int]] = ()
-    framed: bool = field(default=True, compare=False, repr=False)
+    framed: bool = True
     """Whether it comes in a frame, and its entries go out in others, which bounds their length; no part of the
     message."""
 
 
-@dataclass(slots=True)
-class FetchRequest:
+class FetchRequest(msgspec.Struct):
     """``limit`` is the exclusive offset up to which may be read, as the reader knows it to be confirmed; -1: as far as
     the range server knows that."""
 
@@ -234,56 +221,48 @@ class FetchRequest:
     max_wait_ms: int = 0
     min_bytes: int = -1
     max_bytes: int = -1
-    room: Room | None = field(default=None, compare=False, repr=False)
+    room: Room | None = None
     """For the answer, where that is to be counted; no part of the message."""
 
 
-@dataclass(slots=True)
-class ListRangeRequest:
+class ListRangeRequest(msgspec.Struct):
     timeout_ms: int = 0
     server_id: int = -1
     stream_id: int = -1
 
 
-@dataclass(slots=True)
-class SealRangeRequest:
+class SealRangeRequest(msgspec.Struct):
     range: RangeInfo
     kind: int = SealKind.RANGE_SERVER
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class CreateRangeRequest:
+class CreateRangeRequest(msgspec.Struct):
     range: RangeInfo
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class CreateStreamRequest:
+class CreateStreamRequest(msgspec.Struct):
     stream: StreamInfo
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class DeleteStreamRequest:
+class DeleteStreamRequest(msgspec.Struct):
     stream_id: int
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class UpdateStreamRequest:
+class UpdateStreamRequest(msgspec.Struct):
     stream: StreamInfo
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class DescribeStreamRequest:
+class DescribeStreamRequest(msgspec.Struct):
     stream_id: int
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class TrimStreamRequest:
+class TrimStreamRequest(msgspec.Struct):
     """Nothing below ``min_offset`` need be kept. Served by the PD (metadata) and by range servers (data)."""
 
     stream_id: int
@@ -291,8 +270,7 @@ class TrimStreamRequest:
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class RangeServerMetrics:
+class RangeServerMetrics(msgspec.Struct):
     """What a range server tells the PD; rates per second, sizes in bytes (spec, REPORT_METRICS)."""
 
     disk_in_rate: int = 0
@@ -314,23 +292,20 @@ class RangeServerMetrics:
     range_active_cnt: int = 0
 
 
-@dataclass(slots=True)
-class ReportMetricsRequest:
+class ReportMetricsRequest(msgspec.Struct):
     range_server: RangeServerInfo
-    metrics: RangeServerMetrics = field(default_factory=RangeServerMetrics)
+    metrics: RangeServerMetrics = msgspec.field(default_factory=RangeServerMetrics)
 
 
-@dataclass(slots=True)
-class DescribePdRequest:
-    range_server: RangeServerInfo = field(default_factory=RangeServerInfo)
+class DescribePdRequest(msgspec.Struct):
+    range_server: RangeServerInfo = msgspec.field(default_factory=RangeServerInfo)
     timeout_ms: int = 0
 
 
-@dataclass(slots=True)
-class DocumentRequest:
+class DocumentRequest(msgspec.Struct, kw_only=True):
     """Base of the requests that only dialect sbp-v0.1 has, mostly batches (sbp_back/document/messages.py)."""
 
-    room: Room | None = field(default=None, compare=False, repr=False, kw_only=True)
+    room: Room | None = None
     """For the answer, where that is to be counted; no part of the message."""
 
     @property
@@ -363,99 +338,86 @@ Request = (
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class SystemErrorResponse:
+class SystemErrorResponse(msgspec.Struct):
     """The request as a whole could not be served (flag 0x04)."""
 
     status: Status
 
 
-@dataclass(slots=True)
-class PingResponse:
+class PingResponse(msgspec.Struct):
     header: bytes = b""
     payload: bytes = b""
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(msgspec.Struct):
     client_id: str = ""
     role: int = ClientRole.FRONTEND
     range_server: RangeServerInfo | None = None
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class AllocateIdResponse:
-    status: Status = field(default_factory=Status)
+class AllocateIdResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
     id: int = 0
 
 
-@dataclass(slots=True)
-class AppendResult:
+class AppendResult(msgspec.Struct):
     status: Status
     timestamp_ms: int = 0
 
 
-@dataclass(slots=True)
-class AppendResponse:
+class AppendResponse(msgspec.Struct):
     """``results`` are positional: one for each entry of the request, in its order."""
 
-    status: Status = field(default_factory=Status)
-    results: list[AppendResult] = field(default_factory=list)
+    status: Status = msgspec.field(default_factory=Status)
+    results: list[AppendResult] = msgspec.field(default_factory=list)
     throttle_ms: int = 0
 
 
-@dataclass(slots=True)
-class FetchResponse:
-    status: Status = field(default_factory=Status)
-    entries: list[Entry] = field(default_factory=list)
+class FetchResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
+    entries: list[Entry] = msgspec.field(default_factory=list)
     throttle_ms: int = 0
 
 
-@dataclass(slots=True)
-class ListRangeResponse:
-    status: Status = field(default_factory=Status)
-    ranges: list[RangeInfo] = field(default_factory=list)
+class ListRangeResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
+    ranges: list[RangeInfo] = msgspec.field(default_factory=list)
     throttle_ms: int = 0
 
 
-@dataclass(slots=True)
-class RangeResponse:
+class RangeResponse(msgspec.Struct):
     """Answer to SEAL_RANGE and CREATE_RANGE."""
 
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
     range: RangeInfo | None = None
     throttle_ms: int = 0
 
 
-@dataclass(slots=True)
-class StreamResponse:
+class StreamResponse(msgspec.Struct):
     """Answer to CREATE/DELETE/UPDATE/DESCRIBE/TRIM_STREAM; ``range`` only for TRIM (the smallest one left)."""
 
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
     stream: StreamInfo | None = None
     range: RangeInfo | None = None
     throttle_ms: int = 0
 
 
-@dataclass(slots=True)
-class ReportMetricsResponse:
+class ReportMetricsResponse(msgspec.Struct):
     range_server: RangeServerInfo | None = None
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
 
 
-@dataclass(slots=True)
-class DescribePdResponse:
-    status: Status = field(default_factory=Status)
-    nodes: list[PdNode] = field(default_factory=list)
+class DescribePdResponse(msgspec.Struct):
+    status: Status = msgspec.field(default_factory=Status)
+    nodes: list[PdNode] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class DocumentResponse:
+class DocumentResponse(msgspec.Struct):
     """Base of the answers of sbp-v0.1. One request may get several; all but the final one have ``last`` False."""
 
-    status: Status = field(default_factory=Status)
+    status: Status = msgspec.field(default_factory=Status)
     throttle_ms: int = 0
     last: bool = True
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
+
+import msgspec
 
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire import model as m
@@ -69,8 +70,7 @@ METRICS = Table(
 APPEND_RESULT = Table(m.AppendResult, Sub("status", STATUS, required=True), i64("timestamp_ms"))
 
 
-@dataclass(slots=True)
-class AppendHeader:
+class AppendHeader(msgspec.Struct):
     """``confirmed`` is ours: what :class:`~sbp_back.wire.model.AppendRequest` has, 20 bytes each, little-endian."""
 
     timeout_ms: int = 0

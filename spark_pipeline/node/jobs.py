@@ -11,8 +11,10 @@ import json
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from bridges.catalog.job_view import RUNNING, SILENT, JobView
 from bridges.errors import LogError
@@ -40,8 +42,7 @@ class TooManyJobs(LogError):
     """As many jobs are running as are shown."""
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     view: JobView
     written_ms: int
 

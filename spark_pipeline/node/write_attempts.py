@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridges.errors import LogError
 from spark_pipeline.node.write_tables import AttemptRow, AttemptState
@@ -37,8 +38,7 @@ class TooManyAttempts(LogError):
     retriable = True
 
 
-@dataclass(slots=True, eq=False)
-class Session:
+class Session(Struct, eq=False):
     """One batch of one query while it is written. Times on the monotonic clock in seconds; ``timeout`` is the silence
     after which it is aborted, ``end`` when it is in any case."""
 
@@ -55,8 +55,7 @@ class Session:
         self.deadline = min(self.end, time.monotonic() + self.timeout)
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(Struct, eq=False):
     """One attempt of one task. ``state`` is what was decided; ``closing``: no batch is taken any more. ``places`` are
     the partitions it writes to, by topic, as they are in the database. ``ended``: its transaction is in none of them
     any more."""

@@ -7,8 +7,9 @@ configuration asks for it or the times are strange, as Kafka's own producers hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from bridges.errors import BatchInvalid, BatchTooLarge
 from bridges.formats.base import FormatId
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from bridges.catalog.topic_rules import TopicRules
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLimits:
+class WriteLimits(Struct, frozen=True):
     """What no batch may exceed, whatever its topic allows."""
 
     records: int

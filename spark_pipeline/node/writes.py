@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
+from msgspec import Struct
 
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
@@ -54,8 +55,7 @@ _LOOKED_AT = 200
 """Attempts or queries that are looked at in one turn of the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     """How a task's attempt begins: with an attempt, or not at all since the batch is committed already."""
 
     attempt: Attempt | None

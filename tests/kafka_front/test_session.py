@@ -6,11 +6,12 @@ import asyncio
 import struct
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bridges.net import server
 from bridges.net.budget import Kind, MemoryBudget

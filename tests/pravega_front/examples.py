@@ -19,7 +19,7 @@ def examples(segment: str = SEGMENT, writer: bytes = bytes(range(16))) -> list[C
 
 def _example(kind: Any, segment: str, writer: bytes) -> Command:
     hints = get_type_hints(kind, include_extras=True)
-    values = [_value(get_args(hints[name])[1], segment, writer) for name in kind.__dataclass_fields__]
+    values = [_value(get_args(hints[name])[1], segment, writer) for name in kind.__struct_fields__]
     command: Command = kind(*values)
     return command
 

@@ -8,8 +8,9 @@ docs/ydb.md: several are kept without having an effect.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from bridges.catalog import retained_for
 from bridges.catalog.topic_config import RETAINED_FOR, SPLIT
@@ -44,8 +45,7 @@ _FOR_OTHERS = ("operation_params", "path", "retention_period", "retention_storag
 """Fields of the request that are not kept in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
+class TopicSettings(Struct, frozen=True):
     """What is kept about one topic. Messages in it are not changed any more."""
 
     wanted: Any

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from ydb_topic_front.session.commit_ranges import CommitRanges
 from ydb_topic_front.session.read_data import Place
@@ -20,8 +21,7 @@ class ReadingState(Enum):
     """The client was asked to let go of it: it gets nothing more, and may still commit."""
 
 
-@dataclass(slots=True, eq=False)
-class PartitionReading:
+class PartitionReading(Struct, eq=False):
     """A partition session. ``session_id`` is unique in its stream; offsets are those of the log."""
 
     session_id: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ydb_topic_front.wire.messages import messages
 from ydb_topic_front.wire.statuses import bad_request
@@ -16,8 +17,7 @@ MAX_META_BYTES = 16 * 1024
 _InitRequest = messages["Ydb.Topic.StreamWriteMessage.InitRequest"]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteInit:
+class WriteInit(Struct, frozen=True):
     """Where somebody wants to write, and as whom. ``producer`` is empty of one that wants no deduplication.
 
     ``partition`` is the one it insists on, ``generation`` that in which it was told that the partition lies here.

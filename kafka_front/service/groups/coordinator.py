@@ -9,9 +9,10 @@ Kafka broker shows (reference/kafka.md, section 3, rules 50-57; KIP-62, KIP-134,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import Enum
 from functools import partial
+
+from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.deadlines import DeadlineQueue

@@ -7,8 +7,9 @@ reference/kafka.md, section 3, rules 50-57, and of KIP-345 (static members) and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from . import codes
 from .embedded import PROTOCOL_TYPE, EmbeddedFormatError, subscribed_topics
@@ -33,8 +34,7 @@ _ALLOWED_FROM = {
 }
 
 
-@dataclass(slots=True, frozen=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True):
     """A member as the leader sees it in its JoinGroup answer."""
 
     member_id: str
@@ -42,8 +42,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class JoinReply:
+class JoinReply(Struct, frozen=True):
     """Answer to one JoinGroup."""
 
     member_id: str
@@ -56,8 +55,7 @@ class JoinReply:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class SyncReply:
+class SyncReply(Struct, frozen=True):
     """Answer to one SyncGroup."""
 
     error: int = codes.NONE
@@ -70,8 +68,7 @@ JoinCallback = Callable[[JoinReply], None]
 SyncCallback = Callable[[SyncReply], None]
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """A member that has joined; times in milliseconds."""
 
     member_id: str
@@ -101,8 +98,7 @@ class Member:
         return list(self.protocols.items()) == list(protocols.items())
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """State of one group. ``since_ms`` is in the coordinator's clock."""
 
     group_id: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridges.awaited import awaited
 from bridges.barrier import Barrier
@@ -28,8 +29,7 @@ class GroupStore(Protocol):
     async def save_group(self, group: str, state: bytes | None) -> None: ...
 
 
-@dataclass(slots=True)
-class _Write:
+class _Write(Struct):
     blob: bytes | None
     done: list[SavedCallback] = field(default_factory=list)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from .snapshot import GroupSnapshot
 
@@ -22,8 +23,7 @@ class Journal(Protocol):
         """Replace what is stored for the group; a later save of the same group overtakes an earlier one."""
 
 
-@dataclass(slots=True, frozen=True)
-class JoinRequest:
+class JoinRequest(Struct, frozen=True):
     """JoinGroup. ``require_known_id`` and ``can_skip_assignment`` are what the request's version implies (v4+, v9+)."""
 
     group_id: str
@@ -39,8 +39,7 @@ class JoinRequest:
     can_skip_assignment: bool = False
 
 
-@dataclass(slots=True, frozen=True)
-class SyncRequest:
+class SyncRequest(Struct, frozen=True):
     """SyncGroup; protocol type and name are None below v5 and then not compared."""
 
     group_id: str
@@ -52,8 +51,7 @@ class SyncRequest:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(slots=True, frozen=True)
-class Leaver:
+class Leaver(Struct, frozen=True):
     """One member to remove: by member id, or by instance id alone when an administrator asks (KIP-345)."""
 
     member_id: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.deadlines import Alarm

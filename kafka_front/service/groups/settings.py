@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 _MINUTE_MS = 60_000
 
 
-@dataclass(slots=True, frozen=True)
-class GroupSettings:
+class GroupSettings(Struct, frozen=True):
     """All times in milliseconds; the comment names the Kafka broker setting each field stands for."""
 
     initial_rebalance_delay_ms: int = 3_000  # group.initial.rebalance.delay.ms

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 _MARK = b"kafka classic group\n"
 _VERSION = 1
@@ -21,8 +22,7 @@ class SnapshotError(Exception):
     """A stored group cannot be read: another version, or not what was written."""
 
 
-@dataclass(slots=True, frozen=True)
-class MemberSnapshot:
+class MemberSnapshot(Struct, frozen=True):
     """One member; times in milliseconds."""
 
     member_id: str
@@ -35,8 +35,7 @@ class MemberSnapshot:
     assignment: bytes
 
 
-@dataclass(slots=True, frozen=True)
-class GroupSnapshot:
+class GroupSnapshot(Struct, frozen=True):
     """One group: stable if it has members, else empty.
 
     ``since_ms`` is when it came into that state, in the coordinator's clock in memory and in Unix time when stored.

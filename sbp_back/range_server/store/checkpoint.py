@@ -7,9 +7,10 @@ there. A second one at the same position is called ``<lsn:020d>-2.ckpt``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+
+import msgspec
 
 from sbp_back.errors import DecodeError
 from sbp_back.files import Files, write_file_durably
@@ -30,8 +31,7 @@ StreamRow = tuple[int, int, int]
 """Stream, min offset, first index."""
 
 
-@dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct):
     """State before the group at ``lsn``, which will have number ``seq``."""
 
     lsn: int
@@ -108,8 +108,7 @@ def checkpoint_path(directory: Path, lsn: int) -> Path:
     return directory / f"{lsn:020d}.ckpt"
 
 
-@dataclass(slots=True, frozen=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """A checkpoint on disk that was found or left undamaged by this process."""
 
     lsn: int

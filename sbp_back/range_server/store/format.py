@@ -8,10 +8,11 @@ bodies (entries exactly as received; control records have none). Rules: referenc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import TypeAlias
+
+import msgspec
 
 from sbp_back.errors import DecodeError, StoreVersionError
 from sbp_back.wire.frame import crc32
@@ -56,8 +57,7 @@ class RecordType(IntEnum):
     """Stream."""
 
 
-@dataclass(slots=True, frozen=True)
-class SegmentHeader:
+class SegmentHeader(msgspec.Struct, frozen=True):
     """``base`` and ``size`` in log bytes (LSN); ``salt`` tells this use of the file from earlier ones."""
 
     cluster_id: str
@@ -73,8 +73,7 @@ Record: TypeAlias = "tuple[int, int, int, int, int, int, int, int, int]"
 of the body. As it is unpacked and no class, because a start after a crash reads one for every entry it replays."""
 
 
-@dataclass(slots=True, frozen=True)
-class GroupHeader:
+class GroupHeader(msgspec.Struct, frozen=True):
     """A group's header whose own CRC (header and record headers) is right; the bodies are not checked yet."""
 
     seq: int

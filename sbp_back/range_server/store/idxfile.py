@@ -13,9 +13,10 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
+
+import msgspec
 
 from sbp_back.errors import DecodeError
 from sbp_back.files import Files, write_file_durably
@@ -29,8 +30,7 @@ _ENTRY = Struct("<qqqqQQQ")
 _CRC = Struct("<Q")
 
 
-@dataclass(slots=True, frozen=True)
-class IndexRun:
+class IndexRun(msgspec.Struct, frozen=True):
     """One run in an ``.idx`` file."""
 
     stream_id: int

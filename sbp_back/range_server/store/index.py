@@ -10,9 +10,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from sbp_back.range_server.store.segment import Segment
 
@@ -340,8 +341,7 @@ class StoredRange:
             self.tail = None
 
 
-@dataclass(slots=True)
-class StoredStream:
+class StoredStream(Struct):
     """Facts about a stream that outlive its ranges: ranges below ``first_index`` were trimmed away entirely."""
 
     min_offset: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from sbp_back.files import Files
 from sbp_back.range_server.store.format import BLOCK
@@ -15,8 +16,7 @@ MAX_SEGMENT_BYTES = 2 * 1024 * MIB
 """Positions inside a segment are kept in 32 bits."""
 
 
-@dataclass(slots=True)
-class StoreOptions:
+class StoreOptions(Struct):
     """Limits and choices of one store; sizes in bytes. ``validate`` raises ``ValueError``."""
 
     segment_bytes: int = 256 * MIB

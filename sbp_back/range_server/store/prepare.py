@@ -11,8 +11,9 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sbp_back.files import is_disk_full, write_all
 from sbp_back.range_server.store.format import BLOCK, SegmentHeader, encode_segment_header
@@ -26,8 +27,7 @@ SMALL_GROUP = 1024 * KIB
 """Zeroing pays while groups are smaller than this on average."""
 
 
-@dataclass(slots=True, frozen=True)
-class SegmentFactory:
+class SegmentFactory(Struct, frozen=True):
     """Creates segment files that are complete from the moment they have their name."""
 
     directory: Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sbp_back.buffers import fresh
 from sbp_back.errors import DecodeError, StoreCorrupt
@@ -20,8 +20,7 @@ Row = tuple[int, int, int, int]
 """Base offset, position, length, CRC-32."""
 
 
-@dataclass(slots=True)
-class Span:
+class Span(Struct):
     """Bytes ``[begin, end)`` of one segment that are read at once, and the rows that lie in them, in order."""
 
     segment: Segment
@@ -30,8 +29,7 @@ class Span:
     rows: list[Row]
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """Reads that answer one request. ``gap`` is set when the index lacks what should follow."""
 
     stream_id: int

@@ -20,8 +20,9 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
 from sbp_back.files import Files, read_range, write_all
@@ -38,8 +39,7 @@ from sbp_back.range_server.store.segment import Segment
 _COPY_BYTES = 1024 * 1024
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(Struct):
     """``segments`` in order of their bases, the one to write to last; ``spare`` follows it and has no groups yet."""
 
     state: StoreState = field(default_factory=StoreState)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sbp_back.files import Files, read_range
 from sbp_back.range_server.store.format import (
@@ -22,8 +23,7 @@ _WINDOW = 4 * 1024 * 1024
 _SEARCH_STEP = 256 * 1024
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """A whole group: its header, its records and its position in the segment."""
 
     position: int

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class StoreStats:
+class StoreStats(Struct):
     """Counters since the store was opened, and gauges; bytes and seconds. Read them on the event loop."""
 
     appends: int = 0

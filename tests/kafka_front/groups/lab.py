@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec.structs import replace
 
 from kafka_front.service.groups import codes
 from kafka_front.service.groups.coordinator import Coordinator

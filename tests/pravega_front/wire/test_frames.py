@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from typing import Any, get_args, get_type_hints
 
@@ -51,7 +50,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 
 def any_command(kind: type[Command]) -> st.SearchStrategy[Command]:
     hints = get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{name: KINDS[hints[name]] for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
+    return st.builds(kind, **{name: KINDS[hints[name]] for name in kind.__struct_fields__})
 
 
 ANY = st.one_of(*map(any_command, COMMANDS))
@@ -59,7 +58,7 @@ ANY = st.one_of(*map(any_command, COMMANDS))
 
 def plain(command: Command) -> dict[str, Any]:
     """The fields of a command; those that are views as bytes."""
-    values = {one.name: getattr(command, one.name) for one in dataclasses.fields(command)}  # type: ignore[arg-type]
+    values = {name: getattr(command, name) for name in command.__struct_fields__}
     return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in values.items()}
 
 
@@ -91,11 +90,7 @@ def test_a_frame_that_is_cut_short_is_an_error_or_an_older_peers(command: Comman
         found = decode(short[:cut])
     except WireError:
         return
-    defaults = {
-        one.name
-        for one in dataclasses.fields(command)  # type: ignore[arg-type]
-        if one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING
-    }
+    defaults = command.__struct_fields__[len(command.__struct_fields__) - len(command.__struct_defaults__) :]
     whole, shown = plain(command), plain(found)
     for name, value in shown.items():
         if get_args(get_type_hints(type(command), include_extras=True)[name])[1] is get_args(fields.Rest)[1]:

@@ -7,7 +7,8 @@ They are handlers: a client reaches them in this process, or over TCP in their o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sbp_back.errors import ErrorCode
 from sbp_back.transport.carrier import Carrier, InProcessCarrier

@@ -198,7 +198,9 @@ async def test_document_numbers_at_their_edges(lab: Lab, edge: int) -> None:
         m.DeleteStreamsRequest(small, named),
     ]
     for request in requests:
-        asked = next(len(value) for name in request.__slots__ if isinstance(value := getattr(request, name), list))
+        asked = next(
+            len(value) for name in request.__struct_fields__ if isinstance(value := getattr(request, name), list)
+        )
         parts = await exchange(lab.to, request)
         assert all(isinstance(part, DocumentResponse) and part.status == Status() for part in parts), parts
         results = [result for part in parts for result in getattr(part, "results", [])]
