@@ -234,6 +234,10 @@ class GrpcServer:
         """
         handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
         self._server.add_generic_rpc_handlers(handlers)
+        # gRPC takes calls one by one, each when the loop has come round, from a queue that has no end. With handlers
+        # that it knows by method each method has a queue of its own: calls of one do not wait behind those of others.
+        for name, methods in self._services.items():
+            self._server.add_registered_method_handlers(name, methods)
         ports: dict[str, int] = {}
         for name, (host, port, tls) in listen.items():
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

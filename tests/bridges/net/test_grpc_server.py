@@ -112,3 +112,27 @@ async def test_a_bug_costs_its_call_and_is_counted(lab: Lab) -> None:
             await channel.unary_unary("/a.B/Other")(b"")
         assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert sum(lab.barrier.failures.values()) == 1
+
+
+async def test_calls_of_one_method_do_not_wait_behind_those_of_another() -> None:
+    budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
+    server = GrpcServer(GrpcLimits(MIB, 1000, 1000, 60.0), Silent(), budget, Barrier())
+    begun: list[bytes] = []
+
+    async def answer(raw: bytes, call: GrpcCall) -> bytes:
+        begun.append(raw)
+        return raw
+
+    server.add_call("a.B", "Ask", answer)
+    server.add_call("a.B", "Say", answer)
+    ports = await server.start({"x": ("127.0.0.1", 0, None)})
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+            ask, say = channel.unary_unary("/a.B/Ask"), channel.unary_unary("/a.B/Say")
+            assert await ask(b"first") == b"first"  # the connection is there
+            many = [ask(b"many") for _ in range(500)]
+            assert await say(b"one") == b"one"
+            assert await asyncio.gather(*many) == [b"many"] * 500
+    finally:
+        await server.stop()
+    assert begun.index(b"one") < 250, "it came last, and was taken as soon as it had come"
