@@ -67,8 +67,6 @@ class KafkaServer:
         for module in SERVICES:
             module.register(registry, service)
         groups.register(registry, joined)
-        # The first use of the codec imports its schema's foundations, for which no client should wait.
-        await asyncio.to_thread(codec.warm, WARM)
         settings = service.settings
         limits = Limits(
             frame_bytes=settings.max_request_bytes,
@@ -90,6 +88,8 @@ class KafkaServer:
             told = (advertised.host, advertised.port) if advertised else None
             host, port = await server.listen(name, address.host, address.port, told, node.tls(name))
             bound[name] = Address(host, port)
+        # Behind the listener: who is there already has only that written which it asks for.
+        await asyncio.to_thread(codec.warm, WARM)
         return bound
 
     async def drain(self) -> None:

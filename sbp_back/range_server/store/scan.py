@@ -90,13 +90,17 @@ class SegmentScanner:
                 return None
             at = max(at, data_at - data_at % BLOCK)
             chunk = read_range(self._files, self._fd, at, min(_SEARCH_STEP, self.file_size - at))
-            hit = chunk.find(GROUP_MAGIC)
-            while hit >= 0:
-                if hit % BLOCK == 0:
+            # Groups begin at blocks, so that only the first byte of each is looked at. Mostly all are zero: what is
+            # reserved for the next groups is searched at every start.
+            firsts = chunk[::BLOCK]
+            block = firsts.find(GROUP_MAGIC[0])
+            while block >= 0:
+                hit = block * BLOCK
+                if chunk.startswith(GROUP_MAGIC, hit):
                     header = self._header_at(at + hit)
                     if header is not None and header.seq >= min_seq and (header.flushed or not flushed):
                         return at + hit, header.seq
-                hit = chunk.find(GROUP_MAGIC, hit + 1)
+                block = firsts.find(GROUP_MAGIC[0], block + 1)
             at += _SEARCH_STEP
         return None
 
