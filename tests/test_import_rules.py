@@ -40,6 +40,7 @@ FLOORS: dict[str, dict[str, int]] = {
         "deadlines": 1,
         "metrics": 2,
         "metric_text": 3,
+        "entry_points": 0,
         "errors": 0,
         "version": 0,
     },

@@ -7,9 +7,10 @@ address; 4 the data directory cannot be used, or an address is taken; 5 the node
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 import click
+
+from bridges.entry_points import entry_points
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -41,7 +42,7 @@ class _Lazy(click.Group):
     """Imports a command's module when it is asked for: start-up of a node should not pay for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_COMMANDS, *sorted(entry_points(group=ENTRY_POINTS).names)]
+        return [*_COMMANDS, *sorted({entry.name for entry in entry_points(ENTRY_POINTS)})]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -51,13 +52,14 @@ class _Lazy(click.Group):
 
     @staticmethod
     def _installed(name: str) -> click.Command | None:
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
-            command: click.Command = entry.load()
-            return command
+        for entry in entry_points(ENTRY_POINTS):
+            if entry.name == name:
+                command: click.Command = entry.load()
+                return command
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        others = ((name, self._installed(name)) for name in sorted(entry_points(group=ENTRY_POINTS).names))
+        others = ((name, self._installed(name)) for name in self.list_commands(ctx) if name not in _COMMANDS)
         with formatter.section("Commands"):
             formatter.write_dl(
                 [*_COMMANDS.items(), *((name, found.short_help or "") for name, found in others if found)]

@@ -10,10 +10,9 @@ import struct
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
-import crc32c
-
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
@@ -95,7 +94,7 @@ def check_batch(batch: memoryview) -> Header:
         raise BatchInvalid(f"record batches of magic {header.magic} are not accepted, only {MAGIC}")
     if header.length + LOG_OVERHEAD != len(batch):
         raise BatchInvalid(f"a batch of {header.length + LOG_OVERHEAD} bytes came in a field of {len(batch)}")
-    if crc32c.crc32c(batch[_CRC_START:]) != header.crc:
+    if crc32c(batch[_CRC_START:]) != header.crc:
         raise BatchCorrupt("the batch's checksum does not match its bytes")
     if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
         raise BatchInvalid(f"a batch of {header.record_count} records ends at offset delta {header.last_offset_delta}")
@@ -113,13 +112,13 @@ def set_log_append_time(batch: memoryview, now_ms: int) -> None:
     (attributes,) = struct.unpack_from(">h", batch, _ATTRIBUTES_AT)
     struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, now_ms)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(batch[_CRC_START:]))
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_START:]))
 
 
 def set_max_timestamp(batch: memoryview, timestamp: int) -> None:
     """Put the header's highest timestamp, which the checksum covers, right; the rest stays as it was sent."""
     struct.pack_into(">q", batch, _MAX_TIMESTAMP_AT, timestamp)
-    struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(batch[_CRC_START:]))
+    struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_CRC_START:]))
 
 
 def _varint(data: Buffer, position: int) -> tuple[int, int]:
@@ -467,7 +466,7 @@ class BatchBuilder:
             base_sequence,
             self._count,
         )
-        struct.pack_into(">I", batch, _CRC_AT, crc32c.crc32c(memoryview(batch)[_CRC_START:]))
+        struct.pack_into(">I", batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_START:]))
         return batch
 
 

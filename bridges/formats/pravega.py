@@ -17,10 +17,9 @@ from enum import IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
-import crc32c
-
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Buffer, Record, StoredBatch
@@ -93,9 +92,9 @@ def encode(
     head = bytearray(
         _HEAD.pack(0, _VERSION, shape, epoch, writer_id, last_number, events, records, size, time_ms, transaction)
     )
-    checksum = crc32c.crc32c(memoryview(head)[_BODY_OF_CHECKSUM:])
+    checksum = crc32c(memoryview(head)[_BODY_OF_CHECKSUM:])
     for one in parts:
-        checksum = crc32c.crc32c(one, checksum)
+        checksum = crc32c(one, checksum)
     _CRC.pack_into(head, 0, checksum)
     return b"".join((head, *parts))
 
@@ -132,7 +131,7 @@ def check(payload: Buffer) -> Header:
     """The header of a batch whose checksum was compared with its bytes. Raises BatchInvalid, BatchCorrupt."""
     header = parse_header(payload)
     view = memoryview(payload)
-    if crc32c.crc32c(view[_BODY_OF_CHECKSUM:]) != _CRC.unpack_from(payload)[0]:
+    if crc32c(view[_BODY_OF_CHECKSUM:]) != _CRC.unpack_from(payload)[0]:
         raise BatchCorrupt("the checksum of a batch of Pravega's does not match its bytes")
     return header
 

@@ -16,10 +16,9 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-import crc32c
-
 from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
@@ -91,7 +90,7 @@ def encode_batch(
     parts = _parts(producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse)
     crc = 0
     for part in parts:
-        crc = crc32c.crc32c(part, crc)
+        crc = crc32c(part, crc)
     return b"".join((_CRC.pack(crc), *parts))
 
 
@@ -116,7 +115,7 @@ def encode_in_slices(
         view = memoryview(part)
         for begin in range(0, len(view), _COPIED_AT_ONCE):
             piece = view[begin : begin + _COPIED_AT_ONCE]
-            crc = crc32c.crc32c(piece, crc)
+            crc = crc32c(piece, crc)
             whole[at : at + len(piece)] = piece
             at += len(piece)
             if len(piece) == _COPIED_AT_ONCE:
@@ -174,7 +173,7 @@ def check_crc(payload: Buffer) -> Generator[None, None, None]:
     view = memoryview(payload)
     crc = 0
     for position in range(_CRC.size, len(view), _CHECKED_AT_ONCE):
-        crc = crc32c.crc32c(view[position : position + _CHECKED_AT_ONCE], crc)
+        crc = crc32c(view[position : position + _CHECKED_AT_ONCE], crc)
         yield None
     if _CRC.unpack_from(view)[0] != crc:
         raise BatchCorrupt("a batch of YDB messages does not match its checksum")

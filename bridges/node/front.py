@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from msgspec import Struct
 
 from bridges.catalog.group_view import CONSUMERS, GroupDirectory
+from bridges.entry_points import entry_points
 from bridges.formats.producer import FIRST_KIND_OF_FRONTS, LAST_KIND
 from bridges.net.address import Address
 from bridges.node.sections import LimitSettings, LogSettings, NodeSettings, SettingsError
@@ -193,7 +193,7 @@ class Front(ABC):
 def installed() -> tuple[type[Front], ...]:
     """The fronts that are installed, by name. Raises FrontError."""
     found: list[type[Front]] = []
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+    for point in entry_points(ENTRY_POINTS):
         try:
             front = point.load()
         except (ImportError, AttributeError) as error:

@@ -38,6 +38,8 @@ UNUSED = {
     "rich": "what structlog imports where it is installed",
     "pyarrow": "for Spark",
     "pydantic": "pyiceberg brings it",
+    "crc32c": "all but its extension",
+    "importlib.metadata": "entry points are found without it",
     "tomllib": "settings in a file: where there is one",
     "sbp_back.client.foreign": "for servers of elastic-stream",
     "sbp_back.document.server": "the specification document's dialect",
