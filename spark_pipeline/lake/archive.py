@@ -209,9 +209,24 @@ class Archive:
         self._change(known)
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Keep where partitions begin of which nothing is archived yet, before that is done."""
+        """Keep where partitions begin of which nothing is archived yet, before that is done.
+
+        Raises PipelineError when another process has them begin elsewhere since the description was read: the archive
+        would say that it begins at one place, and have records from the other on.
+        """
         told = {str(part): offset for part, offset in starts.items()}
-        self._change(lambda now: replace(now, begun={**now.begun, **told}))
+        seen = self.description.begun
+
+        def begun(now: Description) -> Description:
+            for part, offset in told.items():
+                if now.begun.get(part) not in (seen.get(part), offset):
+                    raise PipelineError(
+                        f"{part} is to begin at offset {offset}, and another job has just had it begin at"
+                        f" {now.begun[part]}; nothing was changed"
+                    )
+            return replace(now, begun={**now.begun, **told})
+
+        self._change(begun)
 
     def expired(self, before_ms: int) -> None:
         """Keep from when on records are here."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.store import Store
@@ -53,6 +53,19 @@ def test_changes_of_the_same_moment_are_all_kept(place: str, monkeypatch: pytest
     assert kept.topics == {"flights": (0, 1, 2, 3), **{f"topic-{number}": (0,) for number in range(AT_ONCE)}}
     assert kept.begun == {f"flights-{number}": 10 * number for number in range(AT_ONCE)}
     assert kept.expired_ms == AT_ONCE - 1
+
+
+def test_of_two_who_have_a_partition_begin_elsewhere_the_second_is_told(place: str) -> None:
+    part = TopicPartition("flights", 0)
+    one, other = Archive.open(place), Archive.open(place)
+    one.begin({part: 100})
+    with pytest.raises(PipelineError, match="at offset 150, and another job has just had it begin at 100"):
+        other.begin({part: 150})
+    assert Archive.open(place).description.begun == {"flights-0": 100}
+    other.begin({part: 100})
+    # What was trimmed before it was archived, by who knows of both.
+    Archive.open(place).begin({part: 120})
+    assert Archive.open(place).description.begun == {"flights-0": 120}
 
 
 def test_of_several_who_make_it_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
