@@ -57,9 +57,12 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
 
 
 def told(error: YdbError | LogError) -> YdbError:
-    """``error`` as clients are told of it."""
+    """``error`` as clients are told of it.
+
+    It is always a new one, which has come through no frame: whoever keeps it does not keep the request with it.
+    """
     if isinstance(error, YdbError):
-        return error
+        return YdbError(error.status, str(error), error.issue)
     for kind, status, issue in _WORDS:
         if isinstance(error, kind):
             return YdbError(status, str(error), issue)

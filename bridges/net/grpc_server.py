@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
@@ -213,19 +214,13 @@ class GrpcServer:
 
     def add_call(self, service: str, method: str, handler: Unary) -> None:
         """Have calls of a method answered by ``handler``."""
-
-        async def serve(raw: bytes, context: Any) -> bytes:
-            return await self._answer(handler, method, raw, context)
-
-        self._services.setdefault(service, {})[method] = grpc.unary_unary_rpc_method_handler(serve)
+        serve = grpc.unary_unary_rpc_method_handler(partial(self._answer, handler, method))
+        self._services.setdefault(service, {})[method] = serve
 
     def add_stream(self, service: str, method: str, handler: Streaming) -> None:
         """Have streams of a method served by ``handler``."""
-
-        async def serve(_: object, context: Any) -> None:
-            await self._stream(handler, method, context)
-
-        self._services.setdefault(service, {})[method] = grpc.stream_stream_rpc_method_handler(serve)
+        serve = grpc.stream_stream_rpc_method_handler(partial(self._stream, handler, method))
+        self._services.setdefault(service, {})[method] = serve
 
     async def start(self, listen: Mapping[str, tuple[str, int, ssl.SSLContext | None]]) -> dict[str, int]:
         """Listen on (host, port, TLS) of each listener, by name; gives the ports. Raises OSError if one is taken.
@@ -277,45 +272,58 @@ class GrpcServer:
         began = time.monotonic()
         self._enter()
         try:
-            if self._draining:
-                raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
-            answer = await handler(raw, call)
-            self._observer.done(method, time.monotonic() - began, held, len(answer))
-            return answer
-        except GrpcRefusal as refusal:
-            self._observer.failed(method, refusal.code.name)
-            await context.abort(refusal.code, str(refusal))
-        except Exception as error:  # noqa: BLE001 - logged, counted and answered
-            self._barrier.caught("gRPC call", error, method=method)
-            self._observer.failed(method, "unexpected exception")
-            await context.abort(Code.INTERNAL, "an unexpected error")
+            try:
+                if self._draining:
+                    raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
+                answer = await handler(raw, call)
+                self._observer.done(method, time.monotonic() - began, held, len(answer))
+                return answer
+            except Exception as error:  # noqa: BLE001 - logged, counted and answered
+                code, message = self._failed("gRPC call", method, error)
+            finally:
+                call.account.give(Kind.REQUESTS, held)
+                call.account.close()
+            # gRPC's context keeps the exception that it raises, and that keeps this frame and those that an exception
+            # in progress has come through: while one of them knew the context, all that they know would stay until
+            # the collector comes, which a node has come seldom.
+            aborting = context.abort(code, message)
+            del raw, call, context
+            await aborting
         finally:
-            call.account.give(Kind.REQUESTS, held)
-            call.account.close()
             self._leave()
         raise AssertionError("abort raises")
 
-    async def _stream(self, handler: Streaming, method: str, context: Any) -> None:
+    async def _stream(self, handler: Streaming, method: str, _: object, context: Any) -> None:
         stream = GrpcStream(context, method, self._budget, self.received)
         self._enter()
         self._observer.opened()
         self._streams.add(stream)
         try:
-            if self._draining:
-                raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
-            await handler(stream)
-        except GrpcRefusal as refusal:
-            self._observer.failed(method, refusal.code.name)
-            await context.abort(refusal.code, str(refusal))
-        except Exception as error:  # noqa: BLE001 - logged, counted and answered
-            self._barrier.caught("gRPC stream", error, method=method)
-            self._observer.failed(method, "unexpected exception")
-            await context.abort(Code.INTERNAL, "an unexpected error")
+            try:
+                if self._draining:
+                    raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
+                await handler(stream)
+                return
+            except Exception as error:  # noqa: BLE001 - logged, counted and answered
+                code, message = self._failed("gRPC stream", method, error)
+            finally:
+                self._streams.discard(stream)
+                self._observer.closed()
+                stream.account.close()
+            aborting = context.abort(code, message)
+            del stream, context  # as above
+            await aborting
         finally:
-            self._streams.discard(stream)
-            self._observer.closed()
-            stream.account.close()
             self._leave()
+
+    def _failed(self, what: str, method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
+        """Tell of what a handler raised; gives how its call ends."""
+        if isinstance(error, GrpcRefusal):
+            self._observer.failed(method, error.code.name)
+            return error.code, str(error)
+        self._barrier.caught(what, error, method=method)
+        self._observer.failed(method, "unexpected exception")
+        return Code.INTERNAL, "an unexpected error"
 
     def _enter(self) -> None:
         self._calls += 1

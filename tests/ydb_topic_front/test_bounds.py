@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grpc
+import psutil
 import pytest
 
 from tests.conftest import TEST_SETTINGS
@@ -13,6 +14,8 @@ from tests.ydb_topic_front.conftest import LISTEN
 from tests.ydb_topic_front.raw import RawClient, RawStream
 from tests.ydb_topic_front.reading import Session, write
 from ydb_topic_front.service.session_states import RANGE_BYTES, READING_BYTES
+from ydb_topic_front.wire.messages import messages
+from ydb_topic_front.wire.methods import METHODS
 from ydb_topic_front.wire.statuses import Status
 
 CONNECTIONS = 2
@@ -137,3 +140,32 @@ def test_connections_are_bounded(bounded: NodeProcess) -> None:
     finally:
         for client in clients:
             client.__exit__(None, None, None)
+
+
+REFUSED, SIZE = 60, 2 * 1024**2
+
+
+def test_nothing_of_refused_requests_is_kept(impatient: NodeProcess) -> None:
+    """Neither of calls nor of streams, though the collector does not come: it counts objects, not their bytes."""
+    garbage = b"\xff" * SIZE
+    create = METHODS["CreateTopic"]
+    with RawClient(impatient.ydb) as raw:
+        raw.result("CreateTopic", path="refusing", consumers=[{"name": "c"}])
+
+        def refuse() -> None:
+            answer = messages[create.response].FromString(raw.bytes(create.path, garbage))
+            assert answer.operation.status == Status.BAD_REQUEST
+            writer = begun(raw, "StreamWrite", path="refusing")
+            reader = begun(raw, "StreamRead", topics_read_settings=[{"path": "refusing"}], consumer="c")
+            for stream in writer, reader:
+                stream.send_raw(garbage)
+                assert stream.rest()[-1].status == Status.BAD_REQUEST
+                stream.cancel()
+
+        for _ in range(5):
+            refuse()
+        process = psutil.Process(impatient.pid)
+        before = process.memory_info().rss
+        for _ in range(REFUSED):
+            refuse()
+        assert process.memory_info().rss - before < REFUSED * SIZE // 2

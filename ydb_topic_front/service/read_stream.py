@@ -162,7 +162,7 @@ class ReadStream:
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
-            self._refusal = refusal
+            self._refusal = GrpcRefusal(refusal.code, str(refusal))
             self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
         except Exception as error:  # noqa: BLE001 - logged, counted and told
             self._service.node.barrier.caught("StreamRead", error)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 
 from bridges.barrier import Barrier
-from bridges.net.budget import MemoryBudget
-from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer
+from bridges.net.budget import Kind, MemoryBudget
+from bridges.net.grpc_server import Code, GrpcCall, GrpcLimits, GrpcRefusal, GrpcServer, GrpcStream
 
 MIB = 1024 * 1024
 
@@ -21,6 +23,13 @@ class Silent:
     def refused(self) -> None: ...
     def done(self, method: str, seconds: float, received: int, sent: int) -> None: ...
     def failed(self, method: str, error: str) -> None: ...
+
+
+class Held:
+    """Something that a handler knows while it works."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
 
 
 class Lab:
@@ -136,3 +145,44 @@ async def test_calls_of_one_method_do_not_wait_behind_those_of_another() -> None
     finally:
         await server.stop()
     assert begun.index(b"one") < 250, "it came last, and was taken as soon as it had come"
+
+
+@pytest.mark.parametrize("refused", [True, False])
+@pytest.mark.parametrize("path", ["/a.B/Call", "/a.B/Stream"])
+async def test_nothing_of_a_refused_request_is_kept(path: str, refused: bool) -> None:
+    """Without Python's collector, which comes when very many objects have been made: requests are few and large."""
+    budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)
+    server = GrpcServer(GrpcLimits(MIB, 100, 100, 60.0), Silent(), budget, Barrier(clock=lambda: 0.0))
+    kept: list[weakref.ref[Held]] = []
+
+    async def answer(raw: bytes, call: GrpcCall) -> bytes:
+        held = Held(raw)
+        kept.append(weakref.ref(held))
+        if refused:
+            raise GrpcRefusal(Code.RESOURCE_EXHAUSTED, "no room")
+        raise ZeroDivisionError
+
+    async def serve(stream: GrpcStream) -> None:
+        raw = await stream.read()
+        assert raw is not None
+        stream.account.give(Kind.REQUESTS, len(raw))
+        await answer(raw, stream)
+
+    server.add_call("a.B", "Call", answer)
+    server.add_stream("a.B", "Stream", serve)
+    ports = await server.start({"x": ("127.0.0.1", 0, None)})
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+            for _ in range(3):
+                call = channel.stream_stream(path)()
+                await call.write(bytes(1000))
+                await call.done_writing()
+                assert await call.code() is (Code.RESOURCE_EXHAUSTED if refused else Code.INTERNAL)
+        async with asyncio.timeout(20):
+            while any(one() is not None for one in kept):
+                await asyncio.sleep(0)  # the server ends the call
+        assert len(kept) == 3
+    finally:
+        gc.enable()
+        await server.stop()
