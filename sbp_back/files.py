@@ -191,16 +191,25 @@ def make_directories(files: Files, path: Path) -> None:
             files.sync_directory(directory.parent)
 
 
+def ending(directory: Path, suffix: str) -> list[Path]:
+    """What lies in a directory under names that end so."""
+    return [directory / name for name in os.listdir(directory) if name.endswith(suffix)]
+
+
 def read_range(files: Files, fd: int, offset: int, size: int) -> bytearray:
     """Up to ``size`` bytes from ``offset``: fewer only at the end of the file."""
     buffer = fresh(size)
-    view = memoryview(buffer)
-    done = 0
-    while done < size:
-        got = files.read(fd, view[done:], offset + done)
-        if got <= 0:
-            view.release()
-            del buffer[done:]
-            break
-        done += got
+    del buffer[read_into(files, fd, buffer, offset) :]
     return buffer
+
+
+def read_into(files: Files, fd: int, buffer: bytearray, offset: int) -> int:
+    """Fill ``buffer`` with the bytes from ``offset``; returns how many: fewer only at the end of the file."""
+    done = 0
+    with memoryview(buffer) as view:
+        while done < len(view):
+            got = files.read(fd, view[done:], offset + done)
+            if got <= 0:
+                break
+            done += got
+    return done

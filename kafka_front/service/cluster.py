@@ -6,7 +6,7 @@ The cluster these answers describe is the node itself: it leads every partition 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -102,9 +102,11 @@ class Cluster:
         else:
             wanted = {one.topic: one.partitions for one in request.topics}
         path = self._service.node.data_dir.resolve()
-        usage = await asyncio.to_thread(shutil.disk_usage, path)
+        disk = await asyncio.to_thread(os.statvfs, path)
         result = DescribeLogDirsResponse.DescribeLogDirsResult(
-            log_dir=str(path), total_bytes=usage.total, usable_bytes=usage.free
+            log_dir=str(path),
+            total_bytes=disk.f_blocks * disk.f_frsize,
+            usable_bytes=disk.f_bavail * disk.f_frsize,
         )
         async for name, partitions in in_turns(wanted.items()):
             logs = await self._opened(self._logs.get(name, index) for index in dict.fromkeys(partitions))

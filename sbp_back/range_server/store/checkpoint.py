@@ -13,7 +13,7 @@ from struct import Struct
 import msgspec
 
 from sbp_back.errors import DecodeError
-from sbp_back.files import Files, write_file_durably
+from sbp_back.files import Files, ending, write_file_durably
 from sbp_back.range_server.store.index import StoredRange, StoredStream, StoreState
 from sbp_back.wire.frame import crc32
 from sbp_back.wire.model import Buffer
@@ -135,4 +135,4 @@ def save(files: Files, directory: Path, checkpoint: Checkpoint, newest: Kept | N
 
 def checkpoint_files(directory: Path) -> list[Path]:
     """All checkpoints, newest first."""
-    return sorted(directory.glob("*.ckpt"), reverse=True)
+    return sorted(ending(directory, ".ckpt"), reverse=True)

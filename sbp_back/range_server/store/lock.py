@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from sbp_back.errors import StoreLocked, StoreVersionError
-from sbp_back.files import Files, read_range, write_all
+from sbp_back.files import Files, ending, read_range, write_all
 from sbp_back.range_server.store.format import BLOCK, FORMAT_VERSION, decode_segment_header
 from sbp_back.range_server.store.options import StoreOptions
 
@@ -113,7 +113,7 @@ class DirectoryLock:
 
 
 def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:
-    for path in sorted(wal.glob("*.seg")):
+    for path in sorted(ending(wal, ".seg")):
         fd = files.open(path, os.O_RDONLY)
         try:
             header = decode_segment_header(read_range(files, fd, 0, BLOCK))

@@ -25,7 +25,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from sbp_back.errors import DecodeError, StoreCorrupt, StoreError, StoreVersionError
-from sbp_back.files import Files, read_range, write_all
+from sbp_back.files import Files, ending, read_range, write_all
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
 from sbp_back.range_server.store.format import BLOCK, align, decode_segment_header
@@ -100,15 +100,15 @@ class Recovery:
     def _remove_leftovers(self) -> None:
         """Files that a crash left half made, and indexes of segments that are gone."""
         for directory in (self._wal, self._ckpt):
-            for path in directory.glob("*.tmp"):
+            for path in ending(directory, ".tmp"):
                 self._files.unlink(path)
-        for path in self._wal.glob("*.idx"):
+        for path in ending(self._wal, ".idx"):
             if not path.with_suffix(".seg").exists():
                 self._files.unlink(path)
 
     def _load_segments(self) -> list[Segment]:
         segments: list[Segment] = []
-        for path in sorted(self._wal.glob("*.seg")):
+        for path in sorted(ending(self._wal, ".seg")):
             with self._opened(path) as fd:
                 block = read_range(self._files, fd, 0, BLOCK)
                 size = self._files.size(fd)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from sbp_back.files import Files, read_range
+from sbp_back.buffers import fresh
+from sbp_back.files import Files, read_into, read_range
 from sbp_back.range_server.store.format import (
     BLOCK,
     GROUP_MAGIC,
@@ -84,12 +85,15 @@ class SegmentScanner:
         """(position, seq) of a group with an undamaged header at or after ``position``, numbered from ``min_seq``; with
         ``flushed`` only of one that was flushed."""
         at: int | None = position
+        chunk = fresh(_SEARCH_STEP)
         while at is not None and at < self.file_size:
             data_at = self._files.next_data(self._fd, at)
             if data_at is None:
                 return None
             at = max(at, data_at - data_at % BLOCK)
-            chunk = read_range(self._files, self._fd, at, min(_SEARCH_STEP, self.file_size - at))
+            del chunk[
+                read_into(self._files, self._fd, chunk, at) :
+            ]  # shorter at the end of the file, which is the last
             # Groups begin at blocks, so that only the first byte of each is looked at. Mostly all are zero: what is
             # reserved for the next groups is searched at every start.
             firsts = chunk[::BLOCK]

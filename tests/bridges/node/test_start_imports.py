@@ -36,6 +36,7 @@ UNUSED = {
     "kio": "the codec's layouts are files",
     "hypothesis": "what kio imports where it is installed",
     "rich": "what structlog imports where it is installed",
+    "typing_extensions": "what msgspec does",
     "pyarrow": "for Spark",
     "pydantic": "pyiceberg brings it",
     "crc32c": "all but its extension",
