@@ -2,28 +2,27 @@
 
 Whoever waits for the next message of a stream has gRPC receive it, up to its largest size, and hears of it when it is
 whole. So what the kernel has received on a connection, less what came out of it as messages, is counted in the memory
-budget: every second or more often, from the sockets themselves, in a thread. What HTTP/2 adds is taken for somewhat
-more than it is, so that long-lived connections do not seem to hold what they do not.
+budget, from the sockets themselves, in a thread: every second, and twenty times as often while much is held or while
+the process grows, since a client on the same machine sends a gigabyte in a second. What HTTP/2 adds is taken for
+somewhat more than it is, so that long-lived connections do not seem to hold what they do not.
 
 Nobody can be kept from sending the rest of a message. So while memory is short, a connection that holds much of one and
-has completed none for a while is closed, and while more is held than there may be, that which holds most.
+has completed none for a while is closed, and while more is held than there may be, that which holds most. What gRPC had
+for them lies all over the heap, from where it goes back to the system only when that is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import stat
-import struct
-from contextlib import suppress
-from time import monotonic, sleep
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import structlog
 
 from bridges.net.budget import Kind
+from bridges.net.heap import give_back, resident
+from bridges.net.sockets import Peer, Sockets, close, plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,38 +30,39 @@ if TYPE_CHECKING:
     from bridges.barrier import Barrier
     from bridges.net.budget import MemoryBudget
 
-Peer = tuple[str, int]
-"""A client's address and port."""
-
 LOOK_SECONDS = 1.0
-HURRY_SECONDS = 0.1
-"""The same while much is held: what comes in this time may come too much."""
+HURRY_SECONDS = 0.05
+"""The same while much is held, or the process grows: what comes in this time may come too much."""
 _MUCH = 8
+"""One part in so many of the budget is much to hold; half of that is much to grow by."""
+_PAUSE = 10
+"""Looking takes one part in so many of a core's time at most."""
+GIVE_BACK_BYTES = 32 * 1024 * 1024
+"""When connections have gone with so many bytes of messages, the heap's free memory goes back to the system."""
+GIVE_BACK_SECONDS = 0.5
+"""Not more often than that."""
 PATIENCE_SECONDS = 10.0
 """While memory is short, a message of which much is there has to be whole after this time."""
 LARGE_BYTES = 256 * 1024
-"""What a connection may hold of messages, however short memory is."""
+"""What a connection may hold of messages, however short memory is, while all that do fit into a quarter of it."""
+_LARGE_PART = 4
 MESSAGE_BYTES = 96
 """At most, what HTTP/2 and gRPC add to a small message, and to the answer that the client acknowledges."""
 CALL_BYTES = 512
 """The same of a call, besides its headers."""
 PING_BYTES = 8
-"""What a connection that does nothing receives from one look to the next: a ping now and then."""
+"""What a connection that does nothing receives in a second: a ping now and then."""
+PINGS_BYTES = 60 * PING_BYTES
+"""As much of that may come at once."""
 _PER_BYTE = 200
 """One byte in so many is a frame's, or TLS's."""
-_RECEIVED_AT = 128
-_RECEIVED = struct.Struct("=Q")
-"""``tcpi_bytes_received`` of the kernel's ``tcp_info``."""
-_LEAST_INFO = _RECEIVED_AT + _RECEIVED.size
-_IN_A_ROW = 200
-
 log = structlog.get_logger(__name__)
 
 
 class Connection:
     """One client's connection: ``pending`` bytes of it are no message yet, as far as is known."""
 
-    __slots__ = ("_ahead", "_marked", "_memory", "_seen", "pending", "since", "unseen")
+    __slots__ = ("_ahead", "_looked", "_marked", "_memory", "_pings", "_seen", "leaving", "pending", "since", "unseen")
 
     def __init__(self, memory: ReceivedMemory) -> None:
         self._memory = memory
@@ -71,6 +71,10 @@ class Connection:
         """When the last message was whole."""
         self.unseen = 0
         """How often it was looked for in vain."""
+        self.leaving = False
+        """It was closed, and gRPC has not given it up yet."""
+        self._looked = self.since
+        self._pings = 0.0  # bytes of pings that may have come
         self._seen = 0  # the kernel's bytes when it was last looked
         self._ahead = 0  # bytes of messages beyond what the kernel had told by then
         self._marked = 0
@@ -105,10 +109,15 @@ class Connection:
         """The kernel has received so many bytes since the connection began."""
         new, self._seen = total - self._seen, total
         later = self._ahead - self._marked  # of messages that may have come after the kernel was asked
-        missing = new - self._ahead - PING_BYTES
+        missing = new - self._ahead
         self._ahead = max(0, min(-missing, later))
+        now = monotonic()
+        self._pings = min(PINGS_BYTES, self._pings + PING_BYTES * (now - self._looked))
+        self._looked = now
         if missing > 0:
-            self.hold(missing)
+            pings = min(missing, int(self._pings))
+            self._pings -= pings
+            self.hold(missing - pings)
 
 
 class ReceivedMemory:
@@ -122,6 +131,11 @@ class ReceivedMemory:
         self._sockets = Sockets()
         self.cut = 0
         """Connections that were closed for what they held."""
+        self._looked = monotonic()
+        self._took = 0.0  # seconds of a core's time, to look
+        self._size = 0  # of the process, when it was looked
+        self._gone = 0  # bytes of messages that connections have left behind
+        self._gave_back = 0.0
 
     @property
     def held(self) -> int:
@@ -148,19 +162,33 @@ class ReceivedMemory:
     async def watch(self, ports: Collection[int]) -> None:
         """Look at the sockets again and again; never returns."""
         while True:
-            much = self.held > self._budget.total // _MUCH
-            await asyncio.sleep(HURRY_SECONDS if much else LOOK_SECONDS)
+            await asyncio.sleep(HURRY_SECONDS)
             try:
-                await self.look(ports)
+                if self._due():
+                    await self.look(ports)
+                if self._gone >= GIVE_BACK_BYTES and monotonic() > self._gave_back + GIVE_BACK_SECONDS:
+                    self._gone = 0
+                    await asyncio.to_thread(give_back)
+                    self._gave_back = monotonic()
             except Exception as error:  # noqa: BLE001 - logged and counted; it is looked again
                 self._barrier.caught("looking at sockets", error)
+
+    def _due(self) -> bool:
+        """Whether it is time to look. Raises OSError."""
+        since = monotonic() - self._looked
+        if since >= LOOK_SECONDS:
+            return True
+        much = self._budget.total // _MUCH
+        return since >= _PAUSE * self._took and (self.held > much or resident() - self._size > much // 2)
 
     async def look(self, ports: Collection[int]) -> None:
         """Count what there is now, and close what may not stay. Raises OSError."""
         connections = self._connections
+        self._looked = monotonic()
+        self._size = resident()
         for connection in connections.values():
             connection.mark()
-        found = await asyncio.to_thread(self._sockets.to, frozenset(ports))
+        found = await asyncio.to_thread(self._ask, frozenset(ports))
         for peer, (total, _) in found.items():
             connection = self._at(peer)
             connection.unseen = 0
@@ -169,22 +197,31 @@ class ReceivedMemory:
             connection = connections[peer]
             connection.unseen += 1
             if connection.unseen > 1:  # it may have been made since the kernel was asked
+                self._gone += connection.pending
                 connection.hold(-connection.pending)
                 del connections[peer]
         for peer in self._too_much():
             if peer in found and close(found[peer][1], peer):
+                self._connections[peer].leaving = True
                 self.cut += 1
                 log.warning("connection closed: it keeps a part of a message", peer="{}:{}".format(*peer))
+
+    def _ask(self, ports: frozenset[int]) -> Mapping[Peer, tuple[int, int]]:
+        began = thread_time()
+        found = self._sockets.to(ports)
+        self._took = thread_time() - began
+        return found
 
     def _too_much(self) -> list[Peer]:
         budget = self._budget
         if not (budget.scarce or budget.waiting):
             return []
-        over = budget.held - budget.total
         since = monotonic() - PATIENCE_SECONDS
-        large = [(one.pending, peer) for peer, one in self._connections.items() if one.pending > LARGE_BYTES]
+        staying = [(one.pending, peer) for peer, one in self._connections.items() if not one.leaving]
+        over = budget.held - budget.total - (self.held - sum(pending for pending, _ in staying))
+        least = min(LARGE_BYTES, budget.total // _LARGE_PART // max(1, len(staying)))
         found = []
-        for pending, peer in sorted(large, reverse=True):
+        for pending, peer in sorted((one for one in staying if one[0] > least), reverse=True):
             if over > 0 or self._connections[peer].since < since:
                 found.append(peer)
                 over -= pending
@@ -195,61 +232,4 @@ def peer_of(text: str) -> Peer:
     """Of ``ipv4:127.0.0.1:50123`` or ``ipv6:[::1]:50123``."""
     _, _, place = unquote(text).partition(":")
     host, _, port = place.rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdecimal() else 0
-
-
-def _plain(host: str) -> str:
-    return host.removeprefix("::ffff:")
-
-
-class Sockets:
-    """The sockets of this process. Used by one thread at a time."""
-
-    def __init__(self) -> None:
-        # By descriptor: what it was for when it was last looked at, and whether that was a connection to be told of.
-        self._known: dict[int, tuple[int, bool]] = {}
-
-    def to(self, ports: frozenset[int]) -> Mapping[Peer, tuple[int, int]]:
-        """Of each connection to one of the process's ``ports``: bytes received, and its descriptor. Raises OSError."""
-        known, self._known = self._known, {}
-        found: dict[Peer, tuple[int, int]] = {}
-        for place, name in enumerate(os.listdir("/proc/self/fd"), 1):
-            if not place % _IN_A_ROW:
-                sleep(0)  # others have waited for the interpreter
-            number = int(name)
-            try:
-                status = os.fstat(number)
-                before = known.get(number)
-                if before is not None and before == (status.st_ino, False):
-                    self._known[number] = before
-                    continue
-                told = _told(number, ports) if stat.S_ISSOCK(status.st_mode) else None
-            except OSError:
-                continue  # closed meanwhile, or it listens
-            self._known[number] = status.st_ino, told is not None
-            if told is not None:
-                found[told[0]] = told[1], number
-        return found
-
-
-def _told(number: int, ports: frozenset[int]) -> tuple[Peer, int] | None:
-    """Whose connection a descriptor is, and the bytes received on it; None for others. Raises OSError."""
-    # A descriptor of its own: whose the number is may change at any moment.
-    with socket.socket(fileno=os.dup(number)) as one:
-        if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
-            return None
-        if one.getsockname()[1] not in ports:
-            return None
-        host, port = one.getpeername()[:2]
-        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-    return ((_plain(host), port), _RECEIVED.unpack_from(info, _RECEIVED_AT)[0]) if len(info) >= _LEAST_INFO else None
-
-
-def close(number: int, peer: Peer) -> bool:
-    """End the connection of a descriptor, if it is still that of ``peer``: gRPC finds that the client has gone."""
-    with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
-        host, port = one.getpeername()[:2]
-        if (_plain(host), port) == peer:
-            one.shutdown(socket.SHUT_RDWR)
-            return True
-    return False
+    return plain(host.strip("[]")), int(port) if port.isdecimal() else 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -12,8 +12,8 @@ import pytest
 from bridges.barrier import Barrier
 from bridges.net import grpc_received
 from bridges.net.budget import MemoryBudget
-from bridges.net.grpc_received import ReceivedMemory, Sockets, peer_of
-from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream
+from bridges.net.grpc_received import ReceivedMemory, peer_of
+from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream, ended
 from tests.bridges.net.test_grpc_server import Silent
 from tests.half_messages import HalfMessage
 
@@ -55,7 +55,7 @@ class Lab:
 
 @pytest.fixture
 async def lab(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    monkeypatch.setattr(grpc_received, "LOOK_SECONDS", 3600)  # the test looks itself
+    monkeypatch.setattr(grpc_received, "HURRY_SECONDS", 3600)  # the test looks itself
     lab = Lab(64 * MIB)
     lab.port = (await lab.server.start({"x": ("127.0.0.1", 0, None)}))["x"]
     yield lab
@@ -114,37 +114,6 @@ async def test_while_memory_is_short_parts_of_messages_cost_their_connection(
         assert not small.ended.is_set()
 
 
-async def test_sockets_of_others_are_looked_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a descriptor that is used for something else is looked at again."""
-    looked: list[int] = []
-
-    def told(number: int, ports: frozenset[int]) -> tuple[tuple[str, int], int] | None:
-        looked.append(number)
-        return real(number, ports)
-
-    real = grpc_received._told
-    monkeypatch.setattr(grpc_received, "_told", told)
-    ours = frozenset({lab.port})
-    sockets = Sockets()
-    other, end = socket.socketpair()
-    first = other.fileno()
-    assert sockets.to(ours) == {}
-    assert first in looked
-    looked.clear()
-    sockets.to(ours)
-    assert first not in looked
-    other.close()
-    with socket.create_connection(("127.0.0.1", lab.port)) as client, end:
-        async with asyncio.timeout(60):
-            while client.getsockname() not in sockets.to(ours):
-                await asyncio.sleep(0.01)
-        before = sockets.to(ours)[client.getsockname()][0]
-        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        async with asyncio.timeout(60):
-            while sockets.to(ours)[client.getsockname()][0] != before + 24:
-                await asyncio.sleep(0.01)
-
-
 def test_clients_are_known_by_their_addresses() -> None:
     assert peer_of("ipv4:127.0.0.1:50123") == ("127.0.0.1", 50123)
     assert peer_of("ipv6:%5B::1%5D:50123") == ("::1", 50123)
@@ -159,3 +128,93 @@ async def test_what_is_not_seen_any_more_is_forgotten(lab: Lab) -> None:
     assert memory.held == 1000, "it may be new"
     await memory.look({lab.port})
     assert memory.held == 0
+
+
+def holding(budget: MemoryBudget, *sizes: int) -> ReceivedMemory:
+    """Of as many connections, each with so many bytes of messages."""
+    memory = ReceivedMemory(budget, Barrier())
+    for number, size in enumerate(sizes):
+        memory.of(f"ipv4:10.0.0.1:{number + 1}").hold(size)
+    return memory
+
+
+async def looked(memory: ReceivedMemory, monkeypatch: pytest.MonkeyPatch, *there: int) -> list[int]:
+    """The ports of those that it closes, when it looks and these are there."""
+    closed: list[int] = []
+
+    def close(number: int, peer: tuple[str, int]) -> bool:
+        closed.append(number)
+        return True
+
+    monkeypatch.setattr(grpc_received, "close", close)
+    monkeypatch.setattr(memory, "_ask", lambda ports: {("10.0.0.1", port): (0, port) for port in there})
+    await memory.look({1})
+    return closed
+
+
+async def test_who_is_closed_makes_room_before_gRPC_has_given_him_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise everybody would be closed one look after the other."""
+    memory = holding(lab.budget, 30 * MIB, 20 * MIB, 20 * MIB)
+    assert await looked(memory, monkeypatch, 1, 2, 3) == [1]
+    assert await looked(memory, monkeypatch, 1, 2, 3) == []
+    memory.of("ipv4:10.0.0.1:2").hold(30 * MIB)
+    assert await looked(memory, monkeypatch, 1, 2, 3) == [2]
+
+
+async def test_very_many_connections_may_hold_less_each(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    number, size = 640, grpc_received.LARGE_BYTES // 2
+    memory = holding(lab.budget, *[size] * number)
+    assert number * size > lab.budget.total
+    closed = await looked(memory, monkeypatch, *range(1, number + 1))
+    assert len(closed) == number - lab.budget.total // size
+
+
+async def test_a_process_that_grows_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client on the same machine sends in a second is more than a node may hold."""
+    monkeypatch.setattr(grpc_received, "LOOK_SECONDS", 3600)
+    lab = Lab(16 * MIB)
+    lab.port = (await lab.server.start({"x": ("127.0.0.1", 0, None)}))["x"]
+    try:
+        async with HalfMessage("127.0.0.1", lab.port, STREAM) as half:
+            with suppress(ConnectionError):
+                await half.send(60 * MIB, 50 * MIB)
+            async with asyncio.timeout(60):
+                await half.ended.wait()
+        assert lab.server.received.cut == 1
+    finally:
+        await lab.server.stop()
+
+
+async def test_pings_do_not_seem_to_be_held_however_often_it_is_looked(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(grpc_received, "monotonic", lambda: now)
+    connection = ReceivedMemory(lab.budget, Barrier()).of("ipv4:10.0.0.1:9")
+    total = 0
+    for second in range(1000):
+        total += 17 * (second % 10 == 0)
+        for _ in range(20):
+            now += 0.05
+            connection.received(total)
+    assert connection.pending <= 17
+    for _ in range(1000):
+        now += 0.05
+        total += 100
+        connection.received(total)
+    assert connection.pending > 98_000
+
+
+async def test_what_large_parts_have_left_in_the_heap_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(grpc_received, "give_back", lambda: loop.call_soon_threadsafe(given.set))
+    monkeypatch.setattr(grpc_received, "HURRY_SECONDS", 0.001)
+    monkeypatch.setattr(grpc_received, "LOOK_SECONDS", 0.0)
+    memory = holding(MemoryBudget(64 * MIB, loop.call_soon), grpc_received.GIVE_BACK_BYTES)
+    task = asyncio.create_task(memory.watch({1}))
+    try:
+        async with asyncio.timeout(60):
+            await given.wait()
+    finally:
+        await ended(task)
