@@ -46,6 +46,9 @@ PLANS: dict[str, list[Life]] = {
     ],
 }
 
+_MOMENTS = 100
+"""Least number that are looked at before there can be said to be no further images: the last few are rare."""
+
 NEEDLESS = {
     "file flush in write_file_durably.idx": "an index file that is not whole is made again; the flush spares that scan",
     "directory flush in write_file_durably.idx": "the same for one that is not there",
@@ -81,7 +84,7 @@ def images(steps: list[Step], broken: frozenset[str], rng: Random, number: int) 
         disk = Disk(broken)
         done = 0
         for moment in sorted(
-            rng.choice(rng.choice((changes, soon or changes))) for _ in range((number - before + 2) // 3)
+            rng.choice(rng.choice((changes, soon or changes))) for _ in range(max(_MOMENTS, (number - before + 2) // 3))
         ):
             for step in steps[done:moment]:
                 disk.apply(step)
