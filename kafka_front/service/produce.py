@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.log.partition_log import Appended, Batch
@@ -90,24 +92,14 @@ class _Operation:
         self.owner.finished(self)
 
 
-class _Append:
+class _Append(Struct, eq=False):
     """The answer of one partition of an operation; called by its log."""
 
-    __slots__ = ("append_time", "batch", "operation", "response", "traffic")
-
-    def __init__(
-        self,
-        operation: _Operation,
-        response: _PartitionResponse,
-        append_time: int,
-        batch: Batch,
-        traffic: TopicTraffic,
-    ) -> None:
-        self.operation = operation
-        self.response = response
-        self.append_time = append_time
-        self.batch = batch
-        self.traffic = traffic
+    operation: _Operation
+    response: _PartitionResponse
+    append_time: int
+    batch: Batch
+    traffic: TopicTraffic
 
     def __call__(self, appended: Appended, error: LogError | None) -> None:
         operation = self.operation

@@ -110,7 +110,7 @@ class RangeInfo(msgspec.Struct):
     ack_count: int = -1
 
 
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One stored batch: SBP's RecordBatchMeta plus an opaque payload (reference/sbp.md 1.5, "AppendEntry").
 
     ``prefix + payload`` are exactly the bytes of the entry on the wire and on disk: magic 0x22, meta length, meta,
@@ -120,42 +120,16 @@ class Entry:
     entry; -1 when it does not tell.
     """
 
-    __slots__ = (
-        "base_offset",
-        "confirmed",
-        "count",
-        "crc",
-        "flags",
-        "payload",
-        "prefix",
-        "range_index",
-        "stream_id",
-        "timestamp",
-    )
-
-    def __init__(
-        self,
-        stream_id: int,
-        range_index: int,
-        flags: int,
-        base_offset: int,
-        count: int,
-        timestamp: int,
-        payload: Buffer,
-        prefix: Buffer,
-        crc: int = -1,
-        confirmed: int = -1,
-    ) -> None:
-        self.stream_id = stream_id
-        self.range_index = range_index
-        self.flags = flags
-        self.base_offset = base_offset
-        self.count = count
-        self.timestamp = timestamp
-        self.payload = payload
-        self.prefix = prefix
-        self.crc = crc
-        self.confirmed = confirmed
+    stream_id: int
+    range_index: int
+    flags: int
+    base_offset: int
+    count: int
+    timestamp: int
+    payload: Buffer
+    prefix: Buffer
+    crc: int = -1
+    confirmed: int = -1
 
     @property
     def size(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from sbp_back.errors import StoreError
 from sbp_back.range_server.store.format import RecordType
 from sbp_back.range_server.store.index import StoredRange
@@ -13,17 +15,14 @@ from sbp_back.wire.model import Entry
 Done = Callable[[StoreError | None], None]
 
 
-class Append:
+class Append(Struct, eq=False):
     """New entries, all or none. Outcome: ``error``, else the ranges they belong to, in order, in ``owners``."""
 
-    __slots__ = ("bytes", "done", "entries", "error", "owners")
-
-    def __init__(self, entries: list[Entry], size: int, done: Done) -> None:
-        self.entries = entries
-        self.done = done
-        self.bytes = size
-        self.owners: list[StoredRange] = []
-        self.error: StoreError | None = None
+    entries: list[Entry]
+    bytes: int
+    done: Done
+    owners: list[StoredRange] = []
+    error: StoreError | None = None
 
 
 class Copies:
