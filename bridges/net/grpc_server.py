@@ -19,6 +19,7 @@ import grpc
 from msgspec import Struct
 
 from bridges.net.budget import Kind
+from bridges.net.grpc_events import take_all_wakenings
 from bridges.net.grpc_received import ReceivedMemory
 from bridges.net.grpc_tls import credentials
 from bridges.net.tls import HANDSHAKE_SECONDS
@@ -244,6 +245,7 @@ class GrpcServer:
             except RuntimeError as error:
                 raise OSError(f"cannot listen on {address}: {error}") from None
         await self._server.start()
+        take_all_wakenings(asyncio.get_running_loop())
         self._started = True
         self._watching = asyncio.create_task(self.received.watch(ports.values()))
         return ports
