@@ -9,6 +9,7 @@ from bridges.errors import LogError
 from bridges.net import server as net
 from bridges.net.framing import Framing
 from bridges.net.server import Limits
+from bridges.net.turn import Turn
 from pravega_front.access import Access
 from pravega_front.service.merging import Merges
 from pravega_front.service.segments import Segments
@@ -84,6 +85,7 @@ class SegmentStore(net.Server):
         self.access = access
         self.errors = ERRORS
         self.handlers: dict[type[Command], Handler] = {}
+        self.turn = Turn(self.loop, self.barrier)
         self.framing = Framing(LENGTH, 0, MAX_FRAME - HEAD.size, head=HEAD.size)
 
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:

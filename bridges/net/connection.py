@@ -98,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._scheduled = False
         self._reading = True
         self._write_paused = False
+        # What waits is started in a later turn of the loop, by a call of ``_work``.
+        self._resting = False
         self._closing = False
         self._draining = False
         self._on_close: set[Callable[[], None]] = set()
@@ -342,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         while waiting and not self._closing:
             if self._output_bytes > self.server.limits.write_buffer_bytes:
                 self._flush()  # what is not sent yet must count before more is started
-            if self._write_paused:
+            if self._write_paused or self._resting:
                 break
             frame, arrived = waiting[0]
             if slots and not self._may_start(frame):

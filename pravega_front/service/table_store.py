@@ -27,6 +27,8 @@ MOST_READ = 8 * 1024 * 1024
 """Most bytes of the keys and values that are asked for together."""
 _ENTRY_HEAD = 17
 """Bytes of the log that an entry takes besides key and value."""
+_FOUND_BYTES = 200
+"""What an entry that was found takes of memory besides its key and value, until the answer is written."""
 _MOST_KEYS = 10_000
 """Keys of one command: the database has others to serve."""
 _FEW_KEYS = 100
@@ -144,20 +146,21 @@ class TableStore:
         Raises BadVersion, NoSuchKey, OtherLength, TableRefused.
         """
         _check_many(entries)
-        for key, _, value in entries:
-            if not 0 < len(key) <= MAX_KEY or len(value) > MAX_VALUE:
-                raise TableRefused(f"a key of {len(key)} and a value of {len(value)} bytes")
 
         def change(connection: sqlite3.Connection) -> list[int]:
+            rows = list(entries)  # here, where one command at a time is: they may be much more than what came
+            for key, _, value in rows:
+                if not 0 < len(key) <= MAX_KEY or len(value) > MAX_VALUE:
+                    raise TableRefused(f"a key of {len(key)} and a value of {len(value)} bytes")
             stored, length, key_length, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
-            if key_length and any(len(one.key) != key_length for one in entries):
+            if key_length and any(len(one.key) != key_length for one in rows):
                 raise TableRefused(f"keys of this table have {key_length} bytes")
-            for key, version, _ in entries:
+            for key, version, _ in rows:
                 _check(connection, stored, key, version, key_length)
             versions = []
-            for key, _, value in entries:
+            for key, _, value in rows:
                 old = _value_length(connection, stored, key)
                 held += len(value) + (len(key) if old is None else -old)
                 row = (stored, key, length, value)
@@ -182,9 +185,10 @@ class TableStore:
             stored, length, key_length, held, count = _table(connection, name)
             if at_length not in (-1, length):
                 raise OtherLength(length)
-            for key, version in keys:
+            rows = list(keys)
+            for key, version in rows:
                 _check(connection, stored, key, version, key_length)
-            for key, _ in keys:
+            for key, _ in rows:
                 old = _value_length(connection, stored, key)
                 if old is None:
                     continue
@@ -199,19 +203,21 @@ class TableStore:
         await self._run_many(len(keys), change)
 
     async def get(self, name: str, keys: Sequence[TableKey], room: int) -> list[TableEntry]:
-        """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. Of keys and values
-        there are ``room`` bytes at most. Raises TableRefused, MoreRoom."""
+        """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. They take
+        ``room`` bytes of memory at most. Raises TableRefused, MoreRoom."""
         _check_many(keys)
 
         def read(connection: sqlite3.Connection) -> list[TableEntry]:
             stored = _table(connection, name).stored
-            size = sum(len(key) + (_value_length(connection, stored, key) or 0) for key, _ in keys)
+            rows = list(keys)
+            size = sum(len(key) + (_value_length(connection, stored, key) or 0) for key, _ in rows)
             if size > MOST_READ:
                 raise TableRefused(f"{size} bytes were asked for, more than one answer holds")
+            size += _FOUND_BYTES * len(rows)
             if size > room:
                 raise MoreRoom(size)
             found: list[TableEntry] = []
-            for key, _ in keys:
+            for key, _ in rows:
                 row = connection.execute(
                     "SELECT version, value FROM front_pravega_entries WHERE segment = ? AND key = ?", (stored, key)
                 ).fetchone()
@@ -250,13 +256,13 @@ class TableStore:
     def _page(
         self, connection: sqlite3.Connection, query: str, values: tuple[object, ...], count: int, room: int
     ) -> Page:
-        """At most ``count`` entries, whose keys and values have ``room`` bytes together at most."""
+        """At most ``count`` entries, which take ``room`` bytes of memory together at most."""
         count = max(1, min(count, self._max_page))
         found: list[TableEntry] = []
         left = room
         for row in connection.execute(query, (*values, count + 1)):
             entry = TableEntry(*row)
-            size = len(entry.key) + len(entry.value)
+            size = len(entry.key) + len(entry.value) + _FOUND_BYTES
             if size > left and not found:
                 raise MoreRoom(size)
             left -= size

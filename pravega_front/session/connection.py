@@ -14,7 +14,9 @@ import structlog
 
 from bridges.errors import LogError
 from bridges.net import connection as net
+from bridges.net.budget import Kind
 from bridges.net.outbox import joined
+from bridges.net.turn import FRAME_WORK
 from pravega_front.access import Refused
 from pravega_front.service.appends import Protest
 from pravega_front.service.reads import BeyondEnd, Found
@@ -49,6 +51,10 @@ _SHORT_LIST = 250
 
 #: Commands of one connection that are carried out at the same time; what comes behind them waits.
 _RUNNING = 64
+_COMMAND_BYTES = 2048
+"""What one takes of memory meanwhile, besides its frame."""
+_COMMAND_WORK = 15 * FRAME_WORK
+"""What one counts of a turn of the event loop, besides what any frame does: some have several steps in it."""
 #: Bytes of answers that do not wait for others of the same turn of the loop.
 _AT_ONCE = 64 * 1024
 
@@ -102,10 +108,12 @@ class Connection(net.Connection):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _may_start(self, frame: bytes | bytearray | None) -> bool:
-        return self._running < _RUNNING
+        running = self._running
+        # While memory is short, one after the other: each holds some that nobody can take back.
+        return not running or (running < _RUNNING and not self.account.crowded)
 
     def _outlives(self, slot: net.Slot) -> bool:
-        # Appends go on and hold their bytes: they stay accounted until they are durable.
+        # What is being carried out goes on and holds its bytes: they stay accounted until it is over.
         return slot._retained
 
     def _begun_bytes(self) -> int:
@@ -113,6 +121,11 @@ class Connection(net.Connection):
 
     def _start(self, frame: bytes | bytearray, arrived: float) -> None:
         code = code_of(frame)
+        turn = self.server.turn
+        turn.spend(len(frame) + FRAME_WORK)
+        if turn.is_over:
+            self._resting = True
+            turn.wait(self, self._rested)
         if code in (BLOCK, BLOCK_END):
             self.appends.start(code, frame, arrived)
             return
@@ -121,6 +134,7 @@ class Connection(net.Connection):
         slot = self.slot(len(frame), arrived)
         if len(frame) > (_SHORT_LIST_BYTES if code in _LISTS else _SHORT_BYTES) and code not in _BYTES_ONLY:
             self._running += 1
+            slot._retained = True
             self.server.spawn(self._start_long(slot, frame))
             return
         try:
@@ -129,6 +143,12 @@ class Connection(net.Connection):
             self._malformed(slot, frame, str(error))
             return
         self._handle(slot, command, frame)
+
+    def _rested(self) -> None:
+        """Another turn of the loop has come for what waits."""
+        self._resting = False
+        if not self._closing:
+            self._work()
 
     def _work(self) -> None:
         try:
@@ -156,7 +176,9 @@ class Connection(net.Connection):
     async def _start_long(self, slot: net.Slot, frame: bytes | bytearray) -> None:
         try:
             command = await self.server.off_loop(decode, frame)
-            if not self._closing:
+            if self._closing:
+                self.finish(slot)
+            else:
                 self._handle(slot, command, frame)
         except WireError as error:
             self._malformed(slot, frame, str(error))
@@ -217,6 +239,9 @@ class Connection(net.Connection):
     def carry_out(self, slot: net.Slot, command: wire.Command, work: Awaitable[Any]) -> None:
         """Have ``work`` done, which gives the answer to a command."""
         self._running += 1
+        slot._retained = True
+        self.account.take(Kind.REQUESTS, _COMMAND_BYTES)
+        self.server.turn.spend(_COMMAND_WORK)
         self.server.spawn(self._run(slot, command, work))
 
     async def _run(self, slot: net.Slot, command: wire.Command, work: Awaitable[Any]) -> None:
@@ -244,6 +269,7 @@ class Connection(net.Connection):
             self.server.observer.error_told(kind, "unexpected exception")
             self.close("an unexpected error", command=kind)
         finally:
+            self.account.give(Kind.REQUESTS, _COMMAND_BYTES)
             self.finish(slot)
             self._ran()
 
@@ -350,6 +376,7 @@ class Connection(net.Connection):
         super().drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.server.turn.forget(self)
         self.reads.forget()
         self.appends.end()
         super().connection_lost(exc)

@@ -7,8 +7,8 @@ anything is made of it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_type_hints
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints, overload
 
 from msgspec import Struct
 
@@ -53,6 +53,57 @@ class Merged(NamedTuple):
 
     source: str
     length: int
+
+
+class Element(NamedTuple):
+    """What is known of the elements of a list: ``read`` makes one, and gives where it ends, ``skip`` only says that.
+    Both raise WireError."""
+
+    read: Callable[[memoryview, int], tuple[Any, int]]
+    skip: Callable[[memoryview, int], int]
+
+
+E = TypeVar("E")
+
+
+class Packed(Sequence[E]):
+    """A list that stays as it came: elements are made when it is gone through, each time anew.
+
+    Of a few bytes of each a hundred would be made, for as long as the command waits; the frame, of which it is a view,
+    is counted.
+    """
+
+    __slots__ = ("_at", "_count", "_data", "_element")
+
+    def __init__(self, element: Element, data: memoryview, at: int, count: int) -> None:
+        self._element = element
+        self._data = data
+        self._at = at
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[E]:
+        data, at, read = self._data, self._at, self._element.read
+        for _ in range(self._count):
+            one, at = read(data, at)
+            yield one
+
+    @overload
+    def __getitem__(self, place: int) -> E: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[E]: ...
+    def __getitem__(self, place: int | slice) -> E | list[E]:
+        return list(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 class Kind(Protocol):
@@ -146,16 +197,22 @@ class _Key:
     """A table's key with a version. One of no bytes has no version either."""
 
     def read(self, data: memoryview, at: int) -> tuple[TableKey, int]:
+        end = self.skip(data, at)
+        if end == at + 8:
+            return TableKey(b"", ANY_VERSION), end
+        (version,) = _I64.unpack_from(data, end - 8)
+        return TableKey(bytes(data[at + 8 : end - 8]), version), end
+
+    def skip(self, data: memoryview, at: int) -> int:
+        """Where the key ends that begins at ``at``. Raises WireError."""
         if at + 8 > len(data):
             raise WireError("a key is cut short")
         total, size = _EVENT.unpack_from(data, at)
-        at += 8
         if size == 0:
-            return TableKey(b"", ANY_VERSION), at
-        if size < 0 or total != size + 12 or at + size + 8 > len(data):
+            return at + 8
+        if size < 0 or total != size + 12 or at + size + 16 > len(data):
             raise WireError(f"a key of {size} bytes in {total}")
-        (version,) = _I64.unpack_from(data, at + size)
-        return TableKey(bytes(data[at : at + size]), version), at + size + 8
+        return at + int(size) + 16
 
     def write(self, value: TableKey, parts: list[Buffer]) -> None:
         key, version = value
@@ -167,13 +224,21 @@ class _Key:
 class _Entry:
     def read(self, data: memoryview, at: int) -> tuple[TableEntry, int]:
         (key, version), at = KEY.read(data, at)
+        end = self._value_end(data, at)
+        return TableEntry(key, version, bytes(data[at + 8 : end])), end
+
+    def skip(self, data: memoryview, at: int) -> int:
+        """Where the entry ends that begins at ``at``. Raises WireError."""
+        return self._value_end(data, KEY.skip(data, at))
+
+    def _value_end(self, data: memoryview, at: int) -> int:
         if at + 8 > len(data):
             raise WireError("a value is cut short")
         total, size = _EVENT.unpack_from(data, at)
-        end = at + 8 + size
+        end = at + 8 + int(size)
         if size < 0 or total != size + 4 or end > len(data):
             raise WireError(f"a value of {size} bytes in {total}")
-        return TableEntry(key, version, bytes(data[at + 8 : end])), end
+        return end
 
     def write(self, value: TableEntry, parts: list[Buffer]) -> None:
         KEY.write(TableKey(value.key, value.version), parts)
@@ -218,20 +283,39 @@ class _Many:
         self._kind = kind
         self._least = least
 
-    def read(self, data: memoryview, at: int) -> tuple[list[Any], int]:
+    def _counted(self, data: memoryview, at: int) -> tuple[int, int]:
         count, at = _count(data, at, self._least)
         if count > _MOST_ELEMENTS:
             raise WireError(f"a list of {count} elements")
+        return count, at
+
+    def read(self, data: memoryview, at: int) -> tuple[Sequence[Any], int]:
+        count, at = self._counted(data, at)
         found = []
         for _ in range(count):
             value, at = self._kind.read(data, at)
             found.append(value)
         return found, at
 
-    def write(self, value: list[Any], parts: list[Buffer]) -> None:
+    def write(self, value: Sequence[Any], parts: list[Buffer]) -> None:
         parts.append(_I32.pack(len(value)))
         for one in value:
             self._kind.write(one, parts)
+
+
+class _ManyPacked(_Many):
+    """The same, of which a :class:`Packed` is made, whose elements may all be read without an error."""
+
+    def __init__(self, kind: _Key | _Entry, least: int) -> None:
+        super().__init__(kind, least)
+        self._element = Element(kind.read, kind.skip)
+
+    def read(self, data: memoryview, at: int) -> tuple[Sequence[Any], int]:
+        count, first = self._counted(data, at)
+        skip, end = self._element.skip, first
+        for _ in range(count):
+            end = skip(data, end)
+        return Packed(self._element, data, first, count), end
 
 
 STRING = _String()
@@ -250,6 +334,9 @@ Rest = Annotated[Buffer, _Rest()]
 Event = Annotated[Buffer, _Event()]
 Keys = Annotated[list[TableKey], _Many(KEY, 8)]
 Entries = Annotated[list[TableEntry], _Many(_Entry(), 16)]
+PackedKeys = Annotated[Sequence[TableKey], _ManyPacked(KEY, 8)]
+PackedEntries = Annotated[Sequence[TableEntry], _ManyPacked(_Entry(), 16)]
+"""What clients send, who choose how many there are."""
 Numbers = Annotated[list[int], _Many(_NUMBER, 8)]
 Strings = Annotated[list[str], _Many(STRING, 2)]
 Updates = Annotated[list[AttributeUpdate], _Many(_Update(), _UPDATE.size)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pravega_front.wire.fields import I32, I64, Blob, Bool, Entries, Keys, Numbers, Str
+from pravega_front.wire.fields import I32, I64, Blob, Bool, Entries, Keys, Numbers, PackedEntries, PackedKeys, Str
 from pravega_front.wire.layouts import Command, of_code
 
 
@@ -56,7 +56,7 @@ class UpdateTableEntries(Command):
     request_id: I64
     segment: Str
     token: Str
-    entries: Entries
+    entries: PackedEntries
     table_offset: I64 = -1
 
 
@@ -75,7 +75,7 @@ class RemoveTableKeys(Command):
     request_id: I64
     segment: Str
     token: Str
-    keys: Keys
+    keys: PackedKeys
     table_offset: I64 = -1
 
 
@@ -94,7 +94,7 @@ class ReadTable(Command):
     request_id: I64
     segment: Str
     token: Str
-    keys: Keys
+    keys: PackedKeys
 
 
 @of_code(79)

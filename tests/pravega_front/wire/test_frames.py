@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -38,7 +39,9 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
     fields.Rest: BYTES,
     fields.Event: BYTES.map(lambda data: struct.pack(">ii", 0, len(data)) + data),
     fields.Keys: st.lists(VERSIONED_KEY, max_size=4),
+    fields.PackedKeys: st.lists(VERSIONED_KEY, max_size=4),
     fields.Entries: st.lists(ENTRY, max_size=4),
+    fields.PackedEntries: st.lists(ENTRY, max_size=4),
     fields.Numbers: st.lists(LONG, max_size=4),
     fields.Strings: st.lists(TEXT, max_size=4),
     fields.Updates: st.lists(
@@ -198,3 +201,23 @@ def test_blocks(block: bytes | None, ending: AppendBlockEnd, expected: bytes) ->
 def test_blocks_that_do_not_go_together(block: bytes | None, ending: AppendBlockEnd) -> None:
     with pytest.raises(WireError):
         appended(block, ending)
+
+
+def test_lists_that_clients_send_take_no_memory_besides_their_frames() -> None:
+    keys = [TableKey(b"%d" % place, place) for place in range(10_000)]
+    entries = [TableEntry(b"%d" % place, fields.ANY_VERSION, b"v") for place in range(10_000)]
+    sent = (
+        commands.ReadTable(1, "t", "", keys),
+        commands.RemoveTableKeys(1, "t", "", keys, 5),
+        commands.UpdateTableEntries(1, "t", "", entries, 5),
+    )
+    for command in sent:
+        frame = b"".join(encode(command))
+        tracemalloc.start()
+        try:
+            found = decode(frame)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found == command
+        assert held < len(frame) / 4

@@ -1,0 +1,117 @@
+"""What a connection to the segment store holds while commands are carried out, and what it takes of others' time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridges.barrier import Barrier
+from bridges.metrics import FrontMetrics
+from bridges.net.budget import MemoryBudget
+from pravega_front.server import SegmentStore
+from pravega_front.session.connection import Connection
+from pravega_front.settings import PravegaSettings
+from pravega_front.wire import commands as wire
+from pravega_front.wire.frames import encode
+
+MIB = 1024 * 1024
+
+
+def raw(command: wire.Command) -> bytes:
+    return b"".join(encode(command))
+
+
+class Lab(SegmentStore):
+    """A segment store without segments, whose SegmentPolicy is answered when it is told to be; ``begun`` counts what
+    each turn of the event loop began."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        budget = MemoryBudget(16 * MIB, loop.call_soon)
+        node = SimpleNamespace(metrics=FrontMetrics("pravega"), budget=budget, barrier=Barrier())
+        access = SimpleNamespace(check=lambda token, segment, update: None)
+        nothing: Any = SimpleNamespace()
+        super().__init__(cast(Any, node), PravegaSettings(), nothing, nothing, cast(Any, access))
+        self.handlers[wire.UpdateSegmentPolicy] = self.hold
+        self.held = 0
+        self.go_on = asyncio.Event()
+        self.turn_number = 0
+        self.begun: Counter[int] = Counter()
+
+    async def hold(self, connection: Connection, request: Any) -> wire.Command:
+        self.held += 1
+        await self.go_on.wait()
+        return wire.SegmentPolicyUpdated(request.request_id, "")
+
+    def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:
+        return Counted(self, listener, advertised)
+
+    def count_turns(self) -> None:
+        self.turn_number += 1
+        self.loop.call_soon(self.count_turns)
+
+
+class Counted(Connection):
+    def _start(self, frame: bytes | bytearray, arrived: float) -> None:
+        lab = cast(Lab, self.server)
+        lab.begun[lab.turn_number] += 1
+        super()._start(frame, arrived)
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    lab = Lab()
+    yield lab
+    lab.go_on.set()
+    await lab.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_what_is_carried_out_is_counted_when_its_client_has_gone_as_well(lab: Lab) -> None:
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    for place in range(1, 5):
+        _, writer = await asyncio.open_connection(host, port)
+        for name in ("short", "x" * 60_000):  # which is read in a thread
+            writer.write(raw(wire.UpdateSegmentPolicy(1, name, 0, 0, "")))
+        await until(lambda place=place: lab.held == 2 * place)  # type: ignore[misc]
+        writer.close()
+        await until(lambda: not lab.connections)
+        assert lab.budget.held > 60_000 * place
+    lab.go_on.set()
+    await until(lambda: not lab.budget.held)
+
+
+async def test_a_command_counts_with_more_than_its_frame_while_it_is_carried_out(lab: Lab) -> None:
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(raw(wire.UpdateSegmentPolicy(1, "", 0, 0, "")) * 20)
+    await until(lambda: lab.held == 20)
+    assert lab.budget.held > 20 * 2000
+    lab.go_on.set()
+    await reader.readexactly(20 * len(raw(wire.SegmentPolicyUpdated(1, ""))))
+    await until(lambda: not lab.budget.held)
+    writer.close()
+
+
+async def test_thousands_of_small_commands_that_come_together_are_begun_in_many_turns(lab: Lab) -> None:
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    lab.loop.call_soon(lab.count_turns)
+    links = [await asyncio.open_connection(host, port) for _ in range(3)]
+    said = raw(wire.KeepAlive()) * 4000
+    for _, writer in links:
+        writer.write(said)
+    for reader, writer in links:
+        assert await reader.readexactly(len(said)) == said
+        writer.close()
+    assert sum(lab.begun.values()) == 12_000
+    assert max(lab.begun.values()) < 1000, "2 MiB of work, of which a command is 4 KiB"
