@@ -91,9 +91,8 @@ class SegmentScanner:
             if data_at is None:
                 return None
             at = max(at, data_at - data_at % BLOCK)
-            del chunk[
-                read_into(self._files, self._fd, chunk, at) :
-            ]  # shorter at the end of the file, which is the last
+            # The last one may be shorter, at the end of the file.
+            del chunk[read_into(self._files, self._fd, chunk, at) :]
             # Groups begin at blocks, so that only the first byte of each is looked at. Mostly all are zero: what is
             # reserved for the next groups is searched at every start.
             firsts = chunk[::BLOCK]
