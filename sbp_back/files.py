@@ -109,6 +109,15 @@ class Files:
                 return None
             raise
 
+    def next_hole(self, fd: int, offset: int) -> int:
+        """Up to where there are bytes from ``offset`` on: the next hole, or the end of the file."""
+        try:
+            return os.lseek(fd, offset, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return offset
+            raise
+
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
 

@@ -104,12 +104,17 @@ class Preparer:
 
     def follow(self, segment: Segment, fd: int, position: int) -> None:
         """From now on prepare this segment; returns when the one before is no longer touched."""
+        # What an earlier start has zeroed, behind the step that is left to the writer, was written before, which is all
+        # that zeros are for.
+        behind = position + len(self._zeros)
+        hole = self._files.next_hole(fd, behind)
         with self._changed:
             while self._busy[1]:
                 self._changed.wait()
             self._segment = segment
             self._fd = fd
-            self._written = self._zeroed = position
+            self._written = position
+            self._zeroed = hole - hole % BLOCK if hole > behind else position
             self._idle_until = 0
             self._blocked = False
             self._changed.notify_all()

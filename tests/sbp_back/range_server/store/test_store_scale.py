@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import tracemalloc
 from array import array
 from pathlib import Path
+
+import pytest
 
 from sbp_back.range_server.store.format import BLOCK
 from sbp_back.range_server.store.index import Run, StoredRange
@@ -107,3 +110,21 @@ def test_zeroing_keeps_clear_of_what_was_claimed(tmp_path: Path) -> None:
     preparer.stop()
     files.close(fd)
     assert overlaps == []
+
+
+def test_what_was_zeroed_before_is_not_zeroed_again(tmp_path: Path) -> None:
+    options = small_options(segment_bytes=1024 * KIB, zero_ahead_bytes=256 * KIB)
+    factory = SegmentFactory(tmp_path, options, "c", 1)
+    segment, fd = factory.create(0)
+
+    def zeroed(position: int) -> int:
+        preparer = Preparer(factory, pytest.fail)
+        preparer.follow(segment, fd, position)
+        while preparer._wants_zeros():
+            preparer.prepare()
+        return preparer.zeroed_bytes
+
+    assert zeroed(BLOCK) > 0
+    assert [zeroed(position) for position in (BLOCK, 64 * KIB)] == [0, 0]
+    assert zeroed(512 * KIB) > 0
+    os.close(fd)
