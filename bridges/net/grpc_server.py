@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from bridges.net.budget import Account, MemoryBudget
 
 Code = grpc.StatusCode
+_FEW_BYTES = 64 * 1024
+"""Of a request: nobody is refused for so few, and there are as many of them as there may be calls."""
 
 
 class GrpcRefusal(Exception):
@@ -90,6 +92,19 @@ class GrpcCall:
             pairs = self._context.invocation_metadata() or ()
             self._metadata = {key: value for key, value in pairs if isinstance(value, str)}
         return self._metadata
+
+    @contextmanager
+    def room(self, size: int) -> Iterator[None]:
+        """Hold so many bytes of the request, or of what is made of it, in here. Raises GrpcRefusal (UNAVAILABLE) if
+        they are many and there is no room: clients come back, and whoever waited would hold them meanwhile."""
+        if size <= _FEW_BYTES:
+            self.account.take(Kind.REQUESTS, size)
+        elif not self.account.admit(Kind.REQUESTS, size):
+            raise GrpcRefusal(Code.UNAVAILABLE, "memory is short")
+        try:
+            yield
+        finally:
+            self.account.give(Kind.REQUESTS, size)
 
     def admits(self, size: int) -> bool:
         """Whether the call may hold so many bytes more for its answer. They are counted until gRPC has sent that, or
@@ -270,20 +285,19 @@ class GrpcServer:
         call = GrpcCall(context, method, self._budget, self.received)
         held = len(raw)
         call._connection.took(held)
-        call.account.take(Kind.REQUESTS, held)
         began = time.monotonic()
         self._enter()
         try:
             try:
                 if self._draining:
                     raise GrpcRefusal(Code.UNAVAILABLE, "the node is stopping")
-                answer = await handler(raw, call)
+                with call.room(held):
+                    answer = await handler(raw, call)
                 self._observer.done(method, time.monotonic() - began, held, len(answer))
                 return answer
             except Exception as error:  # noqa: BLE001 - logged, counted and answered
                 code, message = self._failed("gRPC call", method, error)
             finally:
-                call.account.give(Kind.REQUESTS, held)
                 call.account.close()
             # gRPC's context keeps the exception that it raises, and that keeps this frame and those that an exception
             # in progress has come through: while one of them knew the context, all that they know would stay until

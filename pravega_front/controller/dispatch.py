@@ -71,6 +71,8 @@ _FREE = frozenset(
         "updateSubscriberStreamCut",
     }
 )
+#: Memory of a parsed message for each byte: of a map of small numbers measured.
+_PARSED = 5
 #: Longest request: stream cuts and configurations of groups are a few kilobytes for a thousand segments.
 _MOST = 1024 * 1024
 
@@ -98,6 +100,10 @@ class Registry:
         async def answer(raw: bytes, call: GrpcCall) -> bytes:
             if len(raw) > _MOST:
                 raise GrpcRefusal(Code.INVALID_ARGUMENT, f"a request of {len(raw)} bytes is more than {_MOST}")
+            with call.room(_PARSED * len(raw)):
+                return await answered(raw, call)
+
+        async def answered(raw: bytes, call: GrpcCall) -> bytes:
             try:
                 request = request_class.FromString(raw)
             except DecodeError:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import grpc
 import pytest
@@ -186,3 +187,30 @@ async def test_nothing_of_a_refused_request_is_kept(path: str, refused: bool) ->
     finally:
         gc.enable()
         await server.stop()
+
+
+async def test_large_requests_of_calls_that_take_long_have_room_or_are_refused(lab: Lab) -> None:
+    async def keep(raw: bytes, call: GrpcCall) -> bytes:
+        lab.holding.release()
+        await lab.go_on.wait()
+        return b"kept"
+
+    lab.server.add_call("a.B", "Keep", keep)
+    ports = await lab.server.start({"x": ("127.0.0.1", 0, None)})
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{ports['x']}") as channel:
+        call = channel.unary_unary("/a.B/Keep")
+        large = [asyncio.ensure_future(call(bytes(200_000))) for _ in range(20)]
+        await lab.holding.acquire()
+        for one in islice(asyncio.as_completed(large), 15):
+            with pytest.raises(grpc.aio.AioRpcError) as told:
+                await one
+            assert told.value.code() is Code.UNAVAILABLE
+        assert lab.budget.held <= lab.budget.total
+        small = asyncio.ensure_future(call(b"small"))
+        while lab.holding.locked():
+            await asyncio.sleep(0)
+        lab.go_on.set()
+        assert await small == b"kept"
+        await asyncio.gather(*large, return_exceptions=True)
+        while lab.budget.held:
+            await asyncio.sleep(0)
