@@ -92,7 +92,10 @@ class _SectionMeta(StructMeta):
         inherited = {key: one for base in reversed(bases) for key, one in getattr(base, "__settings__", {}).items()}
         defaults = {key: one.default for key, one in own.items() if isinstance(one, Spec)}
         added = {"__settings__": inherited | own}
-        return super().__new__(mcls, name, bases, namespace | defaults | added, kw_only=True, **options)
+        made = super().__new__(mcls, name, bases, namespace | defaults | added, kw_only=True, **options)
+        if others := set(made.__struct_fields__) - added["__settings__"].keys():
+            raise TypeError(f"{name}.{min(others)} is no setting: it is not made by setting()")
+        return made
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -79,6 +79,14 @@ def test_a_front_brings_a_section_of_settings(tmp_path: Path) -> None:
         load({}, environ={}, directory=tmp_path, fronts=[front("limits", settings=ThingSettings)])
 
 
+def test_a_field_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Wrong\.count is no setting"):
+
+        class Wrong(Section):
+            size: int = setting(3, description="How large.")
+            count: int = 5
+
+
 class Eight(RawFormat):
     id = 8  # type: ignore[assignment]
     name = "eight"
