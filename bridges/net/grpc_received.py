@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
     from bridges.barrier import Barrier
     from bridges.net.budget import MemoryBudget
+    from bridges.net.sockets import Arrived
 
 LOOK_SECONDS = 1.0
 HURRY_SECONDS = 0.05
 """The same while much is held, or the process grows: what comes in this time may come too much."""
 _MUCH = 8
 """One part in so many of the budget is much to hold; half of that is much to grow by."""
-_PAUSE = 10
+_PAUSE = 20
 """Looking takes one part in so many of a core's time at most."""
 GIVE_BACK_BYTES = 32 * 1024 * 1024
 """When connections have gone with so many bytes of messages, the heap's free memory goes back to the system."""
@@ -62,7 +63,19 @@ log = structlog.get_logger(__name__)
 class Connection:
     """One client's connection: ``pending`` bytes of it are no message yet, as far as is known."""
 
-    __slots__ = ("_ahead", "_looked", "_marked", "_memory", "_pings", "_seen", "leaving", "pending", "since", "unseen")
+    __slots__ = (
+        "_ahead",
+        "_cookie",
+        "_looked",
+        "_marked",
+        "_memory",
+        "_pings",
+        "_seen",
+        "leaving",
+        "pending",
+        "since",
+        "unseen",
+    )
 
     def __init__(self, memory: ReceivedMemory) -> None:
         self._memory = memory
@@ -73,6 +86,7 @@ class Connection:
         """How often it was looked for in vain."""
         self.leaving = False
         """It was closed, and gRPC has not given it up yet."""
+        self._cookie = b""
         self._looked = self.since
         self._pings = 0.0  # bytes of pings that may have come
         self._seen = 0  # the kernel's bytes when it was last looked
@@ -104,6 +118,14 @@ class Connection:
     def mark(self) -> None:
         """The kernel is about to be asked."""
         self._marked = self._ahead
+
+    def is_of(self, cookie: bytes) -> None:
+        """The socket's; another than before is a new connection from the same place."""
+        if cookie != self._cookie and self._cookie:
+            self.hold(-self.pending)
+            self._seen = 0
+            self.leaving = False
+        self._cookie = cookie
 
     def received(self, total: int) -> None:
         """The kernel has received so many bytes since the connection began."""
@@ -176,10 +198,10 @@ class ReceivedMemory:
     def _due(self) -> bool:
         """Whether it is time to look. Raises OSError."""
         since = monotonic() - self._looked
-        if since >= LOOK_SECONDS:
-            return True
+        if since < _PAUSE * self._took:
+            return False
         much = self._budget.total // _MUCH
-        return since >= _PAUSE * self._took and (self.held > much or resident() - self._size > much // 2)
+        return since >= LOOK_SECONDS or self.held > much or resident() - self._size > much // 2
 
     async def look(self, ports: Collection[int]) -> None:
         """Count what there is now, and close what may not stay. Raises OSError."""
@@ -189,10 +211,11 @@ class ReceivedMemory:
         for connection in connections.values():
             connection.mark()
         found = await asyncio.to_thread(self._ask, frozenset(ports))
-        for peer, (total, _) in found.items():
+        for peer, arrived in found.items():
             connection = self._at(peer)
             connection.unseen = 0
-            connection.received(total)
+            connection.is_of(arrived.cookie)
+            connection.received(arrived.received)
         for peer in [peer for peer in connections if peer not in found]:
             connection = connections[peer]
             connection.unseen += 1
@@ -201,12 +224,12 @@ class ReceivedMemory:
                 connection.hold(-connection.pending)
                 del connections[peer]
         for peer in self._too_much():
-            if peer in found and close(found[peer][1], peer):
+            if peer in found and close(found[peer].number, peer):
                 self._connections[peer].leaving = True
                 self.cut += 1
                 log.warning("connection closed: it keeps a part of a message", peer="{}:{}".format(*peer))
 
-    def _ask(self, ports: frozenset[int]) -> Mapping[Peer, tuple[int, int]]:
+    def _ask(self, ports: frozenset[int]) -> Mapping[Peer, Arrived]:
         began = thread_time()
         found = self._sockets.to(ports)
         self._took = thread_time() - began

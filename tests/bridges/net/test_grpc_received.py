@@ -14,6 +14,7 @@ from bridges.net import grpc_received
 from bridges.net.budget import MemoryBudget
 from bridges.net.grpc_received import ReceivedMemory, peer_of
 from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream, ended
+from bridges.net.sockets import Arrived
 from tests.bridges.net.test_grpc_server import Silent
 from tests.half_messages import HalfMessage
 
@@ -138,7 +139,9 @@ def holding(budget: MemoryBudget, *sizes: int) -> ReceivedMemory:
     return memory
 
 
-async def looked(memory: ReceivedMemory, monkeypatch: pytest.MonkeyPatch, *there: int) -> list[int]:
+async def looked(
+    memory: ReceivedMemory, monkeypatch: pytest.MonkeyPatch, *there: int, cookie: bytes = b"1"
+) -> list[int]:
     """The ports of those that it closes, when it looks and these are there."""
     closed: list[int] = []
 
@@ -147,7 +150,7 @@ async def looked(memory: ReceivedMemory, monkeypatch: pytest.MonkeyPatch, *there
         return True
 
     monkeypatch.setattr(grpc_received, "close", close)
-    monkeypatch.setattr(memory, "_ask", lambda ports: {("10.0.0.1", port): (0, port) for port in there})
+    monkeypatch.setattr(memory, "_ask", lambda ports: {("10.0.0.1", port): Arrived(0, port, cookie) for port in there})
     await memory.look({1})
     return closed
 
@@ -159,6 +162,15 @@ async def test_who_is_closed_makes_room_before_gRPC_has_given_him_up(lab: Lab, m
     assert await looked(memory, monkeypatch, 1, 2, 3) == []
     memory.of("ipv4:10.0.0.1:2").hold(30 * MIB)
     assert await looked(memory, monkeypatch, 1, 2, 3) == [2]
+
+
+async def test_who_comes_again_from_the_same_port_is_somebody_else(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = holding(lab.budget, 70 * MIB)
+    assert await looked(memory, monkeypatch, 1) == [1]
+    assert await looked(memory, monkeypatch, 1, cookie=b"2") == []
+    assert memory.held == 0
+    memory.of("ipv4:10.0.0.1:1").hold(70 * MIB)
+    assert await looked(memory, monkeypatch, 1, cookie=b"2") == [1]
 
 
 async def test_very_many_connections_may_hold_less_each(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
