@@ -2,9 +2,9 @@
 
 Whoever waits for the next message of a stream has gRPC receive it, up to its largest size, and hears of it when it is
 whole. So what the kernel has received on a connection, less what came out of it as messages, is counted in the memory
-budget, from the sockets themselves, in a thread: every second, and twenty times as often while much is held or while
-the process grows, since a client on the same machine sends a gigabyte in a second. What HTTP/2 adds is taken for
-somewhat more than it is, so that long-lived connections do not seem to hold what they do not.
+budget, from the sockets themselves, in a thread: every second, soon after the process has grown, and twenty times a
+second while much is held, since a client on the same machine sends a gigabyte in that time. What HTTP/2 adds is taken
+for somewhat more than it is, so that long-lived connections do not seem to hold what they do not.
 
 Nobody can be kept from sending the rest of a message. So while memory is short, a connection that holds much of one and
 has completed none for a while is closed, and while more is held than there may be, that which holds most. What gRPC had
@@ -32,16 +32,23 @@ if TYPE_CHECKING:
     from bridges.net.sockets import Arrived
 
 LOOK_SECONDS = 1.0
+GLANCE_SECONDS = 0.2
+"""How often it is asked whether the process has grown, for which it is looked at once: what comes in this time on a
+machine of two cores fits into what there is for all."""
 HURRY_SECONDS = 0.05
-"""The same while much is held, or the process grows: what comes in this time may come too much."""
+"""How often it is looked while much is held: what comes in this time may come too much."""
 _MUCH = 8
-"""One part in so many of the budget is much to hold; half of that is much to grow by."""
+"""One part in so many of the budget is much to hold."""
+_GROWN = 16
+"""One part in so many of it is much to grow by."""
 _PAUSE = 20
 """Looking takes one part in so many of a core's time at most."""
 GIVE_BACK_BYTES = 32 * 1024 * 1024
 """When connections have gone with so many bytes of messages, the heap's free memory goes back to the system."""
-GIVE_BACK_SECONDS = 0.5
+GIVE_BACK_SECONDS = 0.2
 """Not more often than that."""
+GIVE_BACK_FIRST_SECONDS = 10.0
+"""So long after the last time, also as soon as much is held: what the heap keeps of other work is not needed for it."""
 PATIENCE_SECONDS = 10.0
 """While memory is short, a message of which much is there has to be whole after this time."""
 LARGE_BYTES = 256 * 1024
@@ -157,7 +164,7 @@ class ReceivedMemory:
         self._took = 0.0  # seconds of a core's time, to look
         self._size = 0  # of the process, when it was looked
         self._gone = 0  # bytes of messages that connections have left behind
-        self._gave_back = 0.0
+        self._gave_back = -GIVE_BACK_FIRST_SECONDS  # when, by the monotonic clock
 
     @property
     def held(self) -> int:
@@ -184,11 +191,11 @@ class ReceivedMemory:
     async def watch(self, ports: Collection[int]) -> None:
         """Look at the sockets again and again; never returns."""
         while True:
-            await asyncio.sleep(HURRY_SECONDS)
+            await asyncio.sleep(HURRY_SECONDS if self._much else GLANCE_SECONDS)
             try:
                 if self._due():
                     await self.look(ports)
-                if self._gone >= GIVE_BACK_BYTES and monotonic() > self._gave_back + GIVE_BACK_SECONDS:
+                if self._leaves_much():
                     self._gone = 0
                     await asyncio.to_thread(give_back)
                     self._gave_back = monotonic()
@@ -200,8 +207,18 @@ class ReceivedMemory:
         since = monotonic() - self._looked
         if since < _PAUSE * self._took:
             return False
-        much = self._budget.total // _MUCH
-        return since >= LOOK_SECONDS or self.held > much or resident() - self._size > much // 2
+        return since >= LOOK_SECONDS or self._much or resident() - self._size > self._budget.total // _GROWN
+
+    def _leaves_much(self) -> bool:
+        """Whether it is time to give back what is free."""
+        ago = monotonic() - self._gave_back
+        if self._gone >= GIVE_BACK_BYTES:
+            return ago > GIVE_BACK_SECONDS
+        return self._much and ago > GIVE_BACK_FIRST_SECONDS
+
+    @property
+    def _much(self) -> bool:
+        return self.held > self._budget.total // _MUCH
 
     async def look(self, ports: Collection[int]) -> None:
         """Count what there is now, and close what may not stay. Raises OSError."""

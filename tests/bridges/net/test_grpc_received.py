@@ -12,7 +12,7 @@ import pytest
 from bridges.barrier import Barrier
 from bridges.net import grpc_received
 from bridges.net.budget import MemoryBudget
-from bridges.net.grpc_received import ReceivedMemory, peer_of
+from bridges.net.grpc_received import GIVE_BACK_BYTES, ReceivedMemory, peer_of
 from bridges.net.grpc_server import GrpcCall, GrpcLimits, GrpcServer, GrpcStream, ended
 from bridges.net.sockets import Arrived
 from tests.bridges.net.test_grpc_server import Silent
@@ -56,7 +56,7 @@ class Lab:
 
 @pytest.fixture
 async def lab(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
-    monkeypatch.setattr(grpc_received, "HURRY_SECONDS", 3600)  # the test looks itself
+    monkeypatch.setattr(grpc_received, "GLANCE_SECONDS", 3600)  # the test looks itself
     lab = Lab(64 * MIB)
     lab.port = (await lab.server.start({"x": ("127.0.0.1", 0, None)}))["x"]
     yield lab
@@ -217,16 +217,26 @@ async def test_pings_do_not_seem_to_be_held_however_often_it_is_looked(
     assert connection.pending > 98_000
 
 
-async def test_what_large_parts_have_left_in_the_heap_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_is_free_in_the_heap_goes_back(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """When large parts of messages have gone, and also before they take what there is."""
     given = asyncio.Event()
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(grpc_received, "give_back", lambda: loop.call_soon_threadsafe(given.set))
-    monkeypatch.setattr(grpc_received, "HURRY_SECONDS", 0.001)
-    monkeypatch.setattr(grpc_received, "LOOK_SECONDS", 0.0)
-    memory = holding(MemoryBudget(64 * MIB, loop.call_soon), grpc_received.GIVE_BACK_BYTES)
+    for name in "GLANCE_SECONDS", "HURRY_SECONDS", "LOOK_SECONDS":
+        monkeypatch.setattr(grpc_received, name, 0.001)
+    memory = ReceivedMemory(MemoryBudget(64 * MIB, loop.call_soon), Barrier())
+    found = {("10.0.0.1", 1): Arrived(0, 0, b"1")}
+    monkeypatch.setattr(memory, "_ask", lambda ports: found)
     task = asyncio.create_task(memory.watch({1}))
     try:
         async with asyncio.timeout(60):
+            memory.of("ipv4:10.0.0.1:1").hold(GIVE_BACK_BYTES)
             await given.wait()
+            if not there:
+                given.clear()
+                found.clear()
+                await given.wait()
+                assert memory.held == 0
     finally:
         await ended(task)
