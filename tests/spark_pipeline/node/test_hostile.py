@@ -20,7 +20,7 @@ MEMORY = 8 * 1024 * 1024
 @pytest.fixture
 async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     limits = {"limits.connections_memory_bytes": str(MEMORY), "pipeline.transactions": "20"}
-    made = await open_lab(tmp_path, **limits, **{"pipeline.request_ms": "400"})
+    made = await open_lab(tmp_path, **limits, **{"pipeline.request_ms": "1500"})
     await made.node.catalog.create_topic("t", 1)
     yield made
     await made.close()
@@ -144,9 +144,9 @@ async def test_attempts_that_nobody_ends_are_bounded_and_expire(lab: Lab) -> Non
         flood.post("/v1/sink/begin", asked, patience=0)
 
     for number in range(20):
-        await lab.ask(begin, number, 300)
+        await lab.ask(begin, number, 1500)
     with pytest.raises(NodeUnavailable, match="20 attempts with open transactions"):
-        await lab.ask(begin, 21, 300)
+        await lab.ask(begin, 21, 1500)
     # Who means well waits, and gets its turn when the others have been silent for as long as they said.
     await write_one(lab, 0)
     assert lab.writes.expired == 20
