@@ -68,8 +68,14 @@ class Place:
             topic = response.topics[0]
             leaders = [p.leader_id for p in topic.partitions if p.error_code == E.NONE]
             if topic.error_code == E.NONE and leaders == [self.node_id] * partitions:
-                return topic
+                break
             await asyncio.sleep(0.02)
+        if not self.ours:
+            # Kafka names a broker the leader before that has heard of it.
+            wanted = [m.ListOffsetsRequest.ListOffsetsPartition(number, timestamp=-1) for number in range(partitions)]
+            of_topic = m.ListOffsetsRequest.ListOffsetsTopic(name, wanted)
+            await self.eventually(2, m.ListOffsetsRequest(-1, 0, [of_topic]), E.NOT_LEADER_OR_FOLLOWER)
+        return topic
 
     async def gone(self, name: str) -> None:
         """Return when the topic is unknown."""
