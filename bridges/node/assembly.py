@@ -48,6 +48,7 @@ from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
 from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace, check, group_directories
+from bridges.node.memory import FreeMemory
 from bridges.node.retention import NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
 from bridges.node.stalls import LoopStalls
@@ -302,6 +303,7 @@ class Node:
             self._console = ConsoleDoor(self, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
         self.started_ms = _now_ms()
+        self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
