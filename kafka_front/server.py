@@ -10,6 +10,7 @@ from bridges.net.budget import MemoryBudget
 from bridges.net.framing import Framing
 from bridges.net.server import Limits
 from kafka_front.dispatch import Registry
+from kafka_front.long_requests import LongRequests
 from kafka_front.session import Connection, Observer
 
 #: The smallest request: key, version, correlation id (reference/kafka.md, rule 1).
@@ -59,6 +60,7 @@ class Server(net.Server):
         self.registry = registry
         #: Nothing is done for clients that do not say who they are.
         self.must_log_in = must_log_in
+        self.long_requests = LongRequests()
         self.framing = Framing(struct.Struct(">i"), _LEAST_BYTES, self.limits.frame_bytes, mutable=(_PRODUCE,))
 
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:

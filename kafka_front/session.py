@@ -134,32 +134,40 @@ class Connection(Client):
         except WireError as error:
             self._reject(frame, ctx, str(error))
             return
-        self._handle(ctx, request, handler)
+        rest = self._handle(ctx, request, handler)
+        if rest is not None:
+            self.server.spawn(rest)
 
     async def _start_long(self, ctx: Context, frame: bytes | bytearray, body: int, handler: Handler) -> None:
         """Like :meth:`_start`, for what may have so many elements that reading them takes others' time."""
         wire = codec.server_codec(ctx.key, ctx.version)
-        try:
-            request = await self.server.off_loop(wire.decode, frame, body)
-        except WireError as error:
-            self._reject(frame, ctx, str(error))
-            return
-        except Exception:  # noqa: BLE001  # as in _handle
-            self.unexpected(ctx)
-            return
-        if not self._closing:
-            self._handle(ctx, request, handler)
+        async with self.server.long_requests.room(len(frame)):
+            if self._closing:
+                return
+            try:
+                request = await self.server.off_loop(wire.decode, frame, body)
+            except WireError as error:
+                self._reject(frame, ctx, str(error))
+                return
+            except Exception:  # noqa: BLE001  # as in _handle
+                self.unexpected(ctx)
+                return
+            if not self._closing:
+                rest = self._handle(ctx, request, handler)
+                if rest is not None:
+                    await rest
 
-    def _handle(self, ctx: Context, request: Message, handler: Handler) -> None:
+    def _handle(self, ctx: Context, request: Message, handler: Handler) -> Coroutine[Any, Any, None] | None:
+        """What is still to be done, for whoever called this to do."""
         ctx._request = request
         try:
             result = handler(ctx, request)
             if result is DEFERRED:
-                return
+                return None
             if isinstance(result, Message):
                 self.answer(ctx, result)
             elif asyncio.iscoroutine(result):
-                self.server.spawn(self._await(ctx, result))
+                return self._await(ctx, result)
             else:
                 self._check(ctx, result)
                 self.answer(ctx, result)
@@ -167,6 +175,7 @@ class Connection(Client):
             self.answer_failure(ctx, error.code, error.message)
         except Exception:  # noqa: BLE001  # whatever it is, the client gets an answer and the log a traceback
             self.unexpected(ctx)
+        return None
 
     async def _await(self, ctx: Context, coroutine: Coroutine[Any, Any, Message | Outcome]) -> None:
         try:
