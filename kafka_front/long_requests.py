@@ -29,11 +29,11 @@ class LongRequests:
     @asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
         """Work on a request of so many bytes in here."""
+        if size <= LONG_BYTES:
+            yield
+            return
         size = min(size, self._most)
-        if size > LONG_BYTES:
-            await self._take(size)
-        else:
-            size = 0
+        await self._take(size)
         try:
             yield
         finally:

@@ -102,21 +102,12 @@ class Files:
 
     def next_data(self, fd: int, offset: int) -> int | None:
         """Where the next bytes that are not a hole begin at or after ``offset``; None when only a hole is left."""
-        try:
-            return os.lseek(fd, offset, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            raise
+        return _sought(fd, offset, os.SEEK_DATA)
 
     def next_hole(self, fd: int, offset: int) -> int:
         """Up to where there are bytes from ``offset`` on: the next hole, or the end of the file."""
-        try:
-            return os.lseek(fd, offset, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return offset
-            raise
+        found = _sought(fd, offset, os.SEEK_HOLE)
+        return offset if found is None else found
 
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
@@ -140,6 +131,16 @@ class Files:
         """Bytes an unprivileged process can still allocate on the file system of ``path``."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+def _sought(fd: int, offset: int, whence: int) -> int | None:
+    """What the file system finds from ``offset`` on; None where the file has nothing more of it."""
+    try:
+        return os.lseek(fd, offset, whence)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
 
 
 def pieces(parts: Sequence[Buffer]) -> Iterator[tuple[list[Buffer], int]]:
