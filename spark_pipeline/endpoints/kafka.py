@@ -84,7 +84,12 @@ class KafkaEndpoint:
         stable = self._offsets(parts, _LATEST, _READ_COMMITTED)
         high = self._offsets(parts, _LATEST, _READ_UNCOMMITTED)
         start = self._offsets(parts, _EARLIEST, _READ_UNCOMMITTED)
-        return {part: Positions(start[part], min(stable[part], high[part]), high[part]) for part in parts}
+        found = {}
+        for part in parts:
+            # The log may have grown meanwhile and begin beyond the end that was told: it ends there, or further on.
+            end = max(high[part], start[part])
+            found[part] = Positions(start[part], min(max(stable[part], start[part]), end), end)
+        return found
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         wanted = {KafkaPartition(part.topic, part.partition): at for part, at in at_ms.items()}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_pipeline.core import import_frames
+from spark_pipeline.core.errors import OffsetsGone
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.core.throttle import Throttle
@@ -77,10 +78,27 @@ class Copier:
         receipt_bytes: int = RECEIPT_BYTES,
     ) -> Iterator[Receipt]:
         """The receipts of a task, each when all it says is durable. ``copied`` is told how far it came, and of how many
-        bytes; once ``stopped`` says so, what is under way ends with a receipt.
+        bytes; once ``stopped`` says so, what is under way ends with a receipt. What the source does not keep any more
+        when it is its turn is left out, as the log of the target then begins as late.
 
-        Raises EndpointUnavailable, Fenced, Conflict, OffsetsGone, OldFormat.
+        Raises EndpointUnavailable, Fenced, Conflict, OldFormat, OffsetsGone if the source no longer has any of it.
         """
+        while True:
+            try:
+                yield from self._copy(task, copied, stopped, receipt_bytes)
+                return
+            except OffsetsGone as gone:
+                if gone.start <= gone.wanted:
+                    raise
+                task = replace(task, log_start=gone.start, start=gone.start, end=max(task.end, gone.start))
+
+    def _copy(
+        self,
+        task: CopyTask,
+        copied: Callable[[int, int], object],
+        stopped: Callable[[], bool],
+        receipt_bytes: int,
+    ) -> Iterator[Receipt]:
         part = task.part
         start = task.start
         if task.once:
@@ -88,25 +106,30 @@ class Copier:
         tally = _Tally(start)
         begins = task.log_start > 0
         wanted = OffsetRange(part.topic, part.partition, start, task.end)
-        for found in self._source.read_sets(wanted, self._throttle.piece(FETCH_BYTES)):
-            size = len(found.payload)
-            self._throttle.take(size)
-            tally.digest = import_frames.digest(self._source.form, found.payload, str(part), tally.digest)
-            self._target.append(part, task.epoch, (found.payload,), self._source.form)
-            if begins:
-                # Not before: the batch that the source's log begins with may begin before it.
-                self._target.bounds(part, task.epoch, start=min(task.log_start, found.end))
-                begins = found.end < task.log_start
-            tally.batches += found.batches
-            tally.bytes += size
-            tally.end = found.end
-            copied(found.end, size)
-            if stopped():
+        try:
+            for found in self._source.read_sets(wanted, self._throttle.piece(FETCH_BYTES)):
+                size = len(found.payload)
+                self._throttle.take(size)
+                tally.digest = import_frames.digest(self._source.form, found.payload, str(part), tally.digest)
+                self._target.append(part, task.epoch, (found.payload,), self._source.form)
+                if begins:
+                    # Not before: the batch that the source's log begins with may begin before it.
+                    self._target.bounds(part, task.epoch, start=min(task.log_start, found.end))
+                    begins = found.end < task.log_start
+                tally.batches += found.batches
+                tally.bytes += size
+                tally.end = found.end
+                copied(found.end, size)
+                if stopped():
+                    yield self._receipt(task, tally)
+                    return
+                if tally.bytes >= receipt_bytes:
+                    yield self._receipt(task, tally)
+                    tally = _Tally(tally.end)
+        except OffsetsGone:
+            if tally.end > tally.start:
                 yield self._receipt(task, tally)
-                return
-            if tally.bytes >= receipt_bytes:
-                yield self._receipt(task, tally)
-                tally = _Tally(tally.end)
+            raise
         if tally.end < task.end or begins:
             self._target.bounds(part, task.epoch, start=task.log_start, end=task.end)
             tally.end = max(tally.end, task.end)

@@ -27,11 +27,13 @@ from bridges.formats.records import Record
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, UnknownTopic
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.rows import Columns
+from spark_pipeline.core.throttle import Throttle, parse_rate
 from spark_pipeline.endpoints.base import OffsetRange, Positions
 from spark_pipeline.endpoints.base import TopicPartition as Part
 from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.jobs.migrate import command
+from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
 from tests.conftest import TEST_SETTINGS
 from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.spark_pipeline.jobs.migrations import migrate, planned, target_url
@@ -311,18 +313,22 @@ def test_it_follows_the_source_until_it_is_told_to_stop(source: Source, target: 
     job = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
     try:
         importer = Importer(target_url(target), {}, Plan.load(plan).migration)
-        reached(importer, topic, [(0, 1)])
+        reached(importer, topic, [(0, 1)], job)
         # More of it, a new partition, and a log that begins later.
         admin = source.admin()
         for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
             future.result(30)
         producer = source.producer()  # one that knows of the new partition
+        refused: list[str] = []
         for number in range(20):
-            producer.produce(topic, b"more", partition=0 if number else 1)
+            producer.produce(
+                topic, b"more", partition=0 if number else 1, on_delivery=lambda error, _: refused.append(error)
+            )
         assert producer.flush(30) == 0
+        assert not any(refused)
         for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
             future.result(30)
-        reached(importer, topic, [(5, 20), (0, 1)])
+        reached(importer, topic, [(5, 20), (0, 1)], job)
         importer.close()
         job.send_signal(signal.SIGINT)
         report = json.loads(job.communicate(timeout=60)[0])
@@ -332,16 +338,55 @@ def test_it_follows_the_source_until_it_is_told_to_stop(source: Source, target: 
     assert report["ends"] == {topic: {"0": 20, "1": 1}}
 
 
-def reached(importer: Importer, topic: str, bounds: list[tuple[int, int]]) -> None:
+def reached(importer: Importer, topic: str, bounds: list[tuple[int, int]], job: subprocess.Popen[str]) -> None:
     """Return once the target's partitions begin and end there."""
+    seen: list[tuple[int, int]] = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
+        assert job.poll() is None, job.communicate()[0]
         try:
-            if [(at.start, at.high_watermark) for at in importer.state(topic).partitions] == bounds:
-                return
+            seen = [(at.start, at.high_watermark) for at in importer.state(topic).partitions]
         except UnknownTopic:
             continue
-    raise AssertionError(f"{topic} did not come to {bounds}")
+        if seen == bounds:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{topic} came to {seen}, not to {bounds}")
+
+
+def test_what_is_deleted_at_the_source_while_it_is_copied(source: Source, target: NodeProcess, tmp_path: Path) -> None:
+    """As retention does while a large topic is on its way: the copy goes on where the source's log begins by now."""
+    topic = source.create("shrinking", 1)
+    producer = source.producer(**{"batch.num.messages": 10, "linger.ms": 0})
+    for _ in range(60):
+        for _ in range(10):
+            producer.produce(topic, os.urandom(2_000), partition=0)
+        assert producer.flush(30) == 0
+    plan = planned(source.url, target, tmp_path, topic)
+    migration = Plan.load(plan).migration
+    importer = Importer(target_url(target), {}, migration)
+    epoch = importer.begin(topic, 1, {}).epoch
+    admin = source.admin()
+    deleted: list[int] = []
+
+    def delete(offset: int, size: int) -> None:
+        if not deleted:
+            deleted.append(offset)
+            for future in admin.delete_records([TopicPartition(topic, 0, 405)]).values():
+                future.result(30)
+
+    route = Route("plan", migration, source.url, target_url(target))
+    copier = Copier(route, Throttle(parse_rate("64KiB/s"), sleep=lambda seconds: None))
+    try:
+        receipts = list(copier.copy(CopyTask(Part(topic, 0), epoch, 0, 0, 600), delete))
+    finally:
+        copier.close()
+        importer.close()
+    assert deleted[0] < 300, "a good part was still at the source"
+    assert (receipts[0].start, receipts[-1].start, receipts[-1].end) == (0, 405, 600)
+    kept = read_all(target.kafka, topic)
+    assert len(kept) == 195
+    assert kept == read_all(source.bootstrap, topic)
 
 
 def test_a_cut_over_is_killed_when_it_hands_over(source: Source, target: NodeProcess, tmp_path: Path) -> None:
