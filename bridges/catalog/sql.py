@@ -28,6 +28,8 @@ Migration = Callable[[sqlite3.Connection], None]
 
 _MAX_GROUP = 1024
 """Closures in one transaction: bounds how long the first of them waits for the last."""
+_GIVEN_AT_ONCE = 32
+"""Results that are given in one turn of the event loop: each wakes somebody who has something to do with it."""
 
 
 class DatabaseError(LogError):
@@ -97,6 +99,9 @@ class Database:
         self._queue: deque[_Job] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        # What was decided and not given yet; and whether a turn of the loop is on its way in which some of it is.
+        self._decided: deque[_Job] = deque()
+        self._giving = False
 
     async def open(self) -> None:
         """Open (or create) the file, bring its schema up to date and start the thread.
@@ -152,6 +157,8 @@ class Database:
         self._thread = None
         # Results of the last group were posted to the loop before the thread ended: let them be delivered.
         await asyncio.sleep(0)
+        while self._decided:
+            await asyncio.sleep(0)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -230,8 +237,11 @@ class Database:
 
     def _post(self, group: list[_Job], failure: Exception | None) -> None:
         assert self._loop is not None
+        if failure is not None:
+            for job in group:
+                job.error = failure
         with suppress(RuntimeError):  # the loop was closed without closing the database: nobody waits any more
-            self._loop.call_soon_threadsafe(self._deliver, group, failure)
+            self._loop.call_soon_threadsafe(self._deliver, group)
 
     def _flush(self) -> None:
         """Have the disk take what was committed: in WAL mode that is the log's file, and the directory that has it."""
@@ -242,15 +252,27 @@ class Database:
             finally:
                 os.close(descriptor)
 
-    def _deliver(self, group: list[_Job], failure: Exception | None) -> None:
+    def _deliver(self, group: list[_Job]) -> None:
+        """Give what was decided of a group, behind what is still to be given of earlier ones."""
+        self._decided += group
+        if not self._giving:
+            self._give()
+
+    def _give(self) -> None:
+        assert self._loop is not None
+        decided = self._decided
+        # Before anything can go wrong: whoever comes next must not wait for ever.
+        self._giving = len(decided) > _GIVEN_AT_ONCE
+        if self._giving:
+            self._loop.call_soon(self._give)
         damaged: DatabaseDamaged | None = None
-        for job in group:
-            error = failure or job.error
-            _resolve(job.future, job.result, error)
-            if isinstance(error, DatabaseDamaged):
-                damaged = error
+        for _ in range(min(len(decided), _GIVEN_AT_ONCE)):
+            job = decided.popleft()
+            _resolve(job.future, job.result, job.error)
+            if isinstance(job.error, DatabaseDamaged):
+                damaged = job.error
         if damaged is not None and self._on_failed is not None:
-            self._on_failed(damaged)  # when everybody is answered: it may raise
+            self._on_failed(damaged)  # when they are answered: it may raise
 
     def _connect(self) -> sqlite3.Connection:
         fresh = not self.path.exists() or self.path.stat().st_size == 0

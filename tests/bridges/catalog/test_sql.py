@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,44 @@ async def test_close_executes_what_is_queued_and_refuses_the_rest(tmp_path: Path
     with pytest.raises(DatabaseClosed):
         await db.run(insert(11))
     await db.close()
+
+
+async def test_results_that_come_together_are_given_in_many_turns_in_the_order_of_submission(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    loop = asyncio.get_running_loop()
+    release = threading.Event()
+    first = db.submit(lambda c: release.wait())
+    turn, given = 0, Counter[int]()
+    order: list[int] = []
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if len(order) < 2000:
+            loop.call_soon(count)
+
+    async def caller(key: int) -> None:
+        await db.run(insert(key))
+        given[turn] += 1
+        order.append(key)
+
+    loop.call_soon(count)
+    callers = [asyncio.create_task(caller(key)) for key in range(2000)]
+    await asyncio.sleep(0)
+    release.set()
+    await first
+    closing = asyncio.create_task(db.close())  # which does not leave anybody without an answer
+    await asyncio.gather(*callers)
+    assert order == list(range(2000))
+    assert max(given.values()) < 100
+    await closing
+
+
+async def test_whoever_waits_has_an_answer_when_the_database_is_closed(tmp_path: Path) -> None:
+    db = await opened(tmp_path / "a.db")
+    waiting = [db.submit(insert(k)) for k in range(1500)]
+    await db.close()
+    assert all(future.done() for future in waiting)
 
 
 async def test_migrations_run_once_in_order(tmp_path: Path) -> None:
