@@ -153,12 +153,13 @@ class Database:
         self._closing = True
         with self._wake:
             self._wake.notify()
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, thread.join)
         self._thread = None
-        # Results of the last group were posted to the loop before the thread ended: let them be delivered.
-        await asyncio.sleep(0)
-        while self._decided:
-            await asyncio.sleep(0)
+        # Results of the last group were posted to the loop before the thread ended: this one is given behind them.
+        last: asyncio.Future[None] = loop.create_future()
+        self._deliver([_Job(lambda connection: None, last, False)])
+        await last
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
