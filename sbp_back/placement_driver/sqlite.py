@@ -39,6 +39,8 @@ _IDENTITY = "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK 
 
 # Bounds how long the first of several queued requests waits for the commit it shares with the others.
 GROUP_LIMIT = 512
+# Answers that are given in one turn of the event loop.
+_GIVEN_AT_ONCE = 32
 
 _SCHEMA = """
 CREATE TABLE counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
@@ -291,6 +293,9 @@ class SqliteState:
         self._queue: deque[_Job] = deque()
         self._closing = False
         self._closed = asyncio.Event()
+        # What was decided and not told yet; and whether a turn of the loop is on its way in which some of it is.
+        self._decided: deque[_Job] = deque()
+        self._giving = False
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
@@ -374,7 +379,8 @@ class SqliteState:
                     job.error = StateError(f"unexpected {type(error).__name__}: {error}")
             self._loop.call_soon_threadsafe(self._deliver, group)
         self._db.close()
-        self._loop.call_soon_threadsafe(self._closed.set)
+        ended = _Job(lambda transaction: None, lambda result: self._closed.set(), lambda error: None)
+        self._loop.call_soon_threadsafe(self._deliver, [ended])
 
     def _commit_group(self, transaction: _SqliteTransaction, group: list[_Job]) -> None:
         db = self._db
@@ -408,7 +414,19 @@ class SqliteState:
         transaction.end(undo=job.error is not None)
 
     def _deliver(self, group: list[_Job]) -> None:
-        for job in group:
+        """Tell what was decided of a group, behind what is still to be told of earlier ones."""
+        self._decided += group
+        if not self._giving:
+            self._give()
+
+    def _give(self) -> None:
+        decided = self._decided
+        # Before anything can go wrong: whoever comes next must not wait for ever.
+        self._giving = len(decided) > _GIVEN_AT_ONCE
+        if self._giving:
+            self._loop.call_soon(self._give)
+        for _ in range(min(len(decided), _GIVEN_AT_ONCE)):
+            job = decided.popleft()
             try:
                 if job.error is None:
                     job.done(job.result)

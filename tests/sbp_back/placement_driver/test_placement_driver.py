@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -638,6 +639,39 @@ async def test_a_failing_request_does_not_undo_its_neighbours(tmp_path: Path) ->
     assert isinstance(results[1], StateError)
     assert results[2] == 1
     await state.close()
+
+
+async def test_answers_of_one_transaction_are_given_in_many_turns_in_their_order_and_before_the_end(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    state = SqliteState(tmp_path / "pd.sqlite", loop)
+    turn, given = 0, Counter[int]()
+    answers: list[int] = []
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if len(answers) < 1000:
+            loop.call_soon(count)
+
+    def answered(number: int) -> None:
+        answers.append(number)
+        given[turn] += 1
+
+    release = threading.Event()
+    state.submit(lambda tx: release.wait(), lambda _: None, raise_)
+    for number in range(1000):
+        state.submit(lambda tx, number=number: number, answered, raise_)  # type: ignore[misc]
+    loop.call_soon(count)
+    release.set()
+    await state.close()
+    assert answers == list(range(1000))
+    assert max(given.values()) < 100
+
+
+def raise_(error: StateError) -> None:
+    raise error
 
 
 async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_only(tmp_path: Path) -> None:
