@@ -351,4 +351,9 @@ class Account:
         if not self._closed:
             self._closed = True
             self.stop_waiting()
+            self.on_room = _nothing  # whose connection has this account
             self._budget.accounts -= 1
+
+
+def _nothing() -> None:
+    """Nobody is told any more."""

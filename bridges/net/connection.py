@@ -21,6 +21,7 @@ from bridges.net.framing import FrameError, Framer, Framing
 from bridges.net.outbox import CHUNK, Buffer, Outbox
 from bridges.net.tls import certified
 from sbp_back.transport.tls_memory import bound_tls_memory
+from sbp_back.transport.untie import socket_transport, untie
 
 if TYPE_CHECKING:
     from bridges.net.server import Server
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = server.budget
         self.account = server.budget.account(self._on_room)
         self._transport: asyncio.Transport | None = None
+        self._socket: Any = None
         self._outbox: Outbox | None = None
         self._framer = Framer(server.receive_buffer, framing, self._reserve)
         self._stashed = 0
@@ -129,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._socket = socket_transport(transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.advertised = self._advertised or self.local
@@ -246,13 +249,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        untie(self._socket)
         if self._outbox is not None:
             self._outbox.drop()
         self._outbox = None
         self._reading = False
         framer = self._framer
         self.account.give(Kind.REQUESTS, framer.reserved + self._stashed)
-        framer.reserved = self._stashed = 0
+        framer.close()
+        self._stashed = 0
         released = self._forget_waiting()
         for slot in self._slots:
             if not self._outlives(slot):

@@ -127,6 +127,14 @@ class Framer:
                 self._start_large(size, memoryview(self._stash)[self._front - self._head :])
                 self._stash = b""
 
+    def close(self) -> None:
+        """The connection is gone: what there is of a frame goes, and nobody is asked any more."""
+        self._stash = b""
+        self._frame = None
+        self.blocked = False
+        self.reserved = 0
+        self._reserve = _refuse
+
     def space(self) -> memoryview:
         """Where the next bytes must be received; never empty."""
         frame = self._frame
@@ -193,3 +201,8 @@ class Framer:
         self._filled = len(first)
         self._need = size
         self.reserved = size
+
+
+def _refuse(size: int) -> bool:
+    """There is no room where nobody is."""
+    return False
