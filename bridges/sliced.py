@@ -4,13 +4,15 @@ Sliced work is a generator: each step is short (some hundred records, some ten k
 result. The steps run in one thread, and each is asked for by the event loop after the one before: so between two turns
 of the loop there is at most one step, works under way take turns, and a batch of a million records costs others
 nothing but that. A few works are under way at a time, since each may hold what it has decompressed; those that wait are
-taken shortest first, where waiting makes up for length.
+taken shortest first, where waiting makes up for length. Of those that have turned out to be long one goes on at a time,
+so that what they hold together is little more than what one may.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,8 @@ Sliced = Generator[object, None, T]
 SLICE_RECORDS = 500
 """Records that one step looks at."""
 _AT_ONCE = 4
+_LONG_STEPS = 128
+"""Steps after which a work is a long one: where they are measured in bytes, it may hold some mebibytes by then."""
 _SECONDS_PER_RECORD = 0.0001
 """How long a work lets later ones pass for each of its records."""
 
@@ -31,28 +35,40 @@ _SECONDS_PER_RECORD = 0.0001
 class SlicedWorks:
     """Finishes the sliced works of one node. Use on the event loop; :meth:`close` when nobody does any more."""
 
-    __slots__ = ("_clock", "_executor", "_free", "_order", "_waiting", "steps")
+    __slots__ = ("_clock", "_executor", "_free", "_long", "_order", "_waiting", "steps")
 
     def __init__(self, at_once: int = _AT_ONCE, clock: Callable[[], float] = time.monotonic) -> None:
         self._executor: ThreadPoolExecutor | None = None
         self._free = at_once
         self._clock = clock
+        self._long = asyncio.Lock()
         self._order = count()
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self.steps = 0
         """Steps done off the loop so far."""
 
-    async def finish(self, work: Sliced[T], records: int = 0) -> T:
+    async def finish(self, work: Sliced[T], records: int = 0, stepped: Callable[[], object] | None = None) -> T:
         """Run ``work`` to its end off the loop; returns its result and raises what it raises.
 
-        ``records`` is about how long it is: shorter ones may pass it while it waits for its turn.
+        ``records`` is about how long it is: shorter ones may pass it while it waits for its turn. ``stepped`` is called
+        after each step, for whoever counts what the work may hold by then.
         """
         async with self.turn(records):
-            while True:
-                ended, value = await self.step(work)
-                if ended:
-                    result: T = value
-                    return result
+            ended, value = await self._steps(work, _LONG_STEPS, stepped)
+            if not ended:
+                async with self._long:
+                    ended, value = await self._steps(work, sys.maxsize, stepped)
+        result: T = value
+        return result
+
+    async def _steps(self, work: Sliced[Any], most: int, stepped: Callable[[], object] | None) -> tuple[bool, Any]:
+        for _ in range(most):
+            ended, value = await self.step(work)
+            if stepped is not None:
+                stepped()
+            if ended:
+                return True, value
+        return False, None
 
     async def run(self, begin: Callable[[], Sliced[T]], records: int = 0) -> T:
         """Like :meth:`finish`, with the first step at once. A work that has to wait for its turn after that is begun

@@ -307,6 +307,13 @@ class Account:
         if budget.waiting:
             budget._look()
 
+    def count(self, kind: Kind, change: int) -> None:
+        """:meth:`take` so many bytes more, or :meth:`give` them if the change is negative."""
+        if change > 0:
+            self.take(kind, change)
+        elif change:
+            self.give(kind, -change)
+
     def move(self, source: Kind, target: Kind, size: int) -> None:
         """Bytes held for one purpose are held for another from now on."""
         self._budget.by_kind[source] -= size

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 
 from bridges.errors import BatchInvalid
 from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, IMPORTED, BatchInfo, FormatId, StoredFormat
-from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
 from bridges.formats.ledger_note import LedgerNoteFormat
@@ -42,8 +43,8 @@ FORMATS: dict[int, StoredFormat] = {
 _Key = tuple[int, int, int]
 _AT_ONCE = 100
 """Records that are translated in one turn of the event loop: each takes some ten microseconds."""
-
-
+_BYTES_AT_ONCE = 1024 * 1024
+"""Bytes of a batch that are copied in one."""
 _STEPS_AT_ONCE = 2
 """Few bytes may decompress to very many: what takes more steps than this is begun anew off the loop."""
 
@@ -78,12 +79,20 @@ def decode(batch: StoredBatch) -> list[Record]:
 
 
 class Translator:
-    """Translates batches for readers of another protocol, remembering the latest up to ``max_bytes``."""
+    """Translates batches for readers of another protocol, remembering the latest up to ``max_bytes``. What it holds of
+    long ones is told to ``held``, a change in bytes at a time."""
 
-    __slots__ = ("_bytes", "_cache", "_limit", "_under_way", "_works", "max_bytes", "spent")
+    __slots__ = ("_bytes", "_cache", "_held", "_limit", "_under_way", "_works", "max_bytes", "spent")
 
-    def __init__(self, max_bytes: int, works: SlicedWorks | None = None, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        works: SlicedWorks | None = None,
+        limit: int = DEFAULT_LIMIT,
+        held: Callable[[int], object] = lambda change: None,
+    ) -> None:
         self.max_bytes = max_bytes
+        self._held = held
         self._works = works or SlicedWorks()
         self._limit = limit
         self._bytes = 0
@@ -107,6 +116,8 @@ class Translator:
             return cached
         if source.id != FormatId.RAW and batch.end_offset - batch.base_offset > _AT_ONCE:
             return None
+        if len(batch.payload) > _BYTES_AT_ONCE:
+            return None
         self.spent += batch.end_offset - batch.base_offset + len(batch.payload) // 1024
         work = _translation(source, batch, FORMATS[int(target)], self._limit)
         for _ in range(_STEPS_AT_ONCE):
@@ -123,11 +134,26 @@ class Translator:
         key = (stream_id, batch.base_offset, int(target))
         task = self._under_way.get(key)
         if task is None:
-            work = _translation(format_of(batch.flags), batch, FORMATS[int(target)], self._limit)
-            task = asyncio.create_task(self._works.finish(work, batch.end_offset - batch.base_offset))
-            self._under_way[key] = task
+            task = self._under_way[key] = asyncio.create_task(self._translated(batch, target))
             task.add_done_callback(partial(self._ended, key))
         return await asyncio.shield(task)  # others may wait for it as well
+
+    async def _translated(self, batch: StoredBatch, target: int) -> Buffer:
+        # What comes of each step lies in a record or in the translation, and for a while in both.
+        holds, most = 2 * len(batch.payload), 2 * self._limit
+
+        def stepped() -> None:
+            nonlocal holds
+            if holds < most:
+                holds += 2 * PIECE
+                self._held(2 * PIECE)
+
+        work = _translation(format_of(batch.flags), batch, FORMATS[int(target)], self._limit)
+        self._held(holds)
+        try:
+            return await self._works.finish(work, batch.end_offset - batch.base_offset, stepped)
+        finally:
+            self._held(-holds)
 
     def _ended(self, key: _Key, task: asyncio.Task[Buffer]) -> None:
         del self._under_way[key]
@@ -152,4 +178,5 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
         builder.add(record)
         if len(builder) > _AT_ONCE and not len(builder) % _AT_ONCE:
             yield None
+    record = None  # of which nothing is needed any more, and which may be large
     return builder.finish()

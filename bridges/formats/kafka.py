@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator, Sequence
+from io import BytesIO
 from typing import NamedTuple
 
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
@@ -172,12 +173,16 @@ class _Body:
     def need(self, position: int, size: int) -> Generator[None, None, None]:
         """Make ``data`` what lies from ``position`` on, at least ``size`` bytes of it if there are so many."""
         rest = self.data[position:]
-        parts = [rest] if len(rest) else []
-        have = len(rest)
+        piece = rest if len(rest) else (yield from self._more())
+        if piece is None or len(piece) >= size:
+            self.data = b"" if piece is None else piece
+            return
+        self.data = b""
+        grown = BytesIO()  # parts that are joined take their bytes twice
+        have = grown.write(piece)
         while have < size and (piece := (yield from self._more())) is not None:
-            parts.append(piece)
-            have += len(piece)
-        self.data = parts[0] if len(parts) == 1 else b"".join(parts)
+            have += grown.write(piece)
+        self.data = grown.getvalue()
 
     def skip(self, position: int) -> Generator[None, None, None]:
         """Make ``data`` what lies from ``position`` on, which may be far behind it. Raises BatchInvalid."""
@@ -267,6 +272,9 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
                 raise BatchInvalid("a record does not fill the length it claims")
             if not 0 <= offset_delta <= header.last_offset_delta:
                 raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
+            if length > PIECE and end == len(data):  # a large one is not held a second time while it is used
+                body.data = data = b""
+                position = 0
             yield RawRecord(
                 header.base_offset + offset_delta,
                 header.base_timestamp + timestamp_delta if append_time is None else append_time,
@@ -388,6 +396,10 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
         out += value
 
 
+_LARGE = 64 * 1024
+"""A value of so many bytes is not copied an additional time."""
+
+
 class BatchBuilder:
     """Lays records out as one batch, one by one. What is given by name lands in the header.
 
@@ -395,7 +407,7 @@ class BatchBuilder:
     were written, and finds its log truncated when it was not (KIP-320).
     """
 
-    __slots__ = ("_base_offset", "_base_timestamp", "_body", "_count", "_one", "_span", "_stamp", "max_timestamp")
+    __slots__ = ("_base_offset", "_base_timestamp", "_batch", "_count", "_one", "_span", "_stamp", "max_timestamp")
 
     def __init__(
         self,
@@ -409,7 +421,7 @@ class BatchBuilder:
     ) -> None:
         self._base_offset = base_offset
         self._base_timestamp = 0
-        self._body = bytearray()
+        self._batch = bytearray(HEADER_SIZE)
         self._count = 0
         self._one = bytearray()
         self._span = count
@@ -432,14 +444,26 @@ class BatchBuilder:
         _put_varint(one, record.timestamp - self._base_timestamp)
         _put_varint(one, record.offset - self._base_offset if record.offset >= 0 else self._count)
         _put_bytes(one, record.key)
-        _put_bytes(one, record.value)
-        headers = record.headers if record.codec is None else told_headers(record)
-        _put_varint(one, len(headers))
-        for name, value in headers:
-            _put_bytes(one, name.encode())
+        value, tail = record.value, one
+        if value is None or len(value) < _LARGE:
             _put_bytes(one, value)
-        _put_varint(self._body, len(one))
-        self._body += one
+        else:
+            _put_varint(one, len(value))
+            tail = bytearray()
+        headers = record.headers if record.codec is None else told_headers(record)
+        _put_varint(tail, len(headers))
+        for name, content in headers:
+            _put_bytes(tail, name.encode())
+            _put_bytes(tail, content)
+        batch = self._batch
+        if tail is one or value is None:
+            _put_varint(batch, len(one))
+            batch += one
+        else:
+            _put_varint(batch, len(one) + len(value) + len(tail))
+            batch += one
+            batch += value
+            batch += tail
         self._count += 1
 
     def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
@@ -447,8 +471,10 @@ class BatchBuilder:
         if not self._count:
             codec, self._base_timestamp = 0, -1
         leader_epoch, producer_id, producer_epoch, base_sequence = self._stamp
-        batch = bytearray(HEADER_SIZE)
-        batch += compress(codec, self._body) if codec else self._body
+        batch = self._batch
+        if codec:
+            batch = bytearray(HEADER_SIZE)
+            batch += compress(codec, memoryview(self._batch)[HEADER_SIZE:])
         _HEADER.pack_into(
             batch,
             0,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterator
+from io import BytesIO
 from typing import NamedTuple
 
 from bridges.errors import BatchCorrupt, BatchInvalid
@@ -439,7 +440,7 @@ class _Decoder:
             return None, short
         if self._codec == Codec.LZOP:
             yield None  # a block may expand to much more than it says: never on the event loop
-        parts: list[Buffer] = []
+        plain = BytesIO()  # parts that are joined take their bytes twice
         size = 0
         try:
             for piece in undo(self._codec, body, self._left):
@@ -447,15 +448,14 @@ class _Decoder:
                     self._spent = 0
                     yield None
                 if piece is not None:
-                    parts.append(piece)
-                    size += len(piece)
+                    size += plain.write(piece)
                     self._spent += len(piece) + PIECE // 64
         except BatchInvalid:
             # One that lies about its length may have cost much more than it gave: not many of them are tried.
             self._left = min(self._left - size, self._left // 2)
             return self._name, bytes(body)
         self._left -= size
-        return None, b"".join(parts)
+        return None, plain.getvalue()
 
 
 class YdbBuilder:
@@ -488,6 +488,7 @@ class YdbBuilder:
         self._count += 1
         one = self._one
         one.clear()
+        tail = one
         put_varint(one, DELTA_TAG)
         put_varint(one, offset - self._base_offset)
         one.append(0x08)
@@ -500,17 +501,31 @@ class YdbBuilder:
                 created.append(0x10)
                 put_varint(created, nanos)
             put_bytes(one, 0x12, created)
-        if record.value:
-            put_bytes(one, 0x1A, record.value)
-            one.append(0x20)
-            put_varint(one, len(record.value))
+        value = record.value or b""
+        if len(value) >= PIECE:  # not copied an additional time
+            put_varint(one, 0x1A)
+            put_varint(one, len(value))
+            tail = bytearray()
+        elif value:
+            put_bytes(one, 0x1A, value)
+        if value:
+            tail.append(0x20)
+            put_varint(tail, len(value))
         if record.key is not None:
-            _put_item(one, KEY_ITEM, record.key)
-        for name, value in told_headers(record):
-            _put_item(one, name, value or b"")
+            _put_item(tail, KEY_ITEM, record.key)
+        for name, content in told_headers(record):
+            _put_item(tail, name, content or b"")
         if record.value is None:
-            _put_item(one, TOMBSTONE_ITEM, b"")
-        put_bytes(self._out, _MESSAGE_TAG, one)
+            _put_item(tail, TOMBSTONE_ITEM, b"")
+        out = self._out
+        if tail is one:
+            put_bytes(out, _MESSAGE_TAG, one)
+        else:
+            put_varint(out, _MESSAGE_TAG)
+            put_varint(out, len(one) + len(value) + len(tail))
+            out += one
+            out += value
+            out += tail
 
     def finish(self) -> Buffer:
         return encode_batch(

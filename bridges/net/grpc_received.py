@@ -173,10 +173,7 @@ class ReceivedMemory:
 
     def count(self, change: int) -> None:
         """Bytes of a connection."""
-        if change > 0:
-            self._account.take(Kind.REQUESTS, change)
-        elif change:
-            self._account.give(Kind.REQUESTS, -change)
+        self._account.count(Kind.REQUESTS, change)
 
     def of(self, peer: str) -> Connection:
         """The connection of a client, whose address is written as gRPC writes it (``ipv4:127.0.0.1:50123``)."""

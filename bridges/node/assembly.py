@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ from bridges.log.skips import Skips, erase_skips
 from bridges.log.snapshots import Snapshots, erase_snapshots
 from bridges.metrics import Metrics
 from bridges.net.address import Address
-from bridges.net.budget import MemoryBudget
+from bridges.net.budget import Kind, MemoryBudget
 from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
@@ -288,7 +289,9 @@ class Node:
             self.embedded.document.lanes.owner_of = PartitionOwners(self.catalog, self.logs).find
         self.catalog.on_change.append(self._catalog_changed)
         self.catalog.start_sealing(self.logs.seal)
-        self.translator = Translator(settings.limits.translated_bytes, self.works, settings.limits.batch_inflated_bytes)
+        limits = settings.limits
+        held = partial(self.budget.account(lambda: None).count, Kind.READS)
+        self.translator = Translator(limits.translated_bytes, self.works, limits.batch_inflated_bytes, held)
         self._tell_configuration(listen)
         self.metrics.add_source(self._families)
 

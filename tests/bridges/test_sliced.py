@@ -110,3 +110,14 @@ async def test_a_work_that_raises_or_is_given_up_makes_room() -> None:
     await asyncio.wait_for(works.finish(counting(1, log, "next")), 10)
     assert log == ["next"]
     works.close()
+
+
+async def test_of_long_works_one_goes_on_at_a_time() -> None:
+    works = SlicedWorks()
+    log: list[str] = []
+    short = asyncio.gather(works.finish(counting(200, log, "a")), works.finish(counting(200, log, "b")))
+    assert await short == [200, 200]
+    both = log[:256]
+    assert both.count("a") == both.count("b") == 128, "until it is known that they are long"
+    assert log[256:] == ["a"] * 72 + ["b"] * 72
+    works.close()

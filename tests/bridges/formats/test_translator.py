@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import tracemalloc
+from itertools import accumulate
 
 import pytest
+import zstandard
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FormatId, Translator
-from bridges.formats.kafka import check_batch, iterate
-from bridges.formats.records import StoredBatch
+from bridges.formats import FormatId, Translator, format_of
+from bridges.formats.kafka import BatchBuilder, check_batch, iterate
+from bridges.formats.protobuf import put_bytes, put_varint
+from bridges.formats.records import Record, StoredBatch
+from bridges.formats.ydb import encode_batch as ydb_batch
 from bridges.sliced import SlicedWorks
 from sbp_back.document.batch import DocumentRecord, encode_batch
 
@@ -43,6 +49,62 @@ async def test_a_short_batch_is_translated_at_once() -> None:
     assert payload is not None
     assert translator.spent == 100 + len(document(100).payload) // 1024
     assert await translator.translate(1, document(100), FormatId.KAFKA) is payload
+
+
+LARGE = 16 * 1024 * 1024
+
+
+def of_kafka(codec: int) -> StoredBatch:
+    builder = BatchBuilder()
+    builder.add(Record(b"key", bytes(LARGE), [("name", b"content")]))
+    return StoredBatch(0, 1, int(FormatId.KAFKA), builder.finish(codec))
+
+
+def of_ydb(codec: int) -> StoredBatch:
+    body = {1: bytes, 2: gzip.compress, 4: zstandard.compress}[codec](bytes(LARGE))
+    messages = bytearray()
+    put_bytes(messages, 1 << 3 | 2, b"".join((b"\x08\x01\x1a", put(len(body)), body)))
+    return StoredBatch(0, 1, int(FormatId.YDB), ydb_batch(b"p", b"", codec, 1, 1, 1, -1, messages))
+
+
+def put(number: int) -> bytes:
+    out = bytearray()
+    put_varint(out, number)
+    return bytes(out)
+
+
+@pytest.mark.parametrize(
+    ("batch", "target"),
+    [
+        (of_ydb(1), FormatId.KAFKA),
+        (of_ydb(2), FormatId.KAFKA),
+        (of_ydb(4), FormatId.KAFKA),
+        (of_kafka(0), FormatId.YDB),
+        (of_kafka(1), FormatId.YDB),
+        (of_kafka(4), FormatId.YDB),
+    ],
+    ids=["ydb raw", "ydb gzip", "ydb zstd", "kafka", "kafka gzip", "kafka zstd"],
+)
+async def test_a_large_value_is_held_twice_at_most_and_counted(batch: StoredBatch, target: FormatId) -> None:
+    changes: list[int] = []
+    works = SlicedWorks()
+    translator = Translator(64 << 20, works, held=changes.append)
+    tracemalloc.start()
+    try:
+        translated = await translator.translate(1, batch, target)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        works.close()
+    assert translator.spent < 100, "kilobytes: nothing large is copied on the event loop"
+    assert peak < 2.5 * LARGE
+    assert max(accumulate(changes)) >= 2 * LARGE
+    assert sum(changes) == 0
+    there = StoredBatch(0, 1, int(target), translated)
+    (record,) = [one for one in format_of(target).records(there) if one is not None]
+    assert record.value == bytes(LARGE)
+    if batch.flags == FormatId.KAFKA:
+        assert (record.key, record.headers) == (b"key", [("name", b"content")])
 
 
 async def test_a_bad_batch_is_bad_for_all_who_ask_and_forgotten() -> None:
