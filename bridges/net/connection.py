@@ -30,8 +30,10 @@ log = structlog.get_logger(__name__)
 
 #: Later than any time: no frame is under way.
 _NOT_RECEIVING = float("inf")
-#: Bytes that may be queued behind a request that others have to wait for.
+#: Memory that frames may take behind a request that they have to wait for.
 _QUEUED_BYTES = 64 * 1024
+#: What a frame that waits takes besides its bytes (measured): of a few bytes, it takes ten times as much.
+_FRAME_BYTES = 100
 #: What is read of a response at once while other connections read large ones.
 _CROWDED_AHEAD = 64 * 1024
 #: The same while less than a part of the budget is held, and what is read then: whatever the budget grants.
@@ -93,6 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         self._tls_bytes = 0
         self._waiting: deque[tuple[bytes | bytearray, float]] = deque()
         self._waiting_bytes = 0
+        # What the budget counts for those that wait besides their bytes.
+        self._waiting_held = 0
         self._slots: deque[Any] = deque()
         self._output: list[Buffer] = []
         self._output_bytes = 0
@@ -358,12 +362,21 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes -= len(frame)
             self._start(frame, arrived)
         self._busy = False
+        if waiting or self._waiting_held:
+            self._count_waiting()
         if self._output:
             self._flush()
         if self._draining and self.idle:
             self.shut()
         elif not self._reading:
             self.maybe_resume()
+
+    def _count_waiting(self) -> None:
+        held, self._waiting_held = self._waiting_held, len(self._waiting) * _FRAME_BYTES
+        if self._waiting_held > held:
+            self.account.take(Kind.REQUESTS, self._waiting_held - held)
+        elif self._waiting_held < held:
+            self.account.give(Kind.REQUESTS, held - self._waiting_held)
 
     def _fill(self, slot: Slot, output: list[Buffer], sent: int) -> None:
         """The response to a request: ``sent`` bytes in ``output``, none where there is no response. Once for each."""
@@ -416,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
             framer.blocked
             or self._write_paused
             or self.in_flight > self.server.limits.connection_bytes
-            or self._waiting_bytes > _QUEUED_BYTES
+            or self._waiting_bytes + self._waiting_held > _QUEUED_BYTES
             or self.account.crowded
         )
 
@@ -433,6 +446,7 @@ class Connection(asyncio.BufferedProtocol):
         """Drop what was not started; returns its bytes."""
         size, self._waiting_bytes = self._waiting_bytes, 0
         self._waiting.clear()
+        self._count_waiting()
         return size
 
     def _release(self, size: int) -> None:
@@ -476,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             self._write_paused
             or self.in_flight > self.server.limits.connection_bytes // 2
-            or self._waiting_bytes > _QUEUED_BYTES // 2
+            or self._waiting_bytes + self._waiting_held > _QUEUED_BYTES // 2
         ):
             return
         framer = self._framer

@@ -79,6 +79,24 @@ async def test_a_connection_with_too_much_under_way_is_not_read() -> None:
         writer.close()
 
 
+async def test_small_frames_that_wait_count_with_what_they_take() -> None:
+    async with serving() as (server, address):
+        reader, writer = await asyncio.open_connection(*address)
+        sent = [frame(LATER), frame(ALONE)] + [frame(NOW)] * 2000
+        writer.write(b"".join(sent))
+        await until(lambda: bool(server.later) and server.budget.held > 2000 * 100)
+        (connection,) = server.connections
+        assert not connection._reading
+        server.answer_all()
+        assert [await receive(reader) for _ in sent] == sent
+        await until(lambda: server.budget.held == 0)
+        writer.write(b"".join(sent))
+        await until(lambda: server.budget.held > 2000 * 100)
+        connection.abort()
+        await until(lambda: not server.connections and server.budget.held == 0)
+        writer.close()
+
+
 async def test_a_new_connection_takes_the_place_of_an_idle_one() -> None:
     async with serving(Limits(max_connections=2)) as (server, address):
         busy_reader, busy = await asyncio.open_connection(*address)
