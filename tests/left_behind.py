@@ -10,16 +10,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import FrameType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TIMES = 8
+if TYPE_CHECKING:
+    from bridges.net.server import Server
+
+TIMES = 5
 
 
 class Link:
     """A connection by hand. Those of asyncio's streams would be found among what is left."""
 
-    def __init__(self, bare: socket.socket) -> None:
+    def __init__(self, bare: socket.socket, address: tuple[str, int]) -> None:
         self._bare = bare
+        self.address = address
         self._loop = asyncio.get_running_loop()
 
     async def send(self, data: bytes) -> None:
@@ -65,9 +69,13 @@ async def linked(address: tuple[str, int]) -> AsyncIterator[Link]:
     bare.setblocking(False)
     try:
         await asyncio.get_running_loop().sock_connect(bare, address)
-        yield Link(bare)
+        yield Link(bare, address)
     finally:
         bare.close()
+
+
+End = Callable[[Link], Awaitable[None]]
+"""What a client does with its connection, which ends then."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -100,6 +108,28 @@ async def left_behind(
         gc.enable()
         gc.unfreeze()
     return found
+
+
+async def left_of_connections(
+    server: Server, address: tuple[str, int], ends: dict[str, End]
+) -> dict[str, dict[str, int]]:
+    """The same of connections to a server that nobody else is connected to."""
+    before = server._next_id
+    made = 0
+
+    def one(end: End) -> Callable[[], Awaitable[None]]:
+        async def carried_out() -> None:
+            nonlocal made
+            made += 1
+            async with linked(address) as link:
+                await end(link)
+
+        return carried_out
+
+    async def over() -> None:
+        await until(lambda: server._next_id >= before + made and not server.connections and not server._tasks)
+
+    return await left_behind({name: one(end) for name, end in ends.items()}, over)
 
 
 def _garbage() -> dict[str, int]:

@@ -261,7 +261,7 @@ class AppendPath:
                 try:
                     known = table.check(key, stamp)
                 except LogError as error:
-                    done(NOT_APPENDED, error)
+                    done(NOT_APPENDED, _answered(error))
                     return
             if known is not None:
                 if isinstance(known, Skip):
@@ -296,7 +296,7 @@ class AppendPath:
             done(NOT_APPENDED, BatchTooLarge(str(error)))
             return
         except LogError as error:
-            done(NOT_APPENDED, error)
+            done(NOT_APPENDED, _answered(error))
             return
         except Exception as error:  # noqa: BLE001 - logged, counted and answered; no offset is used up
             self._barrier.caught("append", error, topic=log.topic, partition=log.partition)
@@ -321,7 +321,7 @@ class AppendPath:
             try:
                 log.state.ledger.check_epoch(part)
             except ProducerFenced as error:
-                return error
+                return _answered(error)
         return None
 
     def _hand_over_rest(self, writer: Writer, batch: Batch, skipped: int, done: AppendDone) -> None:
@@ -335,7 +335,7 @@ class AppendPath:
                 raise BatchInvalid(f"the first {skipped} records are in the log already, and cannot be left out")
             rest = batch.rest(skipped)
         except LogError as error:
-            done(NOT_APPENDED, error)
+            done(NOT_APPENDED, _answered(error))
             return
         except Exception as error:  # noqa: BLE001 - logged, counted and answered; no offset is used up
             self._barrier.caught("append", error, topic=self._log.topic, partition=self._log.partition)
@@ -478,3 +478,9 @@ class AppendPath:
 
 def _ignore(error: SbpError | None) -> None:
     pass
+
+
+def _answered(error: LogError) -> LogError:
+    """What was raised as an answer, which is kept: without the frames that it went through, since one of them knows who
+    keeps it."""
+    return error.with_traceback(None)

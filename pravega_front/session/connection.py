@@ -104,6 +104,7 @@ class Connection(net.Connection):
         self.appends = Appends(self)
         self.reads = Reads(self)
         self._running = 0
+        self._lost = False
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -276,7 +277,9 @@ class Connection(net.Connection):
     def _ran(self) -> None:
         """A command was carried out: one that waits may be."""
         self._running -= 1
-        if self._waiting or not self._reading:
+        if self._lost:
+            self._untie()
+        elif self._waiting or not self._reading:
             self._schedule()
 
     def maybe_resume(self) -> None:
@@ -313,7 +316,7 @@ class Connection(net.Connection):
 
     def _check_unsent(self) -> None:
         super()._check_unsent()
-        if not self._write_paused:
+        if not self._write_paused and not self._lost:
             self.reads.go_on()
 
     def send(self, command: wire.Command) -> None:
@@ -381,9 +384,17 @@ class Connection(net.Connection):
         self.appends.end()
         super().connection_lost(exc)
         self.reads.end()
+        self._lost = True
+        self._untie()
         transient, self.transient = self.transient, set()
         for name in transient:
             self.server.spawn(self.server.forget_transient(name))
+
+    def _untie(self) -> None:
+        """The connection has ended. As soon as nothing is carried out for it any more it forgets its parts, which know
+        it: nobody needs them, but appends under way need theirs."""
+        if not self._running:
+            del self.appends, self.reads
 
 
 def _encode_in_few(answer: wire.Command) -> list[Buffer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from kafka_front.server import Server
 from kafka_front.wire import codec
 from kafka_front.wire import messages as m
 from tests.kafka_front.node_lab import serving
-from tests.left_behind import Link, left_behind, linked, until
+from tests.left_behind import End, Link, left_of_connections
 
 LENGTH = struct.Struct(">i")
 MUCH = 1 << 30
-
-End = Callable[[Link], Awaitable[None]]
 
 
 def request(version: int, message: Any) -> bytes:
@@ -112,20 +109,5 @@ def server_of(node: Node) -> Server:
 async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as node:
         await node.catalog.create_topic("t", 1)
-        server = server_of(node)
         address = node.addresses["kafka"]
-        made = 0
-
-        def one(end: End) -> Callable[[], Awaitable[None]]:
-            async def carried_out() -> None:
-                nonlocal made
-                made += 1
-                async with linked((address.host, address.port)) as link:
-                    await end(link)
-
-            return carried_out
-
-        async def over() -> None:
-            await until(lambda: server._next_id == made and not server.connections and not server._tasks)
-
-        assert await left_behind({name: one(end) for name, end in ENDS.items()}, over) == {}
+        assert await left_of_connections(server_of(node), (address.host, address.port), ENDS) == {}
