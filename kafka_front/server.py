@@ -60,7 +60,7 @@ class Server(net.Server):
         self.registry = registry
         #: Nothing is done for clients that do not say who they are.
         self.must_log_in = must_log_in
-        self.long_requests = LongRequests()
+        self.long_requests = LongRequests(self.budget)
         self.framing = Framing(struct.Struct(">i"), _LEAST_BYTES, self.limits.frame_bytes, mutable=(_PRODUCE,))
 
     def connection(self, listener: str, advertised: tuple[str, int] | None) -> Connection:

@@ -7,6 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridges.net.budget import Kind, MemoryBudget
 from kafka_front.long_requests import LONG_BYTES, LongRequests
 
 MOST = 4 * LONG_BYTES
@@ -15,8 +16,9 @@ MOST = 4 * LONG_BYTES
 class Lab:
     """Requests that are worked on until they are told to end."""
 
-    def __init__(self) -> None:
-        self.gate = LongRequests(MOST)
+    def __init__(self, budget: int = 1024 * MOST) -> None:
+        self.budget = MemoryBudget(budget, asyncio.get_running_loop().call_soon)
+        self.gate = LongRequests(self.budget, MOST)
         self.inside: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
@@ -56,6 +58,38 @@ async def test_as_many_as_fit_are_worked_on_together_and_the_others_in_turn() ->
     assert lab.inside == [4, 3]
 
 
+async def test_what_is_made_of_them_is_counted_while_they_are_worked_on() -> None:
+    lab = Lab()
+    for number, size in enumerate((LONG_BYTES + 1, LONG_BYTES, 2 * LONG_BYTES, 100 * MOST)):
+        lab.come(number, size)
+    await settle()
+    assert lab.inside == [0, 1, 2]
+    assert lab.budget.held == 30 * (3 * LONG_BYTES + 1)
+    for number in (0, 1, 2):
+        lab.ends[number].set()
+    await settle()
+    assert lab.inside == [3]
+    assert 30 * MOST < lab.budget.held < 100 * 1024 * 1024, "it cannot have more elements than any other"
+    lab.tasks[3].cancel()
+    await settle()
+    assert lab.budget.held == lab.budget.accounts == 0
+
+
+async def test_without_room_in_the_budget_they_are_worked_on_one_by_one() -> None:
+    lab = Lab(64 * LONG_BYTES)
+    other = lab.budget.account(lambda: None)
+    other.take(Kind.REQUESTS, 60 * LONG_BYTES)
+    for number in range(3):
+        lab.come(number, LONG_BYTES + 1)
+    for number in range(3):
+        await settle()
+        assert lab.inside == [number]
+        lab.ends[number].set()
+    await settle()
+    assert lab.budget.held == 60 * LONG_BYTES
+    other.give(Kind.REQUESTS, 60 * LONG_BYTES)
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["come", "end", "cancel"]), st.integers(0, 30)), max_size=60))
 def test_whatever_is_ended_or_given_up_the_room_is_free_for_the_next(steps: list[tuple[str, int]]) -> None:
@@ -82,5 +116,6 @@ def test_whatever_is_ended_or_given_up_the_room_is_free_for_the_next(steps: list
         assert lab.inside == [last]
         lab.ends[last].set()
         await lab.tasks[last]
+        assert lab.budget.held == lab.budget.accounts == 0
 
     asyncio.run(run())
