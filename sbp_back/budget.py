@@ -259,6 +259,10 @@ class Account:
         self._budget = budget
         self._closed = False
 
+    def another(self) -> Account:
+        """Another account of the same budget, which does not wait: what it holds leaves this one its part."""
+        return self._budget.account(_nothing)
+
     def admit(self, kind: Kind, size: int, instead: int = 0) -> bool:
         """Hold ``size`` more bytes if they fit; False, and nothing changes, if they do not.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog, Phase
+from bridges.net.budget import Kind
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
@@ -21,14 +22,24 @@ from kafka_front.service.turns import portions
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
+    from bridges.net.budget import Account
     from kafka_front.context import Context
+
+_SLOT_BYTES = 512
+"""What a partition of a request takes of memory while that waits (measured)."""
+_UNCOUNTED_BYTES = 4 * 1024
+"""Of a few partitions it is no more than what any connection takes."""
+_FEW_BYTES = 64 * 1024
+"""Nobody is refused to wait with so little."""
 
 
 class FetchOperation(Reading):
     """One Fetch request, from its arrival to its response."""
 
     __slots__ = (
+        "_account",
         "_allowed",
+        "_counted",
         "_missing",
         "_unopened",
         "_waited",
@@ -52,6 +63,9 @@ class FetchOperation(Reading):
         self._allowed: dict[str, bool] = {}
         self._unopened = 0
         self._waited: list[PartitionLog] = []
+        # What the budget counts for the partitions, where they are many, since the request has to wait.
+        self._account: Account | None = None
+        self._counted = 0
 
     def start(self) -> FetchResponse | Outcome:
         """Begin; returns the response if it is known at once."""
@@ -82,11 +96,15 @@ class FetchOperation(Reading):
             self._unopened += 1
 
     def _begin(self) -> FetchResponse | Outcome:
-        if self._unopened:
+        if self._unopened and self._holds():
             for slot in self._slots:
                 if slot.log is not None and not slot.log.is_open:
                     slot.log.when_open(partial(self._guarded, self._opened, slot))
         else:
+            if self._unopened:
+                for slot in self._slots:
+                    if slot.log is not None:
+                        slot.log.ensure_opening()  # the client comes back
             self._wait_or_read()
         self._running = False
         return self.response if self.response is not None else DEFERRED
@@ -101,7 +119,7 @@ class FetchOperation(Reading):
     def _wait_or_read(self) -> None:
         enough = self._look()
         wait_ms = min(self._request.max_wait_ms, self._owner.max_wait_ms)
-        if enough or wait_ms <= 0:
+        if enough or wait_ms <= 0 or not self._holds():
             self._start_reading()
             return
         # Kept apart from the slots: a slot that is refused while we wait lets go of its log.
@@ -158,7 +176,7 @@ class FetchOperation(Reading):
         self._slots.append(slot)
         self._owner.resolve(slot, self._ctx, self._allowed)
         log = slot.log
-        if log is None or not log.is_open or self._adds_enough(slot, log):
+        if log is None or not log.is_open or self._adds_enough(slot, log) or not self._holds():
             self._stop_waiting()
             self._start_reading()
         else:
@@ -172,6 +190,31 @@ class FetchOperation(Reading):
             return True
         self._missing -= log.available(offset, max(self._missing, 1), self._limit(log, offset))
         return self._missing <= 0
+
+    def _holds(self) -> bool:
+        """Count what the partitions of the request take while it waits; False if they are many and there is no room,
+        when it must not: what it asks for it gets at once, or an answer without it."""
+        size = len(self._slots) * _SLOT_BYTES
+        more = size - self._counted
+        if more <= _UNCOUNTED_BYTES:
+            return True
+        account = self._account
+        if account is None:
+            account = self._account = self._ctx.connection.account.another()
+        if size <= _FEW_BYTES:
+            account.take(Kind.REQUESTS, more)
+        elif not account.admit(Kind.REQUESTS, more):
+            return False
+        self._counted = size
+        return True
+
+    def _release(self) -> None:
+        super()._release()
+        account, self._account = self._account, None
+        if account is not None:
+            account.give(Kind.REQUESTS, self._counted)
+            account.close()
+            self._counted = 0
 
     def _time_is_up(self) -> None:
         self._guarded(self._answer_with_what_there_is)

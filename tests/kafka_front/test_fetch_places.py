@@ -10,7 +10,7 @@ from bridges.auth import Principal
 from bridges.errors import LogUnavailable
 from bridges.log.partition_log import PartitionLog
 from kafka_front.context import DEFERRED
-from kafka_front.service import fetch_places
+from kafka_front.service import fetch_operation, fetch_places
 from kafka_front.service.fetch_places import Places
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
@@ -155,6 +155,25 @@ async def test_a_request_waits_for_enough_of_what_moves(lab: Consumer) -> None:
     lab.append(0)
     await settle()
     assert told(lab.answers.pop()) == {0: 2, 1: 1}
+
+
+async def test_what_moves_while_a_request_waits_for_more_counts_as_far_as_there_is_room(
+    lab: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_operation, "_SLOT_BYTES", 1 << 20)  # of a budget of 16 MiB
+    size = len(batch().payload)
+    request = FetchRequest(
+        max_wait_ms=60_000, min_bytes=3 * size, max_bytes=1 << 20, session_id=lab.session, session_epoch=1
+    )
+    assert lab.ask(request) is DEFERRED
+    lab.append(0)
+    await settle()
+    assert lab.answers == []
+    assert lab.budget.held == 1 << 20
+    lab.append(1)
+    await settle()
+    assert told(lab.answers.pop()) == {0: 1, 1: 1}
+    assert lab.budget.held == 0
 
 
 async def test_places_go_with_their_partition_and_with_their_session(lab: Consumer) -> None:

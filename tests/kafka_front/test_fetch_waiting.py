@@ -15,9 +15,9 @@ from bridges.formats.compression import Compression
 from bridges.formats.kafka import TRANSACTIONAL, encode, parse_header
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record
-from bridges.log.partition_log import Batch, PartitionLog
+from bridges.log.partition_log import Batch, PartitionLog, Phase
 from bridges.metrics import FrontMetrics
-from bridges.net.budget import MemoryBudget
+from bridges.net.budget import Kind, MemoryBudget
 from kafka_front.context import DEFERRED
 from kafka_front.service import fetch_partitions
 from kafka_front.service.access import Access
@@ -319,6 +319,59 @@ async def test_a_bad_batch_of_another_protocol_is_an_error_at_its_place(lab: Lab
     while not lab.answers:
         await asyncio.sleep(0)
     assert errors(lab.answers[0]) == {"t": int(ErrorCode.INVALID_RECORD)}
+
+
+def many(count: int) -> FetchRequest:
+    """A partition that has nothing, and as many that do not exist."""
+    return request(("t", 0), *((f"gone-{number}", 0) for number in range(count)))
+
+
+@pytest.mark.parametrize("ends", ["with data", "with its time", "with its connection"])
+async def test_what_a_fetch_of_many_partitions_takes_is_counted_while_it_waits(lab: Lab, ends: str) -> None:
+    left: list[Any] = []
+    assert lab.ask(request(("t", 0)), on_close=left.append) is DEFERRED
+    left.pop()()
+    assert lab.budget.held == 0
+    assert lab.ask(many(299), on_close=left.append) is DEFERRED
+    assert lab.budget.held == 300 * 512
+    match ends:
+        case "with data":
+            lab.fill(1)
+            await settle()
+        case "with its time":
+            lab.loop.timers[-1][1]()
+        case _:
+            left[-1]()
+    assert lab.budget.held == 0
+    assert len(lab.answers) == (ends != "with its connection")
+
+
+async def test_a_fetch_of_many_partitions_that_memory_has_no_room_for_does_not_wait(lab: Lab) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    other = lab.budget.account(lambda: None)
+    other.take(Kind.REQUESTS, lab.budget.total)
+    answer = lab.ask(many(299))
+    assert isinstance(answer, FetchResponse)
+    assert [code for name, code in errors(answer).items() if name == "t"] == [0]
+    assert not log._waiters.waiting
+    assert lab.budget.held == lab.budget.total
+    assert lab.ask(many(99)) is DEFERRED  # nobody is refused for so little
+    other.give(Kind.REQUESTS, lab.budget.total)
+    assert lab.ask(many(299)) is DEFERRED
+    assert lab.budget.held == 400 * 512
+
+
+async def test_a_fetch_of_many_partitions_waits_for_none_to_be_opened_without_room_in_memory(lab: Lab) -> None:
+    log = lab.world.logs.get("t", 0)
+    assert log is not None
+    log.phase = Phase.CLOSED
+    other = lab.budget.account(lambda: None)
+    other.take(Kind.REQUESTS, lab.budget.total)
+    answer = lab.ask(many(299))
+    assert isinstance(answer, FetchResponse)
+    assert errors(answer)["t"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert log.phase is not Phase.CLOSED
 
 
 @pytest.mark.parametrize("kind", ["alone", "of a session"])
