@@ -65,19 +65,21 @@ class Observer(Protocol):
 class GrpcCall:
     """What is known of one call besides its messages, and what memory it holds."""
 
-    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "account", "method")
+    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "_task", "account", "method")
 
     def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
         self._context = context
+        self._task = asyncio.current_task()
         self._metadata: dict[str, str] | None = None
         self._certificate_name: str | None = None
         self._connection = received.of(context.peer())
         self._connection.called(sum(len(key) + len(value) for key, value in context.invocation_metadata() or ()))
         self.method = method
-        self.account: Account = budget.account(self._room)
+        self.account: Account = budget.account(self._on_room())
 
-    def _room(self) -> None:
-        pass
+    def _on_room(self) -> Callable[[], None]:
+        """What the account calls when there is room. A call never waits for that."""
+        return _nothing
 
     def header(self, name: str) -> str:
         """What the client says under ``name`` (small letters); empty if it says nothing."""
@@ -111,7 +113,11 @@ class GrpcCall:
         the client has gone."""
         if not self.account.admit(Kind.RESPONSES, size):
             return False
-        self._context.add_done_callback(lambda _: self.account.give(Kind.RESPONSES, size))
+        # gRPC's task of the call ends when the answer is sent. A callback at its context would be kept by that, and
+        # keep it: both would stay until the collector comes.
+        assert self._task is not None
+        account = self.account
+        self._task.add_done_callback(lambda _: account.give(Kind.RESPONSES, size))
         return True
 
     @property
@@ -149,7 +155,10 @@ class GrpcStream(GrpcCall):
         self.received = 0
         self.sent = 0
 
-    def _room(self) -> None:
+    def _on_room(self) -> Callable[[], None]:
+        return self._go_on
+
+    def _go_on(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -200,6 +209,11 @@ class GrpcStream(GrpcCall):
         self.draining = True
         if self._on_drain is not None:
             self._on_drain()
+
+    def close(self) -> None:
+        """For the server: the stream has ended, and keeps nobody who knows it."""
+        self._on_drain = None
+        self.account.close()
 
 
 Unary = Callable[[bytes, GrpcCall], Awaitable[bytes]]
@@ -309,7 +323,7 @@ class GrpcServer:
             self._leave()
         raise AssertionError("abort raises")
 
-    async def _stream(self, handler: Streaming, method: str, _: object, context: Any) -> None:
+    async def _stream(self, handler: Streaming, method: str, requests: object, context: Any) -> None:
         stream = GrpcStream(context, method, self._budget, self.received)
         self._enter()
         self._observer.opened()
@@ -325,9 +339,9 @@ class GrpcServer:
             finally:
                 self._streams.discard(stream)
                 self._observer.closed()
-                stream.account.close()
+                stream.close()
             aborting = context.abort(code, message)
-            del stream, context  # as above
+            del stream, requests, context  # as above
             await aborting
         finally:
             self._leave()
@@ -371,6 +385,10 @@ def options(limits: GrpcLimits) -> list[tuple[str, int]]:
         # Two nodes on one port would take turns instead of the second being refused.
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _nothing() -> None:
+    pass
 
 
 async def ended(task: asyncio.Task[Any]) -> None:

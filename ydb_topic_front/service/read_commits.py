@@ -57,6 +57,10 @@ class ReadCommits:
         """Whether the position of this partition has yet to be stored."""
         return reading in self._moved or reading in self._storing
 
+    def untie(self) -> None:
+        """See :meth:`ydb_topic_front.service.read_partitions.ReadPartitions.untie`."""
+        del self._over, self._storage
+
     # --- what is confirmed ------------------------------------------------------------------------------------------
 
     async def request(self, request: Any) -> None:

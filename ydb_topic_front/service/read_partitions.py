@@ -131,6 +131,14 @@ class ReadPartitions:
         self.pump.close()
         self._service.states.change(-self._held)
         self._held = 0
+        self._readings.clear()
+        self._by_place.clear()
+
+    def untie(self) -> None:
+        """Nothing is done any more: the parts of the session, each of which knows others that know it, let go of them.
+        Otherwise all of them would stay until the collector comes, which a node has come seldom."""
+        self.commits.untie()
+        del self._session, self._opening, self.pump, self.commits
 
     # --- their beginning --------------------------------------------------------------------------------------------
 

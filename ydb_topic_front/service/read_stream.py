@@ -20,7 +20,7 @@ from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
-from bridges.net.grpc_server import GrpcRefusal
+from bridges.net.grpc_server import Code, GrpcRefusal
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.read_answers import ReadAnswers
 from ydb_topic_front.service.read_chore import Work
@@ -54,7 +54,8 @@ class ReadStream:
         self.session_id = ""
         self._principal = ANONYMOUS
         self._error: YdbError | None = None
-        self._refusal: GrpcRefusal | None = None
+        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        self._refusal: tuple[Code, str] | None = None
         self._half_closed = False
         self._wake = asyncio.Event()
         self._answers = ReadAnswers(stream.account, self._wake.set)
@@ -146,10 +147,14 @@ class ReadStream:
             self._readers.leave(self)
             self._partitions.close()
             self._over = True
-            for task in self._others:
+            others, self._others = self._others, []
+            for task in others:
                 task.cancel()
-            await asyncio.gather(*self._others, return_exceptions=True)
-            self._answers.drop()
+            try:
+                await asyncio.gather(*others, return_exceptions=True)
+            finally:
+                self._answers.drop()
+                self._partitions.untie()
 
     def _begin(self, work: Work) -> None:
         """Have a task do it, until the stream has ended."""
@@ -162,7 +167,7 @@ class ReadStream:
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
-            self._refusal = GrpcRefusal(refusal.code, str(refusal))
+            self._refusal = refusal.code, str(refusal)
             self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
         except Exception as error:  # noqa: BLE001 - logged, counted and told
             self._service.node.barrier.caught("StreamRead", error)
@@ -170,7 +175,7 @@ class ReadStream:
 
     async def _say_why(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise GrpcRefusal(*self._refusal)
         if self._error is not None:
             message = StreamReadFromServer()
             self._error.tell(message)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bridges.auth import ANONYMOUS, NODE, Operation, Resource, ResourceKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
-from bridges.net.grpc_server import GrpcRefusal
+from bridges.net.grpc_server import Code, GrpcRefusal
 from bridges.sliced import advance
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.write_appends import WriteAppends
@@ -87,7 +87,8 @@ class WriteStream:
         self._resource = NODE
         self._checked_at = 0.0
         self._bound_at = 0.0
-        self._refusal: GrpcRefusal | None = None
+        # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
+        self._refusal: tuple[Code, str] | None = None
 
     # --- what others say --------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class WriteStream:
         except (YdbError, LogError) as error:
             self.end(told(error))
         except GrpcRefusal as refusal:
-            self._refusal = GrpcRefusal(refusal.code, str(refusal))
+            self._refusal = refusal.code, str(refusal)
             self.end(YdbError(Status.UNAUTHORIZED, str(refusal)))
         except Exception as error:  # noqa: BLE001 - logged, counted and told
             self._service.node.barrier.caught("StreamWrite", error)
@@ -175,7 +176,7 @@ class WriteStream:
                 break
             await moved.wait()
         if self._refusal is not None:
-            raise self._refusal
+            raise GrpcRefusal(*self._refusal)
         response = StreamWriteFromServer()
         self._end.tell(response)
         self._writing.counts.failed(self._end.status.name)

@@ -89,7 +89,13 @@ class WriteAppends:
         self._closed = True
         self._overdue.cancel()
         if not self.in_flight:
-            self._left()
+            self._leave()
+
+    def _leave(self) -> None:
+        """All is decided after the end, and nobody is to be told any more: whom that would be is let go of. The session
+        knows this and is known by it, and both would stay until the collector comes, which a node has come seldom."""
+        self._left()
+        del self._may_append, self._failed, self._moved, self._left, self._written, self._overdue
 
     # --- handing over -----------------------------------------------------------------------------------------------
 
@@ -209,7 +215,7 @@ class WriteAppends:
                 return
             self._settled.set()
             if self._closed:
-                self._left()
+                self._leave()
 
 
 def _ignore(messages: int, size: int, created_ms: int) -> None:
