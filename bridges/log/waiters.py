@@ -74,11 +74,11 @@ class _Until:
             return
         try:
             if log.phase is Phase.DELETED:
-                raise LogDeleted(f"{log.topic}-{log.partition} was deleted")
-            if self._condition():
+                self.done.set_exception(LogDeleted(f"{log.topic}-{log.partition} was deleted"))
+            elif self._condition():
                 self.done.set_result(None)
         except Exception as error:  # noqa: BLE001 - it is the caller's, who waits for it
-            self.done.set_exception(error)
+            self.done.set_exception(error.with_traceback(None))  # in which this one is, which keeps it
 
 
 async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
@@ -91,3 +91,4 @@ async def until(log: PartitionLog, condition: Callable[[], bool]) -> None:
         await waiter.done
     finally:
         log.remove_waiter(waiter)
+        del waiter  # which keeps what is raised here

@@ -117,16 +117,18 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     async def _find(self, stream_id: int) -> None:
-        error: SbpError | None = None
+        # What is raised is kept by nothing here: its traceback keeps this frame.
         try:
             async with self._lock(stream_id):
                 await self._acquire(stream_id)
         except SbpError as refused:
-            error = refused
+            self._found(stream_id, refused)
         except Exception as failure:  # noqa: BLE001 - logged and counted there
             self.barrier.caught("looking for a range", failure, stream_id=stream_id)
             error = SbpError(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-        self._found(stream_id, error)
+            self._found(stream_id, error)
+        else:
+            self._found(stream_id, None)
 
     def _found(self, stream_id: int, error: SbpError | None) -> None:
         for ready in self._waiting.pop(stream_id):

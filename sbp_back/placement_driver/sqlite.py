@@ -407,7 +407,7 @@ class SqliteState:
                 raise
             job.error = StateError(f"the placement driver's state cannot be read or written: {error}")
         except StateError as error:
-            job.error = error
+            job.error = error.with_traceback(None)  # in which the job is
         except Exception as error:
             logger.exception("placement driver: a request failed unexpectedly")
             job.error = StateError(f"unexpected {type(error).__name__}: {error}")

@@ -158,6 +158,7 @@ class AnswerRoom:
         self._account.close()
         while self._hopeful:
             self._barrier.call("abandoned request", self._hopeful.popleft()[2])
+        self._next_turn = _nothing  # whose connection has this room
 
     # --- own --------------------------------------------------------------------------------------------------------
 
@@ -183,3 +184,7 @@ class AnswerRoom:
     def _grant_on(self) -> None:
         self._grant_scheduled = False
         self.grant()
+
+
+def _nothing() -> None:
+    """There is no turn for a connection that has ended."""

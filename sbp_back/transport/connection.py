@@ -33,6 +33,7 @@ from sbp_back.transport.handler import DEFECT, Handler, HasSessions
 from sbp_back.transport.outbox import Outbox
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.turn import ENTRY_WORK, FRAME_WORK, Turn
+from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire.frame import (
     FLAG_RESPONSE,
     FRAME_OVERHEAD,
@@ -196,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             skip_foreign=dialect.manners.skips_foreign_magic, buffer=buffer, admit=self._admit_frame
         )
         self._transport: asyncio.Transport | None = None
+        self._socket: object = None
         self._outbox: Outbox | None = None
         self.is_lost = False
         self._active = self._taken_at = loop.time()
@@ -230,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._socket = socket_transport(transport)
         if not self._listener.admit(self):
             self._end()
             transport.abort()
@@ -248,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._tls_bytes:
             self._budget.attach(-self._tls_bytes)
             self._tls_bytes = 0
+        untie(self._socket)
         self._transport = None
         self._outbox = None
         self._out.clear()
@@ -267,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_queue()
         self._received.give(Kind.REQUESTS, self._stashed + self._admitted)
         self._stashed = self._admitted = 0
+        self._reader.close()
         self._turn.forget(self)
         self._received.close()
         self.room.close()

@@ -19,6 +19,7 @@ from sbp_back.transport.carrier import Answer, AnswerTo, Carrier, TimedCall, tim
 from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.handler import DEFECT
 from sbp_back.transport.tls_memory import bound_tls_memory
+from sbp_back.transport.untie import socket_transport, untie
 from sbp_back.wire.frame import (
     FLAG_END,
     FLAG_RESPONSE,
@@ -110,6 +111,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._options = options
         self._reader = FrameReader(skip_foreign=dialect.manners.skips_foreign_magic, whole=True)
         self._transport: asyncio.Transport | None = None
+        self._socket: object = None
         self._out: list[Buffer] = []
         self._last_id = 0
         self._paused = False
@@ -128,6 +130,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._socket = socket_transport(transport)
         transport.set_write_buffer_limits(high=self._options.write_high_water)
         if self._options.tls is not None:
             bound_tls_memory(transport)
@@ -196,6 +199,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._carrier.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        untie(self._socket)
         self._transport = None
         if not self._lost.done():
             self._lost.set_result(None)

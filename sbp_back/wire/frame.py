@@ -268,6 +268,12 @@ class FrameReader:
         self._filled = 0
         return True
 
+    def close(self) -> None:
+        """Nothing more comes: what there is of a frame goes, and nobody is asked any more."""
+        self._lent = self._long = self._admit = None
+        self._rest = b""
+        self._filled = self.refused = 0
+
     def _receive_long(self, head: tuple[int, int, int, int, int, int], body: Buffer) -> None:
         self._head = head
         self._end = len(body)
