@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,7 +52,7 @@ class Client(net.Connection):
         """See :meth:`Context.respond`."""
         raise NotImplementedError
 
-    def answer_off_loop(self, ctx: Context, response: Message) -> None:
+    def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
         """See :meth:`Context.respond_off_loop`."""
         raise NotImplementedError
 
@@ -86,9 +87,10 @@ class Context(net.Slot):
         """
         self.connection.answer(self, response)
 
-    def respond_off_loop(self, response: Message) -> None:
-        """Like :meth:`respond`, for a response of so many elements that writing it would take others' time."""
-        self.connection.answer_off_loop(self, response)
+    def respond_off_loop(self, response: Message, then: Callable[[], None]) -> None:
+        """Like :meth:`respond`, for a response of so many elements that writing it would take others' time. ``then`` is
+        called when nothing of it is needed any more."""
+        self.connection.answer_off_loop(self, response, then)
 
     def fail(self, code: int, message: str | None = None) -> None:
         """Answer a DEFERRED request with the API's error response for ``code``."""

@@ -8,7 +8,7 @@ start anything else only when all earlier requests of the connection are answere
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,13 +251,19 @@ class Connection(Client):
         else:
             self.answer(ctx, response)
 
-    def answer_off_loop(self, ctx: Context, response: Message) -> None:
+    def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
         """See :meth:`Context.respond_off_loop`."""
 
         async def given() -> Message | Outcome:
             return response
 
-        self.server.spawn(self._await(ctx, given()))
+        async def answered() -> None:
+            try:
+                await self._await(ctx, given())
+            finally:
+                then()
+
+        self.server.spawn(answered())
 
     def answer(self, ctx: Context, response: Message | Outcome, prepared: list[Buffer] | None = None) -> None:
         """See :meth:`Context.respond`; ``prepared`` are the response's bytes, if they are there already."""

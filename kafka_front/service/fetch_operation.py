@@ -5,6 +5,7 @@ A waiting request is one object registered with its partitions' logs, and its co
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ class FetchOperation(Reading):
     __slots__ = (
         "_account",
         "_allowed",
+        "_answered",
         "_counted",
         "_missing",
         "_unopened",
@@ -66,6 +68,8 @@ class FetchOperation(Reading):
         # What the budget counts for the partitions, where they are many, since the request has to wait.
         self._account: Account | None = None
         self._counted = 0
+        # Done when all of a request that did not wait is over.
+        self._answered: asyncio.Future[None] | None = None
 
     def start(self) -> FetchResponse | Outcome:
         """Begin; returns the response if it is known at once."""
@@ -78,14 +82,19 @@ class FetchOperation(Reading):
             raise
 
     async def start_in_turns(self, partitions: Iterable[tuple[Key, FetchedPartition]]) -> FetchResponse | Outcome:
-        """The same for very many partitions."""
+        """The same for very many partitions; over when it is answered, unless it waits for something."""
         try:
             async for some in portions(partitions):
                 for key, asked in some:
                     slot = Slot(key, asked)
                     self._slots.append(slot)
                     self._find(slot)
-            return self._begin()
+            outcome = self._begin()
+            if outcome is DEFERRED and not self._counted:
+                # What is made of a long request is bounded as long as this goes on.
+                self._answered = asyncio.get_running_loop().create_future()
+                await self._answered
+            return outcome
         except BaseException:
             self.cancel()
             raise
@@ -215,6 +224,9 @@ class FetchOperation(Reading):
             account.give(Kind.REQUESTS, self._counted)
             account.close()
             self._counted = 0
+        answered = self._answered
+        if answered is not None and not answered.done():
+            answered.set_result(None)
 
     def _time_is_up(self) -> None:
         self._guarded(self._answer_with_what_there_is)

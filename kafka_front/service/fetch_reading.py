@@ -435,16 +435,17 @@ class Reading(ABC):
             return
         self._end()
         self._ctx.connection.forget_on_close(self.cancel)
-        self._release()  # the connection counts what it cannot send
         if session is not None:
             session.served(self._served)
         session_id = session.id if session is not None else 0
         response = FetchResponse(session_id=session_id, responses=list(topics.values()))
-        if self._running:
-            self.response = response
-        elif len(self._slots) > self._owner.at_once:
-            self._ctx.respond_off_loop(response)
+        if len(self._slots) > self._owner.at_once:
+            self._ctx.respond_off_loop(response, self._release)  # until it is written, all of it is here
         else:
-            self._ctx.respond(response)
+            self._release()  # the connection counts what it cannot send
+            if self._running:
+                self.response = response
+            else:
+                self._ctx.respond(response)
         if self._readable:
             self._read_on()

@@ -55,6 +55,12 @@ class Lab:
         self.answers: list[FetchResponse] = []
         self.crashes = 0
         self.budget = MemoryBudget(16 << 20, lambda call: None)
+        self.written: list[Any] = []
+        """What is to be called when long answers are written."""
+
+    def write(self, response: FetchResponse, then: Any) -> None:
+        self.answers.append(response)
+        self.written.append(then)
 
     async def start(self) -> PartitionLog:
         log = await self.world.boot()
@@ -95,7 +101,7 @@ class Lab:
             version=version,
             connection=connection,
             respond=self.answers.append,
-            respond_off_loop=self.answers.append,
+            respond_off_loop=self.write,
             crashed=crashed,
         )
         return self.fetch.handle(ctx, request)
@@ -394,9 +400,9 @@ async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
     lab.fill(1)
     asked = request(("t", 0), *((f"gone-{number}", 0) for number in range(many)))
     asked.session_epoch = {"alone": -1, "of a session": 0}[kind]
-    handled = lab.ask(asked)
-    assert asyncio.iscoroutine(handled)
-    assert await handled is DEFERRED
+    handling = asyncio.ensure_future(lab.ask(asked))
+    while not queued:
+        await asyncio.sleep(0)
     steps = 0
     while queued:
         call, args = queued.popleft()
@@ -408,6 +414,27 @@ async def test_a_fetch_of_very_many_partitions_is_worked_on_in_turns(
     assert len(answer.responses) == many + 1
     assert answer.responses[0].partitions[0].records
     assert (answer.session_id != 0) == (kind == "of a session")
+    assert lab.budget.held > 0, "what was read"
+    assert not handling.done(), "all that is made of it is here"
+    lab.written.pop()()
+    assert await handling is DEFERRED
+    assert lab.budget.held == 0
+
+
+async def test_what_a_fetch_of_very_many_partitions_has_waited_with_counts_until_its_answer_is_written(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.loop.call_soon = asyncio.get_running_loop().call_soon  # type: ignore[attr-defined]
+    lab.fetch.partitions.at_once = 100
+    handled = lab.ask(many(299))
+    assert await handled is DEFERRED
+    assert lab.budget.held == 300 * 512
+    lab.fill(1)
+    while not lab.written:
+        await asyncio.sleep(0)
+    assert lab.budget.held > 300 * 512
+    lab.written.pop()()
+    assert lab.budget.held == 0
 
 
 async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,9 +444,12 @@ async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: 
     ended: list[Any] = []
     lab.fill(1)
     handled = lab.ask(request(("t", 0), *((f"gone-{number}", 0) for number in range(50))), on_close=ended.append)
-    assert await handled is DEFERRED
+    handling = asyncio.ensure_future(handled)
+    while not queued:
+        await asyncio.sleep(0)
     call, args = queued.popleft()
     ended[-1]()
+    assert await handling is DEFERRED
     call(*args)
     assert not queued
     assert not lab.answers

@@ -861,6 +861,36 @@ async def test_a_long_answer_is_written_off_the_loop(front: Front, monkeypatch: 
     assert front.observer.failed == []
 
 
+@pytest.mark.parametrize("goes", [False, True])
+async def test_whoever_gave_a_long_answer_hears_when_it_is_needed_no_more(
+    front: Front, monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    over: list[bool] = []
+
+    def handler(ctx: Context, request: m.MetadataRequest) -> Any:
+        ctx.respond_off_loop(answer_of(long_metadata()), lambda: over.append(True))
+        return DEFERRED
+
+    front.registry.register(ApiKey.METADATA, handler)
+    wire = codec.server_codec(ApiKey.METADATA, 12)
+    held = Held(wire.encode)
+    monkeypatch.setattr(wire, "encode", held)
+    one, other = await front.connect(), await front.connect()
+    one.send(12, m.MetadataRequest(None))
+    await asyncio.to_thread(held.called.wait)
+    if goes:
+        one.writer.close()
+        while front.observer.shut == 0:
+            await other.call(0, m.HeartbeatRequest())
+    assert over == []
+    held.let_go.set()
+    if not goes:
+        await one.receive()
+    while front.server._tasks:
+        await other.call(0, m.HeartbeatRequest())
+    assert over == [True]
+
+
 @pytest.mark.parametrize("error", [codec.WireError("cut short"), RuntimeError("a defect")])
 async def test_a_long_request_that_cannot_be_read_costs_its_connection(
     front: Front, monkeypatch: pytest.MonkeyPatch, error: Exception
