@@ -53,6 +53,10 @@ class Link:
         while await self.some():
             pass
 
+    def finish(self) -> None:
+        """Send nothing more."""
+        self._bare.shutdown(socket.SHUT_WR)
+
     def reset(self) -> None:
         """Go without a farewell."""
         self._bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -76,6 +80,16 @@ async def linked(address: tuple[str, int]) -> AsyncIterator[Link]:
 
 End = Callable[[Link], Awaitable[None]]
 """What a client does with its connection, which ends then."""
+
+
+def on_link(address: tuple[str, int], end: End) -> Callable[[], Awaitable[None]]:
+    """Does ``end`` with a connection of its own."""
+
+    async def carried_out() -> None:
+        async with linked(address) as link:
+            await end(link)
+
+    return carried_out
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -114,22 +128,20 @@ async def left_of_connections(
     server: Server, address: tuple[str, int], ends: dict[str, End]
 ) -> dict[str, dict[str, int]]:
     """The same of connections to a server that nobody else is connected to."""
-    before = server._next_id
-    made = 0
+    made = server._next_id
 
-    def one(end: End) -> Callable[[], Awaitable[None]]:
-        async def carried_out() -> None:
+    def counted(end: End) -> End:
+        async def carried_out(link: Link) -> None:
             nonlocal made
             made += 1
-            async with linked(address) as link:
-                await end(link)
+            await end(link)
 
         return carried_out
 
     async def over() -> None:
-        await until(lambda: server._next_id >= before + made and not server.connections and not server._tasks)
+        await until(lambda: server._next_id >= made and not server.connections and not server._tasks)
 
-    return await left_behind({name: one(end) for name, end in ends.items()}, over)
+    return await left_behind({name: on_link(address, counted(end)) for name, end in ends.items()}, over)
 
 
 def _garbage() -> dict[str, int]:

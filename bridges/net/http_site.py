@@ -21,6 +21,7 @@ import structlog
 from bridges.net.address import Address
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.transport.tls_memory import bound_tls_memory
+from sbp_back.transport.tls_server import served
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -133,13 +134,11 @@ class HttpSite:
         self._make, self._cancelling = make, handler_cancellation
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: _Gated(self),
+            served(lambda: _Gated(self), tls, HANDSHAKE_SECONDS),
             address.host,
             address.port,
             backlog=128,
             reuse_address=True,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
         self._sweep_later(loop)
         host, port = self._listener.sockets[0].getsockname()[:2]

@@ -21,6 +21,7 @@ from bridges.net.framing import ReceiveBuffer
 from bridges.net.outbox import Turns
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.cycle import cycle_of
+from sbp_back.transport.tls_server import served
 
 if TYPE_CHECKING:
     from bridges.net.connection import Connection
@@ -115,13 +116,11 @@ class Server(ABC):
         local address, which is right wherever no address translation lies between.
         """
         server = await self.loop.create_server(
-            lambda: self.connection(name, advertised),
+            served(lambda: self.connection(name, advertised), tls, HANDSHAKE_SECONDS),
             host,
             port,
             backlog=1024,
             reuse_address=True,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
         )
         self._servers.append(server)
         bound = server.sockets[0].getsockname()

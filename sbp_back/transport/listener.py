@@ -11,6 +11,7 @@ from sbp_back.budget import MemoryBudget
 from sbp_back.transport.connection import Connection, GoAwayForm, ListenerOptions
 from sbp_back.transport.dialects import Dialect
 from sbp_back.transport.handler import Handler
+from sbp_back.transport.tls_server import served
 from sbp_back.transport.turn import Turn
 from sbp_back.wire.frame import receive_buffer
 
@@ -73,15 +74,17 @@ class Listener:
         buffer = receive_buffer()
         turn = Turn(loop, self._barrier)
         self._server = await loop.create_server(
-            lambda: Connection(
-                self, loop, self._handler, self._dialect, self._options, budget, buffer, turn, self._barrier
+            served(
+                lambda: Connection(
+                    self, loop, self._handler, self._dialect, self._options, budget, buffer, turn, self._barrier
+                ),
+                self._options.tls,
+                HANDSHAKE_SECONDS,
+                SHUTDOWN_SECONDS,
             ),
             self._host,
             self._port,
             backlog=1024,
-            ssl=self._options.tls,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._options.tls else None,
-            ssl_shutdown_timeout=SHUTDOWN_SECONDS if self._options.tls else None,
         )
         self._address = self._server.sockets[0].getsockname()[:2]
         if self._sweep_seconds > 0:

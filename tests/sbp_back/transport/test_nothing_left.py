@@ -4,14 +4,13 @@ them."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sbp_back.document import messages as doc
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model as m
 from sbp_back.wire.frame import FLAG_RESPONSE, encode_frame
-from tests.left_behind import End, Link, left_behind, linked, until
+from tests.left_behind import End, Link, left_behind, on_link, until
 from tests.sbp_back.document.document_lab import LISTENERS, appended, batch, carrier, created, running
 
 LENGTH = struct.Struct(">I")
@@ -96,13 +95,6 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
         listeners = embedded.listeners
         found: dict[str, dict[str, dict[str, int]]] = {}
 
-        def one(address: tuple[str, int], end: End) -> Callable[[], Awaitable[None]]:
-            async def carried_out() -> None:
-                async with linked(address) as link:
-                    await end(link)
-
-            return carried_out
-
         async def over() -> None:
             await until(lambda: not any(listener.connection_count for listener in listeners.values()))
 
@@ -110,7 +102,7 @@ async def test_nothing_is_left_of_a_connection(tmp_path: Path) -> None:
             dialect = "sbp-0.2" if name in OWN else name.removesuffix("-range-server")
             kinds = ends(dialect, *(own if name in OWN else of_document))
             address = embedded.addresses[name]
-            left = await left_behind({kind: one(address, end) for kind, end in kinds.items()}, over)
+            left = await left_behind({kind: on_link(address, end) for kind, end in kinds.items()}, over)
             if left:
                 found[name] = left
         assert found == {}
