@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,10 @@ class Client(net.Connection):
         """See :meth:`Context.respond_off_loop`."""
         raise NotImplementedError
 
+    def room(self, ctx: Context, worth: int) -> AbstractAsyncContextManager[None]:
+        """See :meth:`Context.room`."""
+        raise NotImplementedError
+
     def answer_failure(self, ctx: Context, code: int, message: str | None) -> None:
         """See :meth:`Context.fail`."""
         raise NotImplementedError
@@ -91,6 +96,11 @@ class Context(net.Slot):
         """Like :meth:`respond`, for a response of so many elements that writing it would take others' time. ``then`` is
         called when nothing of it is needed any more."""
         self.connection.answer_off_loop(self, response, then)
+
+    def room(self, worth: int) -> AbstractAsyncContextManager[None]:
+        """Work in here on what a short request has made of more than itself: as much as of one of ``worth`` bytes. See
+        :class:`kafka_front.long_requests.LongRequests`, in whose room a long one is already."""
+        return self.connection.room(self, worth)
 
     def fail(self, code: int, message: str | None = None) -> None:
         """Answer a DEFERRED request with the API's error response for ``code``."""

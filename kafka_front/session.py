@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from bridges.net.outbox import joined
 from kafka_front import failures
 from kafka_front.context import DEFERRED, NO_RESPONSE, Client, Context, Outcome
 from kafka_front.dispatch import Handler
+from kafka_front.long_requests import LONG_BYTES
 from kafka_front.service.patience import Patience
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire import codec
@@ -250,6 +252,12 @@ class Connection(Client):
             self.close(f"request failed with {code}", client_id=ctx.client_id, api=APIS[ctx.key].name)
         else:
             self.answer(ctx, response)
+
+    def room(self, ctx: Context, worth: int) -> AbstractAsyncContextManager[None]:
+        """See :meth:`Context.room`."""
+        # Of a client that has gone it is not known any more how long its request was; nobody waits for two rooms.
+        short = ctx._size <= LONG_BYTES and not self._closing
+        return self.server.long_requests.room(worth if short else 0)
 
     def answer_off_loop(self, ctx: Context, response: Message, then: Callable[[], None]) -> None:
         """See :meth:`Context.respond_off_loop`."""

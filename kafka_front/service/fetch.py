@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kafka_front.service.core import KafkaService
 
 _IDS_SINCE = 13
+_SLOT_WORTH = 16
+"""As many bytes of a request become what a partition takes that the session remembers, and the request does not name.
+"""
 
 
 class Fetch:
@@ -75,9 +78,15 @@ class Fetch:
         partitions: dict[Key, FetchedPartition],
         places: Places | None,
     ) -> FetchResponse | Outcome:
-        # A list, because the session may be asked again meanwhile, by somebody else who knows its number.
-        wanted = list(partitions.items()) if places is None else [(key, partitions[key]) for key in places.awake]
-        return await FetchOperation(self.partitions, ctx, request, session, [], places).start_in_turns(wanted)
+        operation = FetchOperation(self.partitions, ctx, request, session, [], places)
+        try:
+            async with ctx.room(len(partitions if places is None else places.awake) * _SLOT_WORTH):
+                # A list, because the session may be asked again meanwhile, by somebody else who knows its number.
+                wanted = list(partitions.items()) if places is None else [(k, partitions[k]) for k in places.awake]
+                return await operation.start_in_turns(wanted)
+        except BaseException:
+            operation.cancel()
+            raise
 
 
 def register(registry: Registry, service: KafkaService) -> None:

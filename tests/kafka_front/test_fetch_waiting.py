@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,13 @@ class Lab:
         self.written: list[Any] = []
         """What is to be called when long answers are written."""
 
+        self.rooms: list[int] = []
+        """What requests asked room for, in the bytes of requests."""
+
+    def room(self, worth: int) -> Any:
+        self.rooms.append(worth)
+        return nullcontext()
+
     def write(self, response: FetchResponse, then: Any) -> None:
         self.answers.append(response)
         self.written.append(then)
@@ -102,6 +110,7 @@ class Lab:
             connection=connection,
             respond=self.answers.append,
             respond_off_loop=self.write,
+            room=self.room,
             crashed=crashed,
         )
         return self.fetch.handle(ctx, request)
@@ -435,6 +444,22 @@ async def test_what_a_fetch_of_very_many_partitions_has_waited_with_counts_until
     assert lab.budget.held > 300 * 512
     lab.written.pop()()
     assert lab.budget.held == 0
+
+
+async def test_a_short_request_for_the_very_many_partitions_of_its_session_has_room_like_a_long_one(lab: Lab) -> None:
+    lab.loop.call_soon = asyncio.get_running_loop().call_soon  # type: ignore[attr-defined]
+    lab.fetch.partitions.at_once = 100
+    first = many(299)
+    first.session_epoch, first.max_wait_ms = 0, 0
+    handling = asyncio.ensure_future(lab.ask(first))
+    while not lab.written:
+        await asyncio.sleep(0)
+    lab.written.pop()()
+    await handling
+    lab.rooms.clear()
+    second = FetchRequest(max_wait_ms=60_000, min_bytes=1, session_id=lab.answers[0].session_id, session_epoch=1)
+    assert await lab.ask(second) is DEFERRED
+    assert lab.rooms == [299 * 16], "of all that are not told"
 
 
 async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

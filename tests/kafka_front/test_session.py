@@ -18,6 +18,7 @@ from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.server import Limits
 from kafka_front.context import DEFERRED, NO_RESPONSE, Context
 from kafka_front.dispatch import Registry
+from kafka_front.long_requests import AT_ONCE_BYTES
 from kafka_front.server import NullObserver, Server
 from kafka_front.service import api_versions
 from kafka_front.wire import codec
@@ -859,6 +860,29 @@ async def test_a_long_answer_is_written_off_the_loop(front: Front, monkeypatch: 
     assert len((await one.receive())[1].topics) == 20_000
     assert [thread is threading.main_thread() for thread in held.threads] == [True, False]
     assert front.observer.failed == []
+
+
+async def test_a_short_request_that_becomes_much_waits_for_room_and_a_long_one_has_it(front: Front) -> None:
+    inside: list[int] = []
+    go_on = asyncio.Event()
+
+    async def handler(ctx: Context, request: m.MetadataRequest) -> m.MetadataResponse:
+        async with ctx.room(AT_ONCE_BYTES):
+            inside.append(len(request.topics or []))
+            await go_on.wait()
+        return m.MetadataResponse()
+
+    front.registry.register(ApiKey.METADATA, handler)
+    clients = [await front.connect() for _ in range(4)]
+    for client, names in zip(clients, (1, 20_000, 2), strict=False):
+        client.send(12, long_metadata(names))
+        await clients[3].call(0, m.HeartbeatRequest())
+    assert inside == [1]
+    assert front.server.budget.held > 30 * AT_ONCE_BYTES // 2
+    go_on.set()
+    for client in clients[:3]:
+        await client.receive()
+    assert sorted(inside) == [1, 2, 20_000]
 
 
 @pytest.mark.parametrize("goes", [False, True])
