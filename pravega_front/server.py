@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from pravega_front.settings import PravegaSettings
 
-Handler = Callable[[Connection, Any], Awaitable[Command | Encoded]]
-"""Answers a command of its connection. Raises LogError for what ends the connection."""
+Handler = Callable[[Connection, Any], Awaitable[Command | Encoded | None]]
+"""Answers a command of its connection, or does not. Raises LogError for what ends the connection."""
 
 #: Answers that are errors, for metrics.
 ERRORS = frozenset(

@@ -51,6 +51,10 @@ class MoreRoom(LogError):
         self.size = size
 
 
+class NotWanted(LogError):
+    """Nobody waits for it any more."""
+
+
 class TableNotEmpty(LogError):
     """The table has entries."""
 
@@ -104,11 +108,15 @@ class TableStore:
         self._max_page = max_page
         self._many = asyncio.Lock()
 
-    async def _run_many(self, count: int, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have the database do what is about ``count`` keys."""
+    async def _run_many(
+        self, count: int, work: Callable[[sqlite3.Connection], T], wanted: Callable[[], bool] = lambda: True
+    ) -> T:
+        """Have the database do what is about ``count`` keys. Raises NotWanted if that has changed meanwhile."""
         if count <= _FEW_KEYS:
             return await self._db.run(work)
         async with self._many:
+            if not wanted():
+                raise NotWanted
             return await self._db.run(work)
 
     async def create(self, name: str, key_length: int = 0) -> None:
@@ -202,9 +210,12 @@ class TableStore:
 
         await self._run_many(len(keys), change)
 
-    async def get(self, name: str, keys: Sequence[TableKey], room: int) -> list[TableEntry]:
+    async def get(
+        self, name: str, keys: Sequence[TableKey], room: int, wanted: Callable[[], bool] = lambda: True
+    ) -> list[TableEntry]:
         """The entries of keys, in their order; one that does not exist has NO_VERSION and no value. They take
-        ``room`` bytes of memory at most. Raises TableRefused, MoreRoom."""
+        ``room`` bytes of memory at most. Raises TableRefused, MoreRoom; NotWanted if it is not ``wanted`` any more
+        when its turn has come."""
         _check_many(keys)
 
         def read(connection: sqlite3.Connection) -> list[TableEntry]:
@@ -224,7 +235,7 @@ class TableStore:
                 found.append(TableEntry(key, NO_VERSION, b"") if row is None else TableEntry(key, *row))
             return found
 
-        return await self._run_many(len(keys), read)
+        return await self._run_many(len(keys), read, wanted)
 
     async def changed(self, name: str, position: int, count: int, room: int) -> tuple[Page, int]:
         """Entries with versions from ``position`` on, in their order, and the position behind them. Raises

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from bridges.catalog.sql import Database
-from bridges.errors import LogError
 from pravega_front.service.table_life import DroppedTables, TableExists, TableMissing, TooManyTables
 from pravega_front.service.table_store import (
     BadVersion,
     MoreRoom,
     NoSuchKey,
+    NotWanted,
     OtherLength,
     Page,
     TableNotEmpty,
@@ -36,7 +36,7 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
     settings = store.settings
     room = store.segments.room_for_tables
     tables = _Tables(TableStore(db, dropped, room, settings.table_bytes, settings.table_page))
-    handlers: dict[type[wire.Command], Callable[[Connection, Any], Awaitable[wire.Command | Encoded]]] = {
+    handlers: dict[type[wire.Command], Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]]] = {
         wire.CreateTableSegment: tables.create,
         wire.DeleteTableSegment: tables.delete,
         wire.GetTableSegmentInfo: tables.info,
@@ -52,9 +52,9 @@ def register(store: SegmentStore, db: Database, dropped: DroppedTables) -> None:
 
 
 def _answering(
-    handler: Callable[[Connection, Any], Awaitable[wire.Command | Encoded]],
-) -> Callable[[Connection, Any], Awaitable[wire.Command | Encoded]]:
-    async def answer(connection: Connection, request: Any) -> wire.Command | Encoded:
+    handler: Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]],
+) -> Callable[[Connection, Any], Awaitable[wire.Command | Encoded | None]]:
+    async def answer(connection: Connection, request: Any) -> wire.Command | Encoded | None:
         number, name = request.request_id, request.segment
         try:
             return await handler(connection, request)
@@ -102,15 +102,16 @@ class _Tables:
         await self._tables.remove(request.segment, request.keys, request.table_offset)
         return wire.TableKeysRemoved(request.request_id, request.segment)
 
-    async def read(self, connection: Connection, request: wire.ReadTable) -> Encoded:
+    async def read(self, connection: Connection, request: wire.ReadTable) -> Encoded | None:
         number, name = request.request_id, request.segment
 
         async def read(room: int) -> wire.Command:
-            return wire.TableRead(number, name, await self._tables.get(name, request.keys, room))
+            found = await self._tables.get(name, request.keys, room, lambda: not connection.unheard)
+            return wire.TableRead(number, name, found)
 
         return await _within(connection, read)
 
-    async def keys(self, connection: Connection, request: wire.ReadTableKeys) -> Encoded:
+    async def keys(self, connection: Connection, request: wire.ReadTableKeys) -> Encoded | None:
         async def read(room: int) -> wire.Command:
             page = await self._page(request, room)
             keys = [TableKey(one.key, one.version) for one in page.entries]
@@ -119,7 +120,7 @@ class _Tables:
 
         return await _within(connection, read)
 
-    async def entries(self, connection: Connection, request: wire.ReadTableEntries) -> Encoded:
+    async def entries(self, connection: Connection, request: wire.ReadTableEntries) -> Encoded | None:
         async def read(room: int) -> wire.Command:
             page = await self._page(request, room)
             behind = page.entries[-1].key if page.entries else bytes(request.continuation)
@@ -131,7 +132,7 @@ class _Tables:
         after, first, last = bytes(request.continuation), bytes(request.first), bytes(request.last)
         return await self._tables.entries(request.segment, after, first, last, request.suggested_count, room)
 
-    async def delta(self, connection: Connection, request: wire.ReadTableEntriesDelta) -> Encoded:
+    async def delta(self, connection: Connection, request: wire.ReadTableEntriesDelta) -> Encoded | None:
         number, name = request.request_id, request.segment
 
         async def read(room: int) -> wire.Command:
@@ -142,15 +143,17 @@ class _Tables:
         return await _within(connection, read)
 
 
-async def _within(connection: Connection, read: Callable[[int], Awaitable[wire.Command]]) -> Encoded:
+async def _within(connection: Connection, read: Callable[[int], Awaitable[wire.Command]]) -> Encoded | None:
     """The answer that ``read`` makes, told how many bytes it may hold; it is the connection's turn, and its client has
-    taken what was read before."""
+    taken what was read before. None if nobody hears it."""
     least = _SMALL_PAGE
     while True:
         async with connection.reads.room(max(least, _PAGE_BYTES), least) as room:
             if not room:
-                raise LogError("the connection has ended")
+                return None
             try:
                 return await connection.encoded(await read(room))
+            except NotWanted:
+                return None
             except MoreRoom as error:
                 least = error.size

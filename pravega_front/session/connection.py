@@ -16,6 +16,7 @@ from bridges.errors import LogError
 from bridges.net import connection as net
 from bridges.net.budget import Kind
 from bridges.net.outbox import joined
+from bridges.net.sockets import has_hung_up
 from bridges.net.turn import FRAME_WORK
 from pravega_front.access import Refused
 from pravega_front.service.appends import Protest
@@ -59,7 +60,7 @@ _COMMAND_WORK = 15 * FRAME_WORK
 _AT_ONCE = 64 * 1024
 
 #: Commands that change nothing; what tables hold of reader groups is changed by readers.
-_READING = frozenset(
+_READING: frozenset[type[wire.Command]] = frozenset(
     {
         wire.GetStreamSegmentInfo,
         wire.GetSegmentAttribute,
@@ -71,6 +72,7 @@ _READING = frozenset(
         wire.ReadTableEntriesDelta,
     }
 )
+_READS = frozenset(one.code for one in _READING) | {wire.ReadSegment.code}
 
 
 class Encoded(NamedTuple):
@@ -105,6 +107,7 @@ class Connection(net.Connection):
         self.reads = Reads(self)
         self._running = 0
         self._lost = False
+        self._unheard = False
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -132,6 +135,9 @@ class Connection(net.Connection):
             return
         if self.appends.gathering:
             self.appends.flush()  # whatever this is about, it comes behind them
+        if self._unheard and code in _READS:
+            self._release(len(frame))
+            return
         slot = self.slot(len(frame), arrived)
         if len(frame) > (_SHORT_LIST_BYTES if code in _LISTS else _SHORT_BYTES) and code not in _BYTES_ONLY:
             self._running += 1
@@ -149,6 +155,9 @@ class Connection(net.Connection):
         """Another turn of the loop has come for what waits."""
         self._resting = False
         if not self._closing:
+            if not self._reading and not self._unheard:
+                # So much waits that its end, behind all that, would be seen late.
+                self._unheard = has_hung_up(self._socket.get_extra_info("socket").fileno())
             self._work()
 
     def _work(self) -> None:
@@ -303,6 +312,11 @@ class Connection(net.Connection):
     def draining(self) -> bool:
         """Whether the node stops: nothing waits any more."""
         return self._draining
+
+    @property
+    def unheard(self) -> bool:
+        """Whether nobody takes what is read any more: the client has closed its side, or the connection has ended."""
+        return self._unheard or self._closing
 
     @property
     def write_paused(self) -> bool:

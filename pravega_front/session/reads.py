@@ -40,8 +40,8 @@ class Reads:
         self._room: asyncio.Future[None] | None = None
 
     async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
-        """The answer to a read; None if it waits at the end of its segment, or the connection has ended. ``parked``: it
-        has waited. Raises Protest, BeyondEnd, LogError."""
+        """The answer to a read; None if it waits at the end of its segment, or nobody hears it. ``parked``: it has
+        waited. Raises Protest, BeyondEnd, LogError."""
         connection = self._connection
         server = connection.server
         segment = server.segments.find(request.segment)
@@ -66,12 +66,12 @@ class Reads:
     @asynccontextmanager
     async def room(self, most: int, least: int) -> AsyncIterator[int]:
         """When it is this command's turn to read, and the client has taken what was read before: how many bytes may be
-        read, from ``least`` to ``most``. They are counted until the end. 0 if the connection has ended."""
+        read, from ``least`` to ``most``. They are counted until the end. 0 if nobody hears the answer."""
         connection, account = self._connection, self._account
         async with self._turn:
             await self._all_taken()
             granted = 0
-            while not connection.closed and not (granted := account.grant(Kind.READS, most, least)):
+            while not connection.unheard and not (granted := account.grant(Kind.READS, most, least)):
                 self._room = asyncio.get_running_loop().create_future()
                 account.wait(least)
                 await self._room
@@ -109,7 +109,7 @@ class Reads:
     async def _all_taken(self) -> None:
         connection = self._connection
         connection.flush_much()
-        while connection.write_paused and not connection.closed:
+        while connection.write_paused and not connection.unheard:
             self._taken = asyncio.get_running_loop().create_future()
             await self._taken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -115,3 +116,29 @@ async def test_thousands_of_small_commands_that_come_together_are_begun_in_many_
         writer.close()
     assert sum(lab.begun.values()) == 12_000
     assert max(lab.begun.values()) < 1000, "2 MiB of work, of which a command is 4 KiB"
+
+
+async def test_reads_that_wait_are_left_out_when_their_client_has_closed_and_changes_are_not(lab: Lab) -> None:
+    reads = changes = 0
+
+    async def read(connection: Connection, request: Any) -> None:
+        nonlocal reads
+        reads += 1
+
+    async def change(connection: Connection, request: Any) -> None:
+        nonlocal changes
+        changes += 1
+
+    lab.handlers[wire.GetTableSegmentInfo] = read
+    lab.handlers[wire.DeleteTableSegment] = change
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    client = socket.create_connection((host, port))
+    await until(lambda: len(lab.connections) == 1)
+    # Nothing of it is looked at before the client has closed: this is one turn of the loop.
+    said = raw(wire.GetTableSegmentInfo(1, "table", "")) * 99 + raw(wire.DeleteTableSegment(1, "table", False, ""))
+    client.sendall(said * 20)
+    client.close()
+    await until(lambda: not lab.connections)
+    assert changes == 20
+    assert reads < 1000, "those of the first turns"
+    assert not lab.budget.held
