@@ -329,6 +329,16 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
+    def unread_socket(self) -> int:
+        """The descriptor of its socket while nothing is read of it; -1 otherwise."""
+        if self._reading or self._closing or self._transport is None:
+            return -1
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    def hung_up(self) -> None:
+        """The client has closed its side; what it sent before still waits. May be told more than once."""
+
+    @property
     def idle(self) -> bool:
         """Nothing is in progress."""
         return not self._slots and not self._waiting and not self._output

@@ -19,6 +19,7 @@ from bridges.barrier import Barrier
 from bridges.net.budget import MemoryBudget
 from bridges.net.framing import ReceiveBuffer
 from bridges.net.outbox import Turns
+from bridges.net.sockets import hung_up
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.cycle import cycle_of
 from sbp_back.transport.tls_server import served
@@ -240,3 +241,10 @@ class Server(ABC):
             since = monotonic() - _SHED_SECONDS
             for connection in self.connections:
                 connection.shed(since)
+        self._notice_ends()
+
+    def _notice_ends(self) -> None:
+        """Of connections that are not read, since much of them waits, the end would be seen behind all that."""
+        unread = {number: one for one in self.connections if (number := one.unread_socket) >= 0}
+        for number in hung_up(unread) if unread else ():
+            unread[number].hung_up()

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from time import sleep
 from typing import NamedTuple
@@ -28,12 +28,13 @@ _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 _IN_A_ROW = 200
 
 
-def has_hung_up(number: int) -> bool:
-    """Whether the peer of a descriptor has closed its side, which is not seen in reading before all that it sent has
-    been read. Takes two microseconds."""
+def hung_up(numbers: Iterable[int]) -> list[int]:
+    """Those of the descriptors whose peers have closed their side, which is not seen in reading before all that they
+    sent has been read. Takes a microsecond for each."""
     asked = select.poll()
-    asked.register(number, select.POLLRDHUP)
-    return bool(asked.poll(0))
+    for number in numbers:
+        asked.register(number, select.POLLRDHUP)
+    return [number for number, _ in asked.poll(0)]
 
 
 class Arrived(NamedTuple):

@@ -16,7 +16,7 @@ from bridges.errors import LogError
 from bridges.net import connection as net
 from bridges.net.budget import Kind
 from bridges.net.outbox import joined
-from bridges.net.sockets import has_hung_up
+from bridges.net.sockets import hung_up
 from bridges.net.turn import FRAME_WORK
 from pravega_front.access import Refused
 from pravega_front.service.appends import Protest
@@ -155,10 +155,14 @@ class Connection(net.Connection):
         """Another turn of the loop has come for what waits."""
         self._resting = False
         if not self._closing:
-            if not self._reading and not self._unheard:
-                # So much waits that its end, behind all that, would be seen late.
-                self._unheard = has_hung_up(self._socket.get_extra_info("socket").fileno())
+            unread = self.unread_socket
+            if unread >= 0 and not self._unheard and hung_up((unread,)):
+                self.hung_up()
             self._work()
+
+    def hung_up(self) -> None:
+        self._unheard = True
+        self.reads.unheard()
 
     def _work(self) -> None:
         try:

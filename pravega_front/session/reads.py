@@ -95,11 +95,15 @@ class Reads:
         """The connection has ended: those that wait do no more."""
         self._unpark()
 
+    def unheard(self) -> None:
+        """Those that wait for their turns read nothing; to be called when the connection counts as unheard."""
+        self._room_came()
+        self.go_on()
+
     def end(self) -> None:
         """Nothing more is read; to be called when the connection counts as closed."""
         self._account.close()
-        self._room_came()
-        self.go_on()
+        self.unheard()
 
     def _room_came(self) -> None:
         room, self._room = self._room, None

@@ -142,3 +142,27 @@ async def test_reads_that_wait_are_left_out_when_their_client_has_closed_and_cha
     assert changes == 20
     assert reads < 1000, "those of the first turns"
     assert not lab.budget.held
+
+
+async def test_the_end_of_a_client_is_noticed_while_nothing_more_is_read(lab: Lab) -> None:
+    """What is carried out for it takes long, and more waits behind."""
+    heard: list[bool] = []
+
+    async def read(connection: Connection, request: Any) -> None:
+        await lab.go_on.wait()
+        heard.append(not connection.unheard)
+
+    lab.handlers[wire.GetTableSegmentInfo] = read
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    client = socket.create_connection((host, port))
+    client.sendall(raw(wire.GetTableSegmentInfo(1, "table", "")) * 2000)
+    await until(lambda: any(one.unread_socket >= 0 for one in lab.connections))
+    (connection,) = cast("list[Connection]", list(lab.connections))
+    assert not connection.unheard
+    client.close()
+    await until(lambda: connection.unheard)
+    assert connection in lab.connections, "it was not read"
+    lab.go_on.set()
+    await until(lambda: not lab.connections)
+    assert not any(heard)
+    assert len(heard) < 100, "only those that had begun"
