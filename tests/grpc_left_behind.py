@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 
+from bridges.net.grpc_server import Code
+
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
 GRPCS_OWN = ("_find_method_handler", "cython_function_or_method", "_HandlerCallDetails", "_Metadatum")
 """gRPC looks for the handler of a call with a function that knows itself: it leaves that, and the call's headers."""
@@ -75,10 +77,12 @@ class Client:
         self._kept.append(call)
         return call
 
-    async def ask(self, path: str, raw: bytes) -> None:
-        """A call that is answered, with whatever."""
+    async def ask(self, path: str, raw: bytes, code: grpc.StatusCode | None = Code.OK) -> None:
+        """A call that ends with this status, or with any."""
+        call = self.call(path, raw)
         with suppress(grpc.aio.AioRpcError):
-            await self.call(path, raw)
+            await call
+        assert code in (None, await call.code())
 
 
 async def rest(stream: Any) -> None:

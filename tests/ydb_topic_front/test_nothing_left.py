@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridges.log.partition_log import PartitionLog
-from bridges.net.grpc_server import GrpcServer
+from bridges.net.grpc_server import Code, GrpcServer
 from bridges.net.sockets import Sockets, close
 from bridges.node.assembly import Node
 from tests.grpc_left_behind import Client, calls_over, cancel, not_grpcs, rest
@@ -173,15 +173,15 @@ class Ends:
         await cancel(stream)
         await channel.close()
 
-    def asks(self, name: str, **fields: Any) -> End:
+    def asks(self, name: str, code: Code = Code.OK, **fields: Any) -> End:
         """A call that is answered."""
         raw = messages[METHODS[name].request](**fields).SerializeToString()
-        return lambda: self.client.ask(METHODS[name].path, raw)
+        return lambda: self.client.ask(METHODS[name].path, raw, code)
 
     async def no_token_in_a_call(self) -> None:
         self.node.authenticator.required = True
         try:
-            await self.asks("DescribeTopic", path="t")()
+            await self.asks("DescribeTopic", Code.UNAUTHENTICATED, path="t")()
         finally:
             self.node.authenticator.required = False
 
