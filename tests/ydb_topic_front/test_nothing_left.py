@@ -42,6 +42,8 @@ TOKEN = {"update_token_request": {"token": "no token"}}
 NONSENSE = b"\xff" * 1000
 
 End = Callable[[], Awaitable[None]]
+Said = dict[str, Any] | bytes | int
+"""A message, or how many answers come before the next."""
 
 
 class Ends:
@@ -58,54 +60,56 @@ class Ends:
         self.server: GrpcServer = front._server._server
         self.service: YdbService = front._server._service
 
-    async def begun(self, kind: str, *said: dict[str, Any] | bytes, answers: int, channel: Any = None) -> Any:
-        """A stream in which this was said and that often answered."""
+    async def begun(self, kind: str, *script: Said, channel: Any = None) -> Any:
+        """A stream in which this was said, and as often answered as the numbers between say."""
         stream = self.client.stream(PATH[kind], channel)
         request = messages[METHODS[kind].request]
         answer = messages[METHODS[kind].response]
-        for one in said:
-            await stream.write(one if isinstance(one, bytes) else request(**one).SerializeToString())
-        for _ in range(answers):
-            assert answer.FromString(await stream.read()).status == Status.SUCCESS
+        for one in script:
+            if isinstance(one, int):
+                for _ in range(one):
+                    assert answer.FromString(await stream.read()).status == Status.SUCCESS
+            else:
+                await stream.write(one if isinstance(one, bytes) else request(**one).SerializeToString())
         return stream
 
-    def ends(self, kind: str, *said: dict[str, Any] | bytes, answers: int) -> End:
+    def ends(self, kind: str, *script: Said) -> End:
         """The client says that this was all."""
 
         async def end() -> None:
-            stream = await self.begun(kind, *said, answers=answers)
+            stream = await self.begun(kind, *script)
             await stream.done_writing()
             await rest(stream)
 
         return end
 
-    def refused(self, kind: str, *said: dict[str, Any] | bytes) -> End:
+    def refused(self, kind: str, *script: Said) -> End:
         """The node does not put up with the last that is said."""
 
         async def end() -> None:
-            await rest(await self.begun(kind, *said, answers=0))
+            await rest(await self.begun(kind, *script))
 
         return end
 
-    def gone(self, kind: str, *said: dict[str, Any] | bytes, answers: int) -> End:
+    def gone(self, kind: str, *script: Said) -> End:
         """The client cancels it."""
 
         async def end() -> None:
             await until(lambda: not self.server._streams)
-            stream = await self.begun(kind, *said, answers=answers)
+            stream = await self.begun(kind, *script)
             await until(lambda: bool(self.server._streams))
             await cancel(stream)
 
         return end
 
-    def cut(self, kind: str, *said: dict[str, Any] | bytes, answers: int) -> End:
+    def cut(self, kind: str, *script: Said) -> End:
         """Its connection is."""
         ports = frozenset({self.node.addresses["ydb"].port})
 
         async def end() -> None:
             before = Sockets().to(ports)
             channel = self.client.another()
-            stream = await self.begun(kind, *said, answers=answers, channel=channel)
+            stream = await self.begun(kind, *script, channel=channel)
             for peer, arrived in Sockets().to(ports).items():
                 assert peer in before or close(arrived.number, peer)
             await rest(stream)
@@ -113,15 +117,18 @@ class Ends:
 
         return end
 
-    def without_a_token(self, kind: str, *said: dict[str, Any] | bytes) -> End:
+    def without_a_token(self, kind: str, *script: Said, then: dict[str, Any] | None = None) -> End:
         """The client must say from now on who it is, and does not."""
 
         async def end() -> None:
-            stream = await self.begun(kind, *said[:1], answers=len(said[:1]))
+            await until(lambda: not self.server._streams)
+            stream = await self.begun(kind, *script) if script else None
             self.node.authenticator.required = True
             try:
-                if said[1:]:
-                    await stream.write(messages[METHODS[kind].request](**said[1]).SerializeToString())
+                if stream is None:
+                    stream = await self.begun(kind)
+                if then is not None:
+                    await stream.write(messages[METHODS[kind].request](**then).SerializeToString())
                 await rest(stream)
             finally:
                 self.node.authenticator.required = False
@@ -132,19 +139,20 @@ class Ends:
         """It does not say in time what it wants."""
 
         async def end() -> None:
+            await until(lambda: not self.server._streams)
             before, self.service.settings = self.service.settings, replace(self.service.settings, init_timeout_ms=1)
             try:
-                await rest(await self.begun(kind, answers=0))
+                await rest(await self.begun(kind))
             finally:
                 self.service.settings = before
 
         return end
 
-    def drained(self, kind: str, *said: dict[str, Any] | bytes, answers: int) -> End:
+    def drained(self, kind: str, *script: Said) -> End:
         """The node stops."""
 
         async def end() -> None:
-            stream = await self.begun(kind, *said, answers=answers)
+            stream = await self.begun(kind, *script)
             for one in self.server._streams:
                 one.drain()
             await rest(stream)
@@ -152,17 +160,14 @@ class Ends:
         return end
 
     async def another_producer(self) -> None:
-        stream = await self.begun("StreamWrite", PRODUCE, answers=1)
-        other = await self.begun("StreamWrite", PRODUCE, answers=1)
+        stream = await self.begun("StreamWrite", PRODUCE, 1)
+        other = await self.begun("StreamWrite", PRODUCE, 1)
         await rest(stream)
         await cancel(other)
 
     async def takes_nothing(self) -> None:
         channel = self.client.another()
-        stream = await self.begun("StreamRead", READ_MUCH, answers=2, channel=channel)
-        request = messages[METHODS["StreamRead"].request]
-        for one in (CREDIT, STARTED):
-            await stream.write(request(**one).SerializeToString())
+        stream = await self.begun("StreamRead", READ_MUCH, 2, CREDIT, STARTED, channel=channel)
         assert self.service.readers is not None
         (session,) = self.service.readers._by_id.values()
         assert isinstance(session, ReadStream)
@@ -211,39 +216,39 @@ async def test_nothing_is_left_of_streams_and_calls(node: Node) -> None:
         ends = Ends(node, client)
         await ends.asks("CreateTopic", path="t", consumers=[{"name": "c"}])()
         await ends.asks("CreateTopic", path="much")()
-        await ends.ends("StreamWrite", WRITE, ONE, answers=2)()
+        await ends.ends("StreamWrite", WRITE, ONE, 2)()
         much = {"init_request": {"path": "much"}}
-        await ends.ends("StreamWrite", much, *[LARGE] * 8, answers=9)()
+        await ends.ends("StreamWrite", much, *[LARGE] * 8, 9)()
         create = METHODS["CreateTopic"].path
         found = await left_behind(
             {
-                "a writer has written": ends.ends("StreamWrite", WRITE, ONE, answers=2),
-                "a producer has written": ends.ends("StreamWrite", PRODUCE, ONE, answers=2),
-                "a writer says nothing": ends.gone("StreamWrite", answers=0),
-                "a writer goes": ends.gone("StreamWrite", WRITE, ONE, answers=2),
-                "a writer goes before it is answered": ends.gone("StreamWrite", WRITE, ONE, ONE, ONE, answers=1),
-                "a writer is cut off": ends.cut("StreamWrite", WRITE, ONE, answers=2),
+                "a writer has written": ends.ends("StreamWrite", WRITE, ONE, 2),
+                "a producer has written": ends.ends("StreamWrite", PRODUCE, ONE, 2),
+                "a writer says nothing": ends.gone("StreamWrite"),
+                "a writer goes": ends.gone("StreamWrite", WRITE, ONE, 2),
+                "a writer goes before it is answered": ends.gone("StreamWrite", WRITE, 1, ONE, ONE, ONE),
+                "a writer is cut off": ends.cut("StreamWrite", WRITE, ONE, 2),
                 "a writer begins with nonsense": ends.refused("StreamWrite", NONSENSE),
                 "a writer does not begin": ends.refused("StreamWrite", ONE),
                 "a writer writes nowhere": ends.refused("StreamWrite", {"init_request": {"path": "nowhere"}}),
-                "a writer writes nonsense": ends.refused("StreamWrite", WRITE, NONSENSE),
+                "a writer writes nonsense": ends.refused("StreamWrite", WRITE, 1, NONSENSE),
                 "a writer may not begin": ends.without_a_token("StreamWrite"),
-                "a writer has no token any more": ends.without_a_token("StreamWrite", WRITE, TOKEN),
+                "a writer has no token any more": ends.without_a_token("StreamWrite", WRITE, 1, then=TOKEN),
                 "a writer takes its time": ends.too_late("StreamWrite"),
                 "a producer comes again": ends.another_producer,
-                "a writer of a node that stops": ends.drained("StreamWrite", WRITE, ONE, answers=2),
-                "a reader has read": ends.ends("StreamRead", READ, CREDIT, STARTED, COMMIT, answers=2),
-                "a reader says nothing": ends.gone("StreamRead", answers=0),
-                "a reader goes": ends.gone("StreamRead", READ, CREDIT, STARTED, answers=2),
-                "a reader is cut off": ends.cut("StreamRead", READ, answers=2),
+                "a writer of a node that stops": ends.drained("StreamWrite", WRITE, ONE, 2),
+                "a reader has read": ends.ends("StreamRead", READ, 2, CREDIT, STARTED, 1, COMMIT),
+                "a reader says nothing": ends.gone("StreamRead"),
+                "a reader goes": ends.gone("StreamRead", READ, 2, CREDIT, STARTED, 1),
+                "a reader is cut off": ends.cut("StreamRead", READ, 2),
                 "a reader begins with nonsense": ends.refused("StreamRead", NONSENSE),
                 "a reader does not begin": ends.refused("StreamRead", CREDIT),
-                "a reader says nonsense": ends.refused("StreamRead", READ, NONSENSE),
+                "a reader says nonsense": ends.refused("StreamRead", READ, 2, NONSENSE),
                 "a reader may not begin": ends.without_a_token("StreamRead"),
-                "a reader has no token any more": ends.without_a_token("StreamRead", READ, TOKEN),
+                "a reader has no token any more": ends.without_a_token("StreamRead", READ, 2, then=TOKEN),
                 "a reader takes its time": ends.too_late("StreamRead"),
                 "a reader takes nothing": ends.takes_nothing,
-                "a reader of a node that stops": ends.drained("StreamRead", READ, answers=2),
+                "a reader of a node that stops": ends.drained("StreamRead", READ, 2),
                 "a reader that nobody serves": ends.refused("StreamDirectRead"),
                 "a call": ends.asks("ListEndpoints", database="/local"),
                 "a call that takes memory": ends.asks("DescribeTopic", path="t", include_stats=True),
