@@ -383,10 +383,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count_waiting(self) -> None:
         held, self._waiting_held = self._waiting_held, len(self._waiting) * _FRAME_BYTES
-        if self._waiting_held > held:
-            self.account.take(Kind.REQUESTS, self._waiting_held - held)
-        elif self._waiting_held < held:
-            self.account.give(Kind.REQUESTS, held - self._waiting_held)
+        self.account.count(Kind.REQUESTS, self._waiting_held - held)
 
     def _fill(self, slot: Slot, output: list[Buffer], sent: int) -> None:
         """The response to a request: ``sent`` bytes in ``output``, none where there is no response. Once for each."""

@@ -38,6 +38,8 @@ _WORTH_A_PIECE = 4096
 #: What the transport is given of what the socket did not take, so that it tells when there is room again.
 _LEFT_OVER = 16 * 1024
 _TURNS_AT_ONCE = 2
+#: What each piece behind the first takes of memory besides its bytes (measured): a client may have them come singly.
+_PIECE_BYTES = 64
 
 
 class Source(Protocol):
@@ -293,10 +295,9 @@ class Outbox:
 
     def _count(self) -> None:
         held = self._queued + self._transport.get_write_buffer_size()
-        if held > self._counted:
-            self._account.take(Kind.RESPONSES, held - self._counted)
-        elif held < self._counted:
-            self._account.give(Kind.RESPONSES, self._counted - held)
+        if len(self._pieces) > 1:
+            held += _PIECE_BYTES * (len(self._pieces) - 1)
+        self._account.count(Kind.RESPONSES, held - self._counted)
         self._counted = held
 
     # --- sources ----------------------------------------------------------------------------------------------------

@@ -174,6 +174,26 @@ async def test_a_peer_that_takes_nothing_can_be_made_to_give_its_chunk_back() ->
     peer.close()
 
 
+async def test_small_answers_that_nobody_takes_count_with_what_they_take() -> None:
+    sender, peer = await connect()
+    outbox = sender.outbox
+    assert outbox is not None
+    outbox.send([bytes(1_000_000)])
+    before, size = sender.account.held, outbox.unsent
+    for _ in range(1000):
+        outbox.send([bytes(8)])
+    assert outbox.unsent == size + 8000
+    assert sender.account.held >= before + 1000 * (8 + 50)
+    received = 0
+    while received < 1_008_000:
+        received += len(await asyncio.get_running_loop().sock_recv(peer, 1 << 20))
+    while outbox.unsent:
+        await asyncio.sleep(0)
+    assert sender.account.held == 0
+    sender.transport.close()
+    peer.close()
+
+
 async def test_a_source_that_fails_sends_nothing_more_and_says_so() -> None:
     data = random.Random(10).randbytes(5_000_000)
     sender, peer = await connect()
