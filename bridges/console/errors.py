@@ -89,6 +89,7 @@ async def errors_as_json(
     except web.HTTPException as error:
         if error.status < 400:
             raise
+        error.__traceback__ = None  # the request that is refused may keep it, and it its frames
         return error_response(RequestError(error.reason), error.status)
     except ConnectionError:
         raise  # the client went away: there is nobody to answer

@@ -16,19 +16,24 @@ Told = Callable[[asyncio.Transport], None]
 
 
 class _PeersFault(logging.Filter):
-    """What is no HTTP, or a peer that does not stay for the answer: for those who debug, in a line, no traceback."""
+    """What is no HTTP, or a peer that does not stay for the answer: for those who debug, in a line, no traceback.
+
+    Nor does the error keep its traceback: aiohttp keeps the error in one of its frames, and with it the connection.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError | ConnectionError):
             logger.debug("%s: %s", record.getMessage(), str(error).partition("\n")[0])
+            error.__traceback__ = None
             return False
-        return True
+        return record.levelno > logging.DEBUG
 
 
 logger = logging.getLogger(__name__)
 _server_logger = logging.getLogger(f"{__name__}.server")
 _server_logger.addFilter(_PeersFault())
+_server_logger.setLevel(logging.DEBUG)  # at which aiohttp tells of some of them
 
 
 class Running:
@@ -57,6 +62,10 @@ async def run(app: web.Application, begins: Told, ends: Told, handler_cancellati
         begins(transport)
         try:
             return await handler(request)
+        except web.HTTPException as refused:
+            # Not raised further: the request that is refused keeps it, as a path that there is not, and it its frames.
+            refused.__traceback__ = None
+            return _told(refused)
         finally:
             ends(transport)
 
@@ -71,3 +80,8 @@ async def run(app: web.Application, begins: Told, ends: Told, handler_cancellati
     await runner.setup()
     assert runner.server is not None, "set up above"
     return Running(runner, runner.server)
+
+
+def _told(refused: web.HTTPException) -> web.Response:
+    """The answer that an exception is."""
+    return web.Response(status=refused.status, reason=refused.reason, headers=refused.headers, body=refused.body)

@@ -22,6 +22,7 @@ from bridges.net.address import Address
 from bridges.net.tls import HANDSHAKE_SECONDS
 from sbp_back.transport.tls_memory import bound_tls_memory
 from sbp_back.transport.tls_server import served
+from sbp_back.transport.untie import socket_transport, untie
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -34,17 +35,19 @@ _log = structlog.get_logger("anabranch.http")
 class _Gated(asyncio.Protocol):
     """A connection on its way to aiohttp's handler; ``since``: when it last had no request in progress any more."""
 
-    __slots__ = ("_early", "_handler", "_site", "since", "transport")
+    __slots__ = ("_early", "_handler", "_site", "_socket", "since", "transport")
 
     def __init__(self, site: HttpSite) -> None:
         self._site = site
         self._handler: asyncio.Protocol | None = None
         self._early = b""
+        self._socket: object = None
         self.since = monotonic()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._socket = socket_transport(transport)
         if transport.get_extra_info("sslcontext") is not None:
             bound_tls_memory(transport)
         self._site.admit(self)
@@ -82,6 +85,7 @@ class _Gated(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.forget(self)
+        untie(self._socket)
         if self._handler is not None:
             self._handler.connection_lost(exc)
 
