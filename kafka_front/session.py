@@ -234,6 +234,11 @@ class Connection(Client):
         version = int.from_bytes(frame[2:4], "big", signed=True)
         name = APIS[key].name if key in APIS else f"key {key}"
         self.close(reason, client_id=ctx.client_id if ctx else None, api=f"{name} v{version}")
+        # Nobody answers it, and of the requests that end with their connection it is none, or not one that does.
+        if ctx is None:
+            self._release(len(frame))
+        else:
+            ctx.release()
 
     # --- responses -------------------------------------------------------------------------------------------------
 

@@ -242,6 +242,7 @@ async def test_api_versions_too_new_is_answered_in_version_0(front: Front) -> No
         struct.pack(">hhih", 12, 0, 1, 100) + b"ab",  # malformed header
         struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xff",
         struct.pack(">hhi", 12, 0, 1),
+        struct.pack(">hhih", 0, 9, 1, -1) + b"\0" + b"\xff" * 30,  # a Produce, which may outlive its connection
     ],
 )
 async def test_unanswerable_requests_cost_their_connection_only(front: Front, frame: bytes) -> None:
@@ -250,6 +251,7 @@ async def test_unanswerable_requests_cost_their_connection_only(front: Front, fr
     client.send_raw(frame)
     assert await client.closed()
     assert (await bystander.call(0, m.HeartbeatRequest())).error_code == 0
+    assert front.server.budget.held == 0
 
 
 @pytest.mark.parametrize("size", [7, 0, -5, 100 * 1024 * 1024 + 1])
