@@ -23,6 +23,7 @@ from sbp_back.document.wrapped import Payload, wrap
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, settle
+from tests.left_behind import left_behind
 
 
 async def test_offsets_are_given_in_order_and_batches_stamped_before_they_leave() -> None:
@@ -402,6 +403,17 @@ async def test_somebody_waits_until_something_is_true_of_the_log() -> None:
     with pytest.raises(LogDeleted):
         await log.until(lambda: False)
     assert world.logs.barrier.failures == {}
+
+
+async def test_nothing_is_left_of_who_waited_for_what_raises() -> None:
+    world = World()
+    log = await world.boot()
+
+    async def mistaken() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await log.until(lambda: 1 // 0 > 0)
+
+    assert await left_behind({"mistaken": mistaken}, settle) == {}
 
 
 async def test_whoever_holds_the_log_appends_alone_and_others_come_behind() -> None:
