@@ -90,8 +90,9 @@ class FetchOperation(Reading):
                     self._slots.append(slot)
                     self._find(slot)
             outcome = self._begin()
-            if outcome is DEFERRED and not self._counted:
-                # What is made of a long request is bounded as long as this goes on.
+            if outcome is DEFERRED and not self._counted and not self._finished:
+                # What is made of a long request is bounded as long as this goes on. It is over already if the
+                # connection is gone.
                 self._answered = asyncio.get_running_loop().create_future()
                 await self._answered
             return outcome

@@ -480,6 +480,15 @@ async def test_a_fetch_in_turns_ends_with_its_connection(lab: Lab, monkeypatch: 
     assert not lab.answers
 
 
+async def test_a_fetch_in_turns_whose_connection_has_gone_before_is_over(lab: Lab) -> None:
+    lab.loop.call_soon = asyncio.get_running_loop().call_soon  # type: ignore[attr-defined]
+    lab.fetch.partitions.at_once = 10
+    lab.fill(1)
+    async with asyncio.timeout(20):
+        assert await lab.ask(many(50), on_close=lambda cancel: cancel()) is DEFERRED
+    assert not lab.answers
+
+
 @pytest.mark.parametrize("level", [0, 1])
 async def test_a_reader_of_committed_data_gets_nothing_whose_fate_was_trimmed_while_it_was_read(level: int) -> None:
     lab = Lab()
