@@ -49,7 +49,7 @@ class FreeMemory:
 
     LOOK_MS = 1_000
     FIRST_SECONDS = 2.0
-    LAST_SECONDS = 300.0
+    LAST_SECONDS = 20.0
     _LITTLE = 16
     """One part in so many of what is allowed."""
 
