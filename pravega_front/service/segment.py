@@ -108,6 +108,11 @@ class Segment:
 
     # --- what is known of it ---------------------------------------------------------------------------------------
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether :meth:`length` is known without waiting: what an other protocol wrote may have to be decompressed."""
+        return self.log.is_open and self.log.byte_length is not None
+
     async def length(self) -> int:
         """Where the segment ends for readers. Raises LogError."""
         known = self.log.byte_length if self.log.is_open else None

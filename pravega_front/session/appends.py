@@ -11,6 +11,7 @@ from bridges.net.budget import Kind
 from pravega_front.access import Refused
 from pravega_front.service.appends import Appender, Appending, Protest
 from pravega_front.service.segments import NotPossible, SegmentMissing
+from pravega_front.session.useful_waits import UsefulWaits
 from pravega_front.wire import commands as wire
 from pravega_front.wire.blocks import appended, parse_block, parse_block_end
 from pravega_front.wire.fields import Buffer, WireError
@@ -28,7 +29,7 @@ _WRITER_BYTES = 1024
 class Appends:
     """The writers of one connection, by their ids."""
 
-    __slots__ = ("_block", "_connection", "_writers", "gathering")
+    __slots__ = ("_block", "_connection", "_waits", "_writers", "gathering")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -37,6 +38,7 @@ class Appends:
         """Those that have gathered appends in this turn of the event loop."""
         # A block whose end has not come: its writer, its bytes, the size of its frame, and when it came.
         self._block: tuple[bytes, Buffer, int, float] | None = None
+        self._waits = UsefulWaits()
 
     @property
     def block_since(self) -> float | None:
@@ -58,6 +60,8 @@ class Appends:
         if request.writer_id not in self._writers and len(self._writers) >= server.settings.writers_per_connection:
             raise Protest("too many writers are set up on one connection")
         try:
+            if not segment.is_counted:
+                await self._waits.on(segment.length())
             last = await _last_number(segment, request.writer_id)
             await segment.length()  # from now on it is known with every append
         except LogDeleted:
@@ -127,6 +131,7 @@ class Appends:
 
     def end(self) -> None:
         """The connection has ended."""
+        self._waits.end()
         for writer in self._writers.values():
             writer.ended = True
         self._connection.account.give(Kind.REQUESTS, _WRITER_BYTES * len(self._writers))

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from bridges.errors import LogError
 from bridges.net.budget import Kind
 from pravega_front.service.appends import Protest
 from pravega_front.service.reads import Found, Parked, ParkedMark, missing, read, stopping
+from pravega_front.session.useful_waits import UsefulWaits
 from pravega_front.wire import commands as wire
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ _SHORT_READ = 64 * 1024
 class Reads:
     """The reads of one connection. Call :meth:`go_on` when its client has taken something, :meth:`end` at the end."""
 
-    __slots__ = ("_account", "_connection", "_parked", "_room", "_taken", "_turn")
+    __slots__ = ("_account", "_connection", "_parked", "_room", "_taken", "_turn", "_waits")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -38,6 +40,7 @@ class Reads:
         # Of what is read and no answer yet; another account than that of requests, so that each waits by itself.
         self._account = connection.server.budget.account(self._room_came)
         self._room: asyncio.Future[None] | None = None
+        self._waits = UsefulWaits()
 
     async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
         """The answer to a read; None if it waits at the end of its segment, or nobody hears it. ``parked``: it has
@@ -47,6 +50,9 @@ class Reads:
         segment = server.segments.find(request.segment)
         if segment is None:
             return self._read_mark(request) if server.segments.is_mark(request.segment) else missing(request)
+        if not segment.is_counted:
+            with suppress(LogError):  # which is told where it is read
+                await self._waits.on(segment.length())
         most = min(server.settings.read_max_bytes, max(request.suggested_length, 8))
         async with self.room(most, min(most, _SHORT_READ)) as room:
             if not room:
@@ -97,6 +103,7 @@ class Reads:
 
     def unheard(self) -> None:
         """Those that wait for their turns read nothing; to be called when the connection counts as unheard."""
+        self._waits.end()
         self._room_came()
         self.go_on()
 

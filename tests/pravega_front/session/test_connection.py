@@ -166,3 +166,32 @@ async def test_the_end_of_a_client_is_noticed_while_nothing_more_is_read(lab: La
     await until(lambda: not lab.connections)
     assert not any(heard)
     assert len(heard) < 100, "only those that had begun"
+
+
+async def test_who_waits_for_a_segment_to_be_counted_does_so_no_longer_than_its_client(lab: Lab) -> None:
+    """What another protocol wrote may have to be decompressed, which takes long."""
+    waiting = 0
+
+    class Uncounted:
+        is_counted = False
+        loose = True
+
+        async def length(self) -> int:
+            nonlocal waiting
+            waiting += 1
+            try:
+                await lab.go_on.wait()
+            finally:
+                waiting -= 1
+            return 0
+
+    lab.segments = cast(Any, SimpleNamespace(find=lambda name: Uncounted(), is_mark=lambda name: False))
+    host, port = await lab.listen("x", "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(raw(wire.SetupAppend(1, bytes(16), "scope/stream/0", "")))
+    writer.write(raw(wire.ReadSegment("scope/stream/0", 0, 100, "", 1)) * 10)
+    await until(lambda: waiting == 11)
+    writer.close()
+    await until(lambda: not waiting)
+    await until(lambda: not lab.budget.held)
+    assert not lab.go_on.is_set()
