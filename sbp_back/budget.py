@@ -223,16 +223,27 @@ class MemoryBudget:
             claims = account is self._claimant
             self._leave(account)
             if claims:
-                self._claimant = account  # until it has had the chance to ask
+                # Until it has had the chance to ask, which for a task is in the next turn of the loop: were the room
+                # kept for another by then, all who wait for much would be told in vain, again and again.
+                self._claimant = account
             account.on_room()
             if claims:
-                self._claimant = next(iter(self._claims), None)
+                self._defer(self._pass_on_claim)
+                return
+        self._look()
+
+    def _pass_on_claim(self) -> None:
+        """Whoever was told that there is room for much has asked, or will not."""
+        if self._claimant not in self._claims:
+            self._claimant = next(iter(self._claims), None)
         self._look()
 
     def _next(self) -> Account | None:
         """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
         claimant = self._claimant
-        if claimant is not None and self._fits_large(claimant, claimant.wanted - claimant.instead, claimant.instead):
+        # Nothing is wanted by one that has been told and has not asked yet.
+        more = 0 if claimant is None else claimant.wanted - claimant.instead
+        if claimant is not None and claimant.wanted and self._fits_large(claimant, more, claimant.instead):
             return claimant
         for bucket in sorted(self._buckets):
             account = next(iter(self._buckets[bucket]))

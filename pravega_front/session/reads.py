@@ -30,7 +30,7 @@ _SHORT_READ = 64 * 1024
 class Reads:
     """The reads of one connection. Call :meth:`go_on` when its client has taken something, :meth:`end` at the end."""
 
-    __slots__ = ("_account", "_connection", "_parked", "_room", "_taken", "_turn", "_waits")
+    __slots__ = ("_account", "_connection", "_parked", "_taken", "_turn", "_waits", "_wanted")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -39,7 +39,8 @@ class Reads:
         self._taken: asyncio.Future[None] | None = None
         # Of what is read and no answer yet; another account than that of requests, so that each waits by itself.
         self._account = connection.server.budget.account(self._room_came)
-        self._room: asyncio.Future[None] | None = None
+        # Who waits for room, with the most and the least bytes of it.
+        self._wanted: tuple[asyncio.Future[int], int, int] | None = None
         self._waits = UsefulWaits()
 
     async def read(self, request: wire.ReadSegment, parked: bool = False) -> wire.Command | Found | None:
@@ -77,14 +78,39 @@ class Reads:
         async with self._turn:
             await self._all_taken()
             granted = 0
-            while not connection.unheard and not (granted := account.grant(Kind.READS, most, least)):
-                self._room = asyncio.get_running_loop().create_future()
-                account.wait(least)
-                await self._room
+            if not connection.unheard:
+                granted = account.grant(Kind.READS, most, least) or await self._granted(most, least)
             try:
                 yield granted
             finally:
                 account.give(Kind.READS, granted)
+
+    async def _granted(self, most: int, least: int) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._wanted = (answer, most, least)
+        self._account.wait(least)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._wanted = None
+            self._account.stop_waiting()
+            if answer.done() and not answer.cancelled():
+                self._account.give(Kind.READS, answer.result())
+            raise
+
+    def _room_came(self) -> None:
+        """There is room, which is asked for at once, or nobody hears the answer."""
+        if self._wanted is None:
+            return
+        answer, most, least = self._wanted
+        if answer.done():
+            return  # who waited was cancelled
+        granted = 0 if self._connection.unheard else self._account.grant(Kind.READS, most, least)
+        if granted or self._connection.unheard:
+            self._wanted = None
+            answer.set_result(granted)
+        else:
+            self._account.wait(least)
 
     def go_on(self) -> None:
         """The client has taken so much that more may be read, or the connection has ended."""
@@ -111,11 +137,6 @@ class Reads:
         """Nothing more is read; to be called when the connection counts as closed."""
         self._account.close()
         self.unheard()
-
-    def _room_came(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
 
     async def _all_taken(self) -> None:
         connection = self._connection

@@ -139,6 +139,36 @@ def test_large_requests_that_wait_get_their_turns_one_after_the_other(later: Lat
     assert budget.held == 0
 
 
+def test_those_who_ask_in_a_later_turn_get_their_turns_as_well(later: Later) -> None:
+    """As tasks do: what tells them wakes them up, and they run when the loop comes to them."""
+    budget = MemoryBudget(32 * MIB, later)
+    size, asked, served = 6 * MIB, 0, 0
+    holders = [hog(budget, Kind.READS, MIB // 2) for _ in range(40)]
+
+    class Asking:
+        def __init__(self) -> None:
+            self.account = budget.account(lambda: later(self.ask))
+
+        def ask(self) -> None:
+            nonlocal asked, served
+            asked += 1
+            if not self.account.admit(Kind.READS, size):
+                self.account.wait(size)
+                return
+            served += 1
+            later(lambda: self.account.give(Kind.READS, size))
+
+    for one in [Asking() for _ in range(50)]:
+        one.ask()
+    assert not served
+    for holder in holders:
+        holder.give(Kind.READS, holder.held)
+    later.settle()
+    assert served == 50
+    assert asked < 5 * served, "hardly anybody is told in vain"
+    assert budget.held == 0
+
+
 def test_a_large_request_that_waits_does_not_stop_the_others(later: Later) -> None:
     budget = MemoryBudget(256 * MIB, later)
     first, second = budget.account(nothing), budget.account(nothing)
