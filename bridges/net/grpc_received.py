@@ -2,9 +2,9 @@
 
 Whoever waits for the next message of a stream has gRPC receive it, up to its largest size, and hears of it when it is
 whole. So what the kernel has received on a connection, less what came out of it as messages, is counted in the memory
-budget, from the sockets themselves, in a thread: every second, soon after the process has grown, and twenty times a
-second while much is held, since a client on the same machine sends a gigabyte in that time. What HTTP/2 adds is taken
-for somewhat more than it is, so that long-lived connections do not seem to hold what they do not.
+budget, from the sockets themselves: every second, soon after the process has grown, and twenty times a second while
+much is held, since a client on the same machine sends a gigabyte in that time. What HTTP/2 adds is taken for somewhat
+more than it is, so that long-lived connections do not seem to hold what they do not.
 
 Nobody can be kept from sending the rest of a message. So while memory is short, a connection that holds much of one and
 has completed none for a while is closed, and while more is held than there may be, that which holds most. What gRPC had
@@ -14,6 +14,7 @@ for them lies all over the heap, from where it goes back to the system only when
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -43,6 +44,8 @@ _GROWN = 16
 """One part in so many of it is much to grow by."""
 _PAUSE = 20
 """Looking takes one part in so many of a core's time at most."""
+_SHORT_SECONDS = 0.002
+"""Looking that takes no longer, as with some hundred descriptors, is done on the event loop."""
 GIVE_BACK_BYTES = 32 * 1024 * 1024
 """When connections have gone with so many bytes of messages, the heap's free memory goes back to the system."""
 GIVE_BACK_SECONDS = 0.2
@@ -224,7 +227,9 @@ class ReceivedMemory:
         self._size = resident()
         for connection in connections.values():
             connection.mark()
-        found = await asyncio.to_thread(self._ask, frozenset(ports))
+        ask = partial(self._ask, frozenset(ports))
+        # A thread waits for the interpreter where others compute, up to a quarter of a second, in which much comes.
+        found = ask() if self._took < _SHORT_SECONDS else await asyncio.to_thread(ask)
         for peer, arrived in found.items():
             connection = self._at(peer)
             connection.unseen = 0
