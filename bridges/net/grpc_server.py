@@ -33,6 +33,10 @@ _FEW_BYTES = 64 * 1024
 """Of a request: nobody is refused for so few, and there are as many of them as there may be calls."""
 
 
+_TOLD_SECONDS = 5.0
+"""How long the end of a stream is waited for by the node that ends it."""
+
+
 class GrpcRefusal(Exception):
     """The call ends with a status of gRPC's own: for what the protocol above it has no words for."""
 
@@ -342,7 +346,12 @@ class GrpcServer:
                 stream.close()
             aborting = context.abort(code, message)
             del stream, requests, context  # as above
-            await aborting
+            try:
+                async with asyncio.timeout(_TOLD_SECONDS):
+                    await aborting
+            except TimeoutError:
+                # gRPC tells it when the client takes what was sent before. Nobody else waits for that.
+                raise asyncio.CancelledError from None
         finally:
             self._leave()
 

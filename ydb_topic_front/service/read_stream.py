@@ -57,6 +57,7 @@ class ReadStream:
         # What it says: an exception that is kept would keep the frames that it comes through, and those this stream.
         self._refusal: tuple[Code, str] | None = None
         self._half_closed = False
+        self._cut = False
         self._wake = asyncio.Event()
         self._answers = ReadAnswers(stream.account, self._wake.set)
         self._partitions = ReadPartitions(
@@ -128,9 +129,9 @@ class ReadStream:
             self.end(no_such_consumer(self.consumer, path))
 
     def cut_if_stuck(self, since: float) -> None:
-        """End without a word if the client has taken nothing since then, by the monotonic clock: it holds memory."""
-        if self._task is not None and 0 < self._writing_since < since:
-            self._service.node.metrics.kind("StreamRead").failed("client takes nothing")
+        """End if the client has taken nothing since then, by the monotonic clock: it holds memory."""
+        if self._task is not None and 0 < self._writing_since < since and not self._cut:
+            self._cut = True
             self._task.cancel()
 
     # --- the stream's life ------------------------------------------------------------------------------------------
@@ -143,6 +144,11 @@ class ReadStream:
         try:
             await self._guarded(self._send())
             await self._say_why()
+        except asyncio.CancelledError:
+            if not self._cut:
+                raise
+            # It is told when it takes something again, behind the answer that it has not taken.
+            raise GrpcRefusal(Code.UNAVAILABLE, "nothing was taken of what was sent, and memory is short") from None
         finally:
             self._readers.leave(self)
             self._partitions.close()

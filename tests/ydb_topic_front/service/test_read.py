@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.conftest import TEST_SETTINGS, NodeFactory
@@ -446,6 +447,16 @@ def test_members_are_shown_as_what_they_call_themselves(ydb_node: NodeProcess, m
             session.end()
 
 
+def ended(session: Session) -> grpc.StatusCode | None:
+    """What a stream is ended with before all was read; None if it is not."""
+    try:
+        session.read(40_000)
+    except grpc.RpcError as error:
+        code: grpc.StatusCode = error.code()  # type: ignore[attr-defined]
+        return code
+    return None
+
+
 def test_who_takes_nothing_is_cut_while_memory_is_short(node_factory: NodeFactory) -> None:
     """Others read on, and clients that go away in the middle of an answer are nobody's failure."""
     settings = {**TEST_SETTINGS, "limits.connections_memory_bytes": "32MiB", "ydb.reader_patience_ms": "2s"}
@@ -461,6 +472,8 @@ def test_who_takes_nothing_is_cut_while_memory_is_short(node_factory: NodeFactor
         reader = Session(raw, consumer="", credit=1 << 40, topics_read_settings=wanted)
         reader.started()
         assert len(reader.read(40_000)) == 40_000
+        # Of those that were cut each is told so, when it takes something again.
+        assert any(ended(session) is grpc.StatusCode.UNAVAILABLE for session in sessions)
         for session in sessions:
             session.stream.cancel()
         reader.end()
