@@ -34,7 +34,7 @@ _FEW_BYTES = 64 * 1024
 
 
 _TOLD_SECONDS = 5.0
-"""How long the end of a stream is waited for by the node that ends it."""
+"""How long it is waited for that a client is told how its call ends."""
 
 
 class GrpcRefusal(Exception):
@@ -322,7 +322,7 @@ class GrpcServer:
             # the collector comes, which a node has come seldom.
             aborting = context.abort(code, message)
             del raw, call, context
-            await aborting
+            await _told(aborting)
         finally:
             self._leave()
         raise AssertionError("abort raises")
@@ -346,12 +346,7 @@ class GrpcServer:
                 stream.close()
             aborting = context.abort(code, message)
             del stream, requests, context  # as above
-            try:
-                async with asyncio.timeout(_TOLD_SECONDS):
-                    await aborting
-            except TimeoutError:
-                # gRPC tells it when the client takes what was sent before. Nobody else waits for that.
-                raise asyncio.CancelledError from None
+            await _told(aborting)
         finally:
             self._leave()
 
@@ -372,6 +367,16 @@ class GrpcServer:
         self._calls -= 1
         if not self._calls:
             self._idle.set()
+
+
+async def _told(aborting: Awaitable[None]) -> None:
+    """Tell a client how its call ends. Raises what that does, and CancelledError where it is told later or is gone."""
+    try:
+        async with asyncio.timeout(_TOLD_SECONDS):
+            await aborting
+    except (TimeoutError, grpc.aio.InternalError):
+        # gRPC tells it when the client takes what was sent before. Nobody else waits for that.
+        raise asyncio.CancelledError from None
 
 
 def options(limits: GrpcLimits) -> list[tuple[str, int]]:
