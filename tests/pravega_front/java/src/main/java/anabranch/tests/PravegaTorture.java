@@ -161,6 +161,8 @@ public final class PravegaTorture {
                     transact(writer, first, number, choice.nextInt(10));
                 } catch (TxnFailedException error) {
                     tell("failed", first, number, error);
+                } catch (RuntimeException error) {
+                    goOn(error); // what became of the transaction stays open, or asked for
                 }
             }
         }
@@ -182,6 +184,13 @@ public final class PravegaTorture {
     }
 
     /** The client tries ten times, twenty seconds apart at last, and may meet a node that is down each time. */
+    private static void goOn(RuntimeException error) {
+        if (!isOf(error, RetriesExhaustedException.class)) {
+            throw error;
+        }
+        System.err.println("once more: " + error);
+    }
+
     private void createGroup(ReaderGroupManager manager, String group) {
         ReaderGroupConfig wanted = ReaderGroupConfig.builder().stream(Stream.of(SCOPE, STREAM)).build();
         while (true) {
@@ -189,10 +198,7 @@ public final class PravegaTorture {
                 manager.createReaderGroup(group, wanted);
                 return;
             } catch (RuntimeException error) {
-                if (!isOf(error, RetriesExhaustedException.class)) {
-                    throw error;
-                }
-                System.err.println("once more: " + error);
+                goOn(error);
             }
         }
     }
