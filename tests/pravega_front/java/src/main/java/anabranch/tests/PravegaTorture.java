@@ -3,6 +3,7 @@ package anabranch.tests;
 import io.pravega.client.ClientConfig;
 import io.pravega.client.EventStreamClientFactory;
 import io.pravega.client.admin.ReaderGroupManager;
+import io.pravega.client.segment.impl.ServerTimeoutException;
 import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
@@ -183,7 +184,7 @@ public final class PravegaTorture {
         }
     }
 
-    /** The client tries ten times, twenty seconds apart at last, and may meet a node that is down each time. */
+    /** For a client that tried ten times, twenty seconds apart at last, and may have met a node that is down each time. */
     private static void goOn(RuntimeException error) {
         if (!isOf(error, RetriesExhaustedException.class)) {
             throw error;
@@ -207,6 +208,17 @@ public final class PravegaTorture {
         return error != null && (kind.isInstance(error) || isOf(error.getCause(), kind));
     }
 
+    /** Null if there is none now, or if the client took longer than its 5 s to ask how far its group is: it meets a node
+     * that is down, and waits up to 10 s until it asks again. It has taken no event then. */
+    private static byte[] next(EventStreamReader<byte[]> reader) {
+        try {
+            return reader.readNextEvent(500).getEvent();
+        } catch (ServerTimeoutException error) {
+            System.err.println("once more: " + error);
+            return null;
+        }
+    }
+
     private void read() throws Exception {
         String group = arguments.get("name");
         try (ReaderGroupManager manager = ReaderGroupManager.withScope(SCOPE, config)) {
@@ -215,7 +227,7 @@ public final class PravegaTorture {
                 try (EventStreamReader<byte[]> reader = factory.createReader(group + "-" + life, group, BYTES, ReaderConfig.builder().build())) {
                     long begun = System.nanoTime();
                     while (finished || (System.nanoTime() - begun) / 1e9 < READER_LIFE_SECONDS) {
-                        byte[] event = reader.readNextEvent(500).getEvent();
+                        byte[] event = next(reader);
                         if (event != null) {
                             String[] words = new String(event, StandardCharsets.ISO_8859_1).split(":", 3);
                             tell("read", words[0], Integer.parseInt(words[1]));
