@@ -242,8 +242,11 @@ class MemoryBudget:
         """Whoever can be told now: the one that is kept room for, else the first of those that need least."""
         claimant = self._claimant
         # Nothing is wanted by one that has been told and has not asked yet.
-        more = 0 if claimant is None else claimant.wanted - claimant.instead
-        if claimant is not None and claimant.wanted and self._fits_large(claimant, more, claimant.instead):
+        if (
+            claimant is not None
+            and claimant.wanted
+            and self._fits_large(claimant, claimant.wanted - claimant.instead, claimant.instead)
+        ):
             return claimant
         for bucket in sorted(self._buckets):
             account = next(iter(self._buckets[bucket]))

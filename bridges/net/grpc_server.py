@@ -32,7 +32,6 @@ Code = grpc.StatusCode
 _FEW_BYTES = 64 * 1024
 """Of a request: nobody is refused for so few, and there are as many of them as there may be calls."""
 
-
 _TOLD_SECONDS = 5.0
 """How long it is waited for that a client is told how its call ends."""
 
