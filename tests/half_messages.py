@@ -7,9 +7,11 @@ from struct import Struct
 from types import TracebackType
 
 _HEAD = Struct(">IBI")
+_SETTING = Struct(">HI")
 _DATA, _HEADERS, _SETTINGS, _PING, _WINDOW = 0, 1, 4, 6, 8
 _ACK, _END_HEADERS = 1, 4
 _INITIAL_WINDOW = 4
+_INITIAL_WINDOW_BYTES = 65_535
 _FRAME_BYTES = 16 * 1024
 _ZEROS = bytes(1024 * 1024)
 
@@ -21,7 +23,8 @@ class HalfMessage:
         self._place = host, port
         self._path = path
         self._headers = headers
-        self._windows = {0: 65_535, 1: 65_535}
+        self._windows = {0: _INITIAL_WINDOW_BYTES, 1: _INITIAL_WINDOW_BYTES}
+        self._initial_window = _INITIAL_WINDOW_BYTES
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
@@ -84,9 +87,7 @@ class HalfMessage:
                     if kind == _WINDOW:
                         self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(body, "big")
                     elif kind == _SETTINGS and not flags & _ACK:
-                        for at in range(0, length, 6):
-                            if int.from_bytes(body[at : at + 2], "big") == _INITIAL_WINDOW:
-                                self._windows[1] += int.from_bytes(body[at + 2 : at + 6], "big") - 65_535
+                        self._set(body)
                         self._writer.write(_frame(_SETTINGS, _ACK, 0, b""))
                     elif kind == _PING and not flags & _ACK:
                         self._writer.write(_frame(_PING, _ACK, 0, body))
@@ -95,6 +96,14 @@ class HalfMessage:
             self.ended.set()
             async with self._moved:
                 self._moved.notify_all()
+
+    def _set(self, settings: bytes) -> None:
+        """Take over the server's settings, of which it sends new ones whenever it finds that more is on its way."""
+        for at in range(0, len(settings), 6):
+            name, value = _SETTING.unpack_from(settings, at)
+            if name == _INITIAL_WINDOW:
+                self._windows[1] += value - self._initial_window
+                self._initial_window = value
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes | memoryview) -> bytes:
