@@ -42,7 +42,8 @@ class StoreOptions(Struct):
     """Disk space is reserved in steps of this size ahead of the write position."""
 
     zero_ahead_bytes: int = 16 * MIB
-    """How far ahead of the write position blocks are written with zeros in the background; 0 turns it off."""
+    """How far ahead of the write position blocks are written with zeros in the background; 0 turns it off. With
+    ``os`` it is off: only flushed writes gain by it."""
 
     evacuate_below: float = 0.25
     """A sealed segment with a smaller share of live bytes is emptied by copying what is left to the tail."""
@@ -100,6 +101,10 @@ class StoreOptions(Struct):
     @property
     def durable(self) -> bool:
         return self.durability == "fsync"
+
+    @property
+    def zero_ahead(self) -> int:
+        return self.zero_ahead_bytes if self.durable else 0
 
     @property
     def low_water(self) -> int:

@@ -2,7 +2,8 @@
 
 A flushed write to blocks that were written before needs no journal commit of the file system, which makes small
 groups about three times as fast as writing to freshly allocated blocks (docs/storage.md has numbers). Large groups
-gain little and would pay for twice the bytes, so the zeroing pauses while groups are large.
+gain little and would pay for twice the bytes, so the zeroing pauses while groups are large; writes that are not flushed
+gain nothing, so that without flushes nothing is zeroed.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Preparer:
         if segment is None or not self._small_groups:
             return 0
         until = segment.size if self._next is not None else segment.size - self._last_part(segment)
-        ahead = self._options.zero_ahead_bytes
+        ahead = self._options.zero_ahead
         if ahead and self._zeroed < segment.size - len(self._zeros):
             until = min(until, self._zeroed - ahead // 2)
         return until
@@ -189,10 +190,10 @@ class Preparer:
 
     def _wants_zeros(self) -> bool:
         segment = self._segment
-        if segment is None or not self._small_groups or self._blocked or not self._options.zero_ahead_bytes:
+        if segment is None or not self._small_groups or self._blocked or not self._options.zero_ahead:
             return False
         # Starting again at half the distance makes few wake-ups of long work.
-        ahead = self._options.zero_ahead_bytes
+        ahead = self._options.zero_ahead
         return self._zeroed < min(self._written + ahead // 2, segment.size - len(self._zeros))
 
     def _run(self) -> None:
@@ -242,7 +243,7 @@ class Preparer:
                 if segment is None or self._stopping or not self._small_groups:
                     return
                 begin = max(self._zeroed, self._written + step)
-                limit = min(self._written + self._options.zero_ahead_bytes, segment.size)
+                limit = min(self._written + self._options.zero_ahead, segment.size)
                 if begin + step > limit:
                     self._zeroed = max(self._zeroed, begin)
                     return
@@ -250,7 +251,7 @@ class Preparer:
                 fd = self._fd
             try:
                 self._files.write(fd, [self._zeros], begin, False)
-                if self._options.durable and begin + 2 * step > limit:
+                if begin + 2 * step > limit:
                     # One flush for the whole stretch: each costs a journal commit the writer may have to wait for.
                     self._files.sync(fd)
             except OSError as error:
