@@ -39,12 +39,15 @@ _FRAME = struct.Struct(">i")
 @dataclass(frozen=True, slots=True)
 class Load:
     """What is asked for: requests, how many of them are on their way at a time, bytes of a record's value, partitions
-    of the topic that each request names."""
+    of the topic that each request names; records of a batch (0: as is usual for the kind of request), and batches of
+    each partition that one request reads."""
 
     requests: int
     in_flight: int
     size: int
     partitions: int
+    records: int
+    batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +136,18 @@ def _produce_batch(partitions: int, batch: memoryview) -> tuple[int, Any]:
 
 
 def _produce(load: Load) -> list[tuple[int, Any]]:
-    return [_produce_batch(load.partitions, _batch(load.size, 1))]
+    return [_produce_batch(load.partitions, _batch(load.size, load.records or 1))]
 
 
 _RECORDS = 40
-"""Of a batch that is read."""
-_BATCHES = 64
-"""Of each partition; the whole of it is read again and again."""
-_READ_AT_ONCE = 4
-"""Batches of each partition that one request asks for."""
+"""Of a batch that is read, unless it is said."""
+_REQUESTS = 16
+"""Different ones, in which all batches of each partition are read; then they are read again."""
 
 
 def _fill(wire: Wire, load: Load) -> None:
-    message = _produce_batch(load.partitions, _batch(load.size, _RECORDS))
-    for _ in range(_BATCHES):
+    message = _produce_batch(load.partitions, _batch(load.size, load.records or _RECORDS))
+    for _ in range(_REQUESTS * load.batches):
         for partition in wire.ask(*message).responses[0].partition_responses:
             if partition.error_code:
                 raise ConnectionError(f"the node refused a batch with {partition.error_code}")
@@ -156,11 +157,13 @@ def _fetch(load: Load) -> list[tuple[int, Any]]:
     """What a consumer asks for that reads on, without a session, as most do."""
     from kafka_front.wire.messages import FetchRequest
 
-    most = _READ_AT_ONCE * (len(_batch(load.size, _RECORDS)) + 100)
+    records = load.records or _RECORDS
+    most = load.batches * (len(_batch(load.size, records)) + 100)
     requests: list[tuple[int, Any]] = []
-    for first in range(0, _BATCHES, _READ_AT_ONCE):
+    for number in range(_REQUESTS):
+        first = number * load.batches * records
         parts = [
-            FetchRequest.FetchPartition(index, fetch_offset=first * _RECORDS, partition_max_bytes=most)
+            FetchRequest.FetchPartition(index, fetch_offset=first, partition_max_bytes=most)
             for index in range(load.partitions)
         ]
         topic = FetchRequest.FetchTopic(topic=TOPIC, partitions=parts)
@@ -332,6 +335,8 @@ def main() -> int:
     parser.add_argument("--in-flight", type=int, default=1, help="sent in one go, then waited for; writers (default 1)")
     parser.add_argument("--size", type=int, default=100, help="bytes of a record's value (default 100)")
     parser.add_argument("--partitions", type=int, default=1, help="of the topic, all in each request (default 1)")
+    parser.add_argument("--records", type=int, default=0, help=f"of a batch (default 1; {_RECORDS} where it is read)")
+    parser.add_argument("--batches", type=int, default=4, help="of a partition that one request reads (default 4)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench", help="directory on the disk to use")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -356,7 +361,7 @@ def main() -> int:
             else:
                 runner.run(_serve(Path(directory), durability, told, probes))
         return 0
-    load = Load(args.requests, args.in_flight, args.size, args.partitions)
+    load = Load(args.requests, args.in_flight, args.size, args.partitions, args.records, args.batches)
     args.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         found = []
