@@ -38,6 +38,8 @@ _WORTH_A_PIECE = 4096
 #: What the transport is given of what the socket did not take, so that it tells when there is room again.
 _LEFT_OVER = 16 * 1024
 _TURNS_AT_ONCE = 2
+#: Asked of each piece: a union of types would be made anew each time.
+_BYTES = (bytes, memoryview, bytearray)
 #: What each piece behind the first takes of memory besides its bytes (measured): a client may have them come singly.
 _PIECE_BYTES = 64
 
@@ -182,7 +184,7 @@ class Outbox:
         whole = self._direct is not None and sum(map(len, parts)) > len(parts) * _WORTH_A_PIECE
         for piece in parts if whole else joined(parts):
             self._pieces.append(piece)
-            if isinstance(piece, bytes | memoryview | bytearray):
+            if isinstance(piece, _BYTES):
                 self._queued += len(piece)
             else:
                 self._promised += piece.left
@@ -215,7 +217,7 @@ class Outbox:
         most = self._most if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
             piece = pieces[0]
-            if not isinstance(piece, bytes | memoryview | bytearray):
+            if not isinstance(piece, _BYTES):
                 if self._reading or self.starved:
                     break
                 if not reads:
@@ -229,7 +231,7 @@ class Outbox:
                 if self._offer(self._direct):
                     continue
                 piece = pieces[0]
-                assert isinstance(piece, bytes | memoryview | bytearray)
+                assert isinstance(piece, _BYTES)
             size = len(piece)
             if size > most:
                 view = memoryview(piece)
@@ -251,7 +253,7 @@ class Outbox:
         offered: list[Buffer] = []
         size = 0
         for piece in pieces:
-            if not isinstance(piece, bytes | memoryview | bytearray):
+            if not isinstance(piece, _BYTES):
                 break
             offered.append(piece)
             size += len(piece)
@@ -263,19 +265,21 @@ class Outbox:
             taken = left = os.writev(direct.fileno(), offered)
         except OSError:
             taken = left = 0  # there is no room, or whatever else the transport finds out
-        while left:
-            piece = offered.pop(0)
-            length = len(piece)
-            pieces.popleft()
-            if left < length:
-                pieces.appendleft(memoryview(piece)[left:])
-                break
-            left -= length
-        self._sent(taken)
         if taken == size:
+            for _ in offered:
+                pieces.popleft()
+            self._sent(taken)
             return True
+        for piece in offered:
+            if left < len(piece):
+                if left:
+                    pieces[0] = memoryview(piece)[left:]
+                break
+            left -= len(piece)
+            pieces.popleft()
+        self._sent(taken)
         first = pieces[0]
-        assert isinstance(first, bytes | memoryview | bytearray)
+        assert isinstance(first, _BYTES)
         if len(first) > _LEFT_OVER:
             view = memoryview(first)
             pieces[0] = view[_LEFT_OVER:]
@@ -324,7 +328,7 @@ class Outbox:
             self._failed(f"what a response promised cannot be read: {error}")
             return
         source = self._pieces[0]
-        assert not isinstance(source, bytes | memoryview | bytearray), "a source stays first until it is read"
+        assert not isinstance(source, _BYTES), "a source stays first until it is read"
         if not source.left:
             self._pieces.popleft()
         size = sum(map(len, pieces))
@@ -346,7 +350,7 @@ class Outbox:
         dropped = 0
         while dropped < left:
             piece = self._pieces.popleft()
-            assert isinstance(piece, bytes | memoryview | bytearray)
+            assert isinstance(piece, _BYTES)
             dropped += len(piece)
         assert dropped == left, "a chunk's pieces are not joined with others"
         if not source.left:
@@ -370,7 +374,7 @@ class Outbox:
         pieces, self._pieces = self._pieces, deque()
         self._queued = 0
         for piece in pieces:
-            assert isinstance(piece, bytes | memoryview | bytearray)
+            assert isinstance(piece, _BYTES)
             self._transport.write(piece)
         self._count()
         then()
@@ -393,7 +397,7 @@ def joined(parts: Sequence[Buffer | Source]) -> list[Any]:
     pieces: list[Any] = []
     run: list[Buffer] = []
     for part in parts:
-        if isinstance(part, bytes | memoryview | bytearray):
+        if isinstance(part, _BYTES):
             run.append(part)
             continue
         pieces += joined_bytes(run)
