@@ -63,7 +63,7 @@ class WatchedFiles(FaultyFiles):
 
 def watched(files: WatchedFiles, **changes: object) -> StoreOptions:
     """Options under which only groups are written: nothing ahead of them."""
-    values = {"zero_ahead_bytes": 0, "segment_bytes": 256 * KIB, "durability": "os", **changes}
+    values = {"zero_ahead_bytes": 0, "segment_bytes": 4096 * KIB, "durability": "os", **changes}
     return small_options(files=files, **values)
 
 
