@@ -4,9 +4,10 @@ While one group is being flushed the next one accumulates in the queue, so group
 for a timer. The WAL thread owns the write position and its own view of where every range ends (``tails.py``).
 
 Without flushes a small write only copies into the page cache, which takes no longer than the two hand-overs between
-threads around it, and mostly a tenth of that. So while the thread has nothing at all to do, the event loop may write a small group itself with
-:meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so only between taking an
-item from the queue and delivering the group with it, the loop only when every item it queued has come back.
+threads around it, and mostly a tenth of that. So while the thread has nothing at all to do, the event loop may write a
+small group itself with :meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so
+only between taking an item from the queue and delivering the group with it, the loop only when every item it queued has
+come back.
 """
 
 from __future__ import annotations
