@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridges.errors import OffsetOutOfRange
 from bridges.net.budget import Kind
 
 if TYPE_CHECKING:
+    from bridges.formats.records import StoredBatch
     from bridges.log.partition_log import PartitionLog
     from bridges.net.budget import Account
 
@@ -14,20 +16,22 @@ _UNKNOWN_BATCH = 64 * 1024
 
 
 async def written_at(log: PartitionLog, offset: int, account: Account) -> int:
-    """When what lies at ``offset`` of an open log was written, in ms since the epoch; -1 if nothing does.
+    """When what lies at ``offset`` of an open log, or is the first that is left behind it, was written, in ms since the
+    epoch; -1 if nothing is.
 
     What is read is counted in ``account`` meanwhile. Raises the errors of a read.
     """
-    end = log.high_watermark
-    if offset >= end:
-        return -1
-    size = log.measure(offset, 1, end) or _UNKNOWN_BATCH
-    account.take(Kind.READS, size)
-    try:
-        batches = await log.read_batches(offset, 1, end)
-    finally:
-        account.give(Kind.READS, size)
-    return batches[0].written_ms if batches else -1
+    while True:
+        offset = max(offset, log.log_start_offset)
+        if offset >= log.high_watermark:
+            return -1
+        try:
+            batches = await _batch_at(log, offset, log.high_watermark, account)
+        except OffsetOutOfRange:
+            if offset >= log.log_start_offset:
+                raise
+            continue  # the log starts later now
+        return batches[0].written_ms if batches else -1
 
 
 async def first_written(log: PartitionLog, written_ms: int, account: Account) -> int:
@@ -38,14 +42,14 @@ async def first_written(log: PartitionLog, written_ms: int, account: Account) ->
     """
     await log.ready()
     low, high = log.log_start_offset, log.high_watermark
-    while low < high:
-        middle = max((low + high) // 2, log.log_start_offset)
-        size = log.measure(middle, 1, high) or _UNKNOWN_BATCH
-        account.take(Kind.READS, size)
+    while (low := max(low, log.log_start_offset)) < high:
+        middle = (low + high) // 2
         try:
-            batches = await log.read_batches(middle, 1, high)
-        finally:
-            account.give(Kind.READS, size)
+            batches = await _batch_at(log, middle, high, account)
+        except OffsetOutOfRange:
+            if middle >= log.log_start_offset:
+                raise
+            continue  # the log starts later now
         if not batches:
             high = middle  # what was there is declared lost
             continue
@@ -55,3 +59,13 @@ async def first_written(log: PartitionLog, written_ms: int, account: Account) ->
         else:
             low = max(batch.end_offset, low + 1)
     return low
+
+
+async def _batch_at(log: PartitionLog, offset: int, end: int, account: Account) -> list[StoredBatch]:
+    """The batch that contains ``offset``, as a list; an empty one if what was there is declared lost."""
+    size = log.measure(offset, 1, end) or _UNKNOWN_BATCH
+    account.take(Kind.READS, size)
+    try:
+        return await log.read_batches(offset, 1, end)
+    finally:
+        account.give(Kind.READS, size)
