@@ -77,7 +77,7 @@ class KafkaPythonClient(Client):
             return got
 
     def _group_consumer(self, group: str, topic: str) -> Any:
-        return KafkaConsumer(
+        consumer = KafkaConsumer(
             topic,
             bootstrap_servers=self.bootstrap,
             group_id=group,
@@ -87,6 +87,10 @@ class KafkaPythonClient(Client):
             heartbeat_interval_ms=300,
             session_timeout_ms=10_000,
         )
+        # A leader that does not know the partitions yet assigns nothing to anybody, and joins again once it does, which
+        # may cost it its membership without its noticing.
+        consumer.partitions_for_topic(topic)
+        return consumer
 
     def consume_group(self, group: str, topic: str, count: int, *, protocol: str = "classic") -> list[Got]:
         assert protocol == "classic"
