@@ -191,7 +191,6 @@ class WalWriter:
             and end <= self._free_end
             and self.refuse_appends is None
             and self.failure is None
-            and not self._preparer.is_busy(self._position, end)
             and time.perf_counter() >= self._quick_from
         )
 
