@@ -39,8 +39,8 @@ _FRAME = struct.Struct(">i")
 @dataclass(frozen=True, slots=True)
 class Load:
     """What is asked for: requests, how many of them are on their way at a time, bytes of a record's value, partitions
-    of the topic that each request names; records of a batch (0: as is usual for the kind of request), and batches of
-    each partition that one request reads."""
+    of the topic that each request names; records of a batch, and batches of each partition that one request
+    reads."""
 
     requests: int
     in_flight: int
@@ -136,7 +136,7 @@ def _produce_batch(partitions: int, batch: memoryview) -> tuple[int, Any]:
 
 
 def _produce(load: Load) -> list[tuple[int, Any]]:
-    return [_produce_batch(load.partitions, _batch(load.size, load.records or 1))]
+    return [_produce_batch(load.partitions, _batch(load.size, load.records))]
 
 
 _RECORDS = 40
@@ -146,7 +146,7 @@ _REQUESTS = 16
 
 
 def _fill(wire: Wire, load: Load) -> None:
-    message = _produce_batch(load.partitions, _batch(load.size, load.records or _RECORDS))
+    message = _produce_batch(load.partitions, _batch(load.size, load.records))
     for _ in range(_REQUESTS * load.batches):
         for partition in wire.ask(*message).responses[0].partition_responses:
             if partition.error_code:
@@ -157,11 +157,10 @@ def _fetch(load: Load) -> list[tuple[int, Any]]:
     """What a consumer asks for that reads on, without a session, as most do."""
     from kafka_front.wire.messages import FetchRequest
 
-    records = load.records or _RECORDS
-    most = load.batches * (len(_batch(load.size, records)) + 100)
+    most = load.batches * (len(_batch(load.size, load.records)) + 100)
     requests: list[tuple[int, Any]] = []
     for number in range(_REQUESTS):
-        first = number * load.batches * records
+        first = number * load.batches * load.records
         parts = [
             FetchRequest.FetchPartition(index, fetch_offset=first, partition_max_bytes=most)
             for index in range(load.partitions)
@@ -361,7 +360,8 @@ def main() -> int:
             else:
                 runner.run(_serve(Path(directory), durability, told, probes))
         return 0
-    load = Load(args.requests, args.in_flight, args.size, args.partitions, args.records, args.batches)
+    records = args.records or (_RECORDS if args.kind == "fetch" else 1)
+    load = Load(args.requests, args.in_flight, args.size, args.partitions, records, args.batches)
     args.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.data) as scratch:
         found = []

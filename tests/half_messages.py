@@ -8,7 +8,7 @@ from types import TracebackType
 
 _HEAD = Struct(">IBI")
 _SETTING = Struct(">HI")
-_DATA, _HEADERS, _SETTINGS, _PING, _WINDOW = 0, 1, 4, 6, 8
+DATA, _HEADERS, SETTINGS, PING, WINDOW = 0, 1, 4, 6, 8
 _ACK, _END_HEADERS = 1, 4
 _INITIAL_WINDOW = 4
 _INITIAL_WINDOW_BYTES = 65_535
@@ -32,7 +32,7 @@ class HalfMessage:
 
     async def __aenter__(self) -> HalfMessage:
         self._reader, self._writer = await asyncio.open_connection(*self._place)
-        self._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+        self._writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
         fields = {
             ":method": "POST",
             ":scheme": "http",
@@ -43,7 +43,7 @@ class HalfMessage:
             **self._headers,
         }
         self._writer.write(
-            _frame(_HEADERS, _END_HEADERS, 1, b"".join(_field(name, value) for name, value in fields.items()))
+            frame(_HEADERS, _END_HEADERS, 1, b"".join(_field(name, value) for name, value in fields.items()))
         )
         self._task = asyncio.create_task(self._receive())
         return self
@@ -73,7 +73,7 @@ class HalfMessage:
                 size = min(len(view), _FRAME_BYTES, *self._windows.values())
                 self._windows[0] -= size
                 self._windows[1] -= size
-            self._writer.write(_frame(_DATA, 0, 1, view[:size]))
+            self._writer.write(frame(DATA, 0, 1, view[:size]))
             await self._writer.drain()
             view = view[size:]
 
@@ -84,13 +84,13 @@ class HalfMessage:
                 kind, length = length & 0xFF, length >> 8
                 body = await self._reader.readexactly(length)
                 async with self._moved:
-                    if kind == _WINDOW:
+                    if kind == WINDOW:
                         self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(body, "big")
-                    elif kind == _SETTINGS and not flags & _ACK:
+                    elif kind == SETTINGS and not flags & _ACK:
                         self._set(body)
-                        self._writer.write(_frame(_SETTINGS, _ACK, 0, b""))
-                    elif kind == _PING and not flags & _ACK:
-                        self._writer.write(_frame(_PING, _ACK, 0, body))
+                        self._writer.write(frame(SETTINGS, _ACK, 0, b""))
+                    elif kind == PING and not flags & _ACK:
+                        self._writer.write(frame(PING, _ACK, 0, body))
                     self._moved.notify_all()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.ended.set()
@@ -106,7 +106,7 @@ class HalfMessage:
                 self._initial_window = value
 
 
-def _frame(kind: int, flags: int, stream: int, body: bytes | memoryview) -> bytes:
+def frame(kind: int, flags: int, stream: int, body: bytes | memoryview) -> bytes:
     return _HEAD.pack(len(body) << 8 | kind, flags, stream) + body
 
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 from struct import pack
 
-from tests.half_messages import HalfMessage
-
-DATA, SETTINGS, PING, WINDOW = 0, 4, 6, 8
-ACK = 1
-
-
-def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
-    return pack(">IBI", len(body) << 8 | kind, flags, stream) + body
+from tests.half_messages import DATA, PING, SETTINGS, WINDOW, HalfMessage, frame
 
 
 async def test_it_sends_no_more_than_the_last_settings_allow() -> None:

@@ -265,11 +265,6 @@ class Outbox:
             taken = left = os.writev(direct.fileno(), offered)
         except OSError:
             taken = left = 0  # there is no room, or whatever else the transport finds out
-        if taken == size:
-            for _ in offered:
-                pieces.popleft()
-            self._sent(taken)
-            return True
         for piece in offered:
             if left < len(piece):
                 if left:
@@ -278,6 +273,8 @@ class Outbox:
             left -= len(piece)
             pieces.popleft()
         self._sent(taken)
+        if taken == size:
+            return True
         first = pieces[0]
         assert isinstance(first, _BYTES)
         if len(first) > _LEFT_OVER:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from types import SimpleNamespace
 
 import pytest
@@ -43,15 +42,12 @@ def trims(monkeypatch: pytest.MonkeyPatch, *starts: int) -> list[int]:
     read = PartitionLog.read_batches
     left, asked = list(starts), []
 
-    async def later(log: PartitionLog, offset: int, max_bytes: int, limit: int) -> list[StoredBatch]:
+    async def read_batches(log: PartitionLog, offset: int, max_bytes: int, limit: int) -> list[StoredBatch]:
         asked.append(offset)
         assert len(asked) < 100, "it ends"
         if left:
             await log.trim(left.pop(0))
         return await read(log, offset, max_bytes, limit)
-
-    def read_batches(log: PartitionLog, offset: int, max_bytes: int, limit: int) -> Awaitable[list[StoredBatch]]:
-        return later(log, offset, max_bytes, limit)
 
     monkeypatch.setattr(PartitionLog, "read_batches", read_batches)
     return asked
