@@ -11,7 +11,7 @@ WORKERS ?= logical
 ARGS ?=
 FUZZ_SECONDS ?= 300
 
-.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector fuzz spark-proof setup clean help
+.PHONY: serve test lint types unit thorough lock demo torture hostile bench bench-sbp bench-pravega bench-ydb bench-spark compat-librdkafka compat-kafka-python compat-ydb-python compat-pravega compat-spark-connector fuzz spark-proof compose-test setup clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -66,6 +66,9 @@ spark-proof: $(VENV)/.dev  ## the data pipeline killed at every step, clusters o
 	$(BIN)/python -m tests.spark_proof.prove_streams
 	$(BIN)/python -m tests.spark_proof.examples
 	$(BIN)/python -m tests.spark_proof.connector
+
+compose-test: $(VENV)/.dev  ## the files of compose/, started for real: needs Docker
+	$(BIN)/pytest -n 0 -m compose tests/compose $(PYTEST)
 
 bench-pravega: $(VENV)/.dev  ## measure Pravega's clients on the node, and on Pravega on the same machine
 	$(BIN)/python -m benchmarks.pravega $(ARGS)

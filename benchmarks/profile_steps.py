@@ -40,7 +40,7 @@ _ANSWER = (
 _ADMITTING = (
     "sbp_back.range_server.local_appends:LocalAppends._flush",
     "sbp_back.range_server.local_appends:LocalAppends._append",
-    "sbp_back.range_server.local_appends:LocalAppends._admit",
+    "sbp_back.range_server.appends:Appends.admit",
 )
 _TAKING = (
     "sbp_back.range_server.store.store:Store.append_gathered",
@@ -58,7 +58,7 @@ _WRITTEN = (
     Step("store: index, callbacks", ("sbp_back.range_server.store.store:Store._complete",)),
     Step(
         "range server: commit, what may be shown",
-        ("sbp_back.range_server.local_appends:LocalCall.stored",),
+        ("sbp_back.range_server.appends:AppendCall.stored", "sbp_back.range_server.local_appends:LocalCall.settle"),
     ),
 )
 """How every group of entries is written, and its writers hear of it."""
@@ -82,7 +82,7 @@ PRODUCE = (
         (
             "sbp_back.range_server.store.wal_writer:WalWriter.write_here",
             "sbp_back.range_server.store.wal_writer:WalWriter._begin",
-            "sbp_back.range_server.store.wal_writer:WalWriter._add_one",
+            "sbp_back.range_server.store.wal_writer:WalWriter._add_append",
             "sbp_back.range_server.store.wal_writer:WalWriter._flush",
         ),
     ),
@@ -109,7 +109,7 @@ APPEND = (
     Step("replica", ("sbp_back.client.replica:Replica.send",)),
     Step("range server: what the cycle brought", ("sbp_back.range_server.local_appends:LocalAppends.push",)),
     Step("range server: windows", _ADMITTING),
-    Step("checksums of the entries", ("sbp_back.range_server.local_appends:crc32",)),
+    Step("checksums of the entries", ("sbp_back.range_server.appends:crc32",)),
     Step("store: takes entries", _TAKING),
     Step(
         "log: a group",

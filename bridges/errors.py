@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_NAMED = 1000
+"""Records of one batch that a refusal names; the first tell the client what is wrong."""
+
 
 class LogError(Exception):
     """A partition log could not do what was asked. ``retriable`` tells whether the same request may succeed later."""
@@ -118,6 +123,26 @@ class BatchTooLarge(LogError):
 
 class BatchCorrupt(BatchInvalid):
     """A batch's checksum does not match its bytes."""
+
+
+class RecordsRefused(BatchInvalid):
+    """Records of the batch are not what its topic takes: those at ``indexes``, as far as they are named."""
+
+    def __init__(self, message: str, indexes: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.indexes = list(indexes[:_NAMED])
+
+
+class KeyMissing(RecordsRefused):
+    """A record without a key, for a topic that is to be compacted."""
+
+
+class TimeOutOfBounds(RecordsRefused):
+    """A record's timestamp is further from the node's clock than the topic allows."""
+
+
+class TopicInternal(LogError):
+    """A protocol keeps something of its own in the topic: nobody else may change what is in it."""
 
 
 class CompressionUnsupported(BatchInvalid):

@@ -8,7 +8,7 @@ clients to choose.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -26,17 +26,22 @@ SLICE = 500
 
 T = TypeVar("T")
 
+Shows = Callable[[Mapping[str, str]], bool]
+"""Whether a sample with these labels may be shown."""
+
 
 def render(metrics: Metrics) -> bytes:
     """The text of all metrics, at once: for whoever has nothing else to do."""
     return _text(_whole(metrics))
 
 
-async def rendered(metrics: Metrics) -> bytes:
-    """The text a scrape is answered with, made a slice at a time."""
+async def rendered(metrics: Metrics, shows: Shows | None = None) -> bytes:
+    """The text a scrape is answered with, made a slice at a time, of those samples that ``shows`` lets pass."""
     parts: list[bytes] = []
     last = None
     for piece in _pieces(metrics):
+        if shows is not None:
+            piece.samples = [sample for sample in piece.samples if shows(sample.labels)]
         text = _text([piece])
         parts.append(text if piece.name != last else _without_head(text))
         last = piece.name

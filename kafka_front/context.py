@@ -85,6 +85,11 @@ class Context(net.Slot):
         self.connection = connection
         self.key, self.version, self.correlation_id, self.client_id, _ = header
 
+    @property
+    def size(self) -> int:
+        """Bytes of the request."""
+        return self._size
+
     def respond(self, response: Message | Outcome) -> None:
         """Answer a DEFERRED request; NO_RESPONSE finishes it silently. Harmless once the connection is closed.
 

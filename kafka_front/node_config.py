@@ -24,10 +24,11 @@ from bridges.catalog.config_types import (
 )
 from bridges.catalog.topic_config import cluster_defaults
 from bridges.catalog.topic_defaults import TOPIC_DEFAULTS
-from bridges.node.front import NodeFacts
+from bridges.node.front import NodeFacts, listener_kind
 from kafka_front.settings import KafkaSettings
 
 _MINUTE = 60_000
+_LISTENER = "kafka"
 
 
 def _fixed(
@@ -273,8 +274,14 @@ def static(settings: KafkaSettings, facts: NodeFacts) -> dict[str, str]:
     if node.rack:
         values["broker.rack"] = node.rack
     for key, addresses in (("listeners", facts.listening), ("advertised.listeners", facts.advertised)):
-        if "kafka" in addresses:
-            values[key] = f"PLAINTEXT://{addresses['kafka']}"
+        # Names of listeners, of which Kafka's usual one is also that of a security protocol.
+        told = {
+            name.removeprefix(f"{_LISTENER}-").upper() if name != _LISTENER else "PLAINTEXT": address
+            for name, address in addresses.items()
+            if listener_kind(name, [_LISTENER]) is not None
+        }
+        if told:
+            values[key] = ",".join(f"{name}://{address}" for name, address in told.items())
     return {key: str(value) for key, value in values.items()}
 
 

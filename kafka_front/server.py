@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 from bridges.barrier import Barrier
 from bridges.net import server as net
@@ -54,11 +55,11 @@ class Server(net.Server):
         budget: MemoryBudget | None = None,
         barrier: Barrier | None = None,
         *,
-        must_log_in: bool = False,
+        must_log_in: Callable[[str], bool] = lambda listener: False,
     ) -> None:
         super().__init__("kafka", limits or Limits(), observer or NullObserver(), budget, barrier)
         self.registry = registry
-        #: Nothing is done for clients that do not say who they are.
+        #: At which listeners nothing is done for clients that do not say who they are.
         self.must_log_in = must_log_in
         self.long_requests = LongRequests(self.budget)
         self.framing = Framing(struct.Struct(">i"), _LEAST_BYTES, self.limits.frame_bytes, mutable=(_PRODUCE,))

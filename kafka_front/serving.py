@@ -80,7 +80,7 @@ class KafkaServer:
             _Observer(service.metrics),
             node.budget,
             node.barrier,
-            must_log_in=node.authenticator.required,
+            must_log_in=node.authenticator.required_at,
         )
         bound: dict[str, Address] = {}
         for name, address in listen.items():

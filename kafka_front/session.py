@@ -77,7 +77,7 @@ class Connection(Client):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self.server.must_log_in and self.principal == ANONYMOUS:
+        if self.principal == ANONYMOUS and self.server.must_log_in(self.listener):
             self._barred = True
             self._framer.allow(_LOGIN_BYTES)
 

@@ -42,21 +42,20 @@ class Access:
     def __init__(self, node: NodeServices, token_seconds: int) -> None:
         self._node = node
         self._seconds = token_seconds
-        self.required = node.authenticator.required
-        """Whether clients have to say who they are."""
+        self._required_at = node.authenticator.required_at
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
     async def caller(self, call: GrpcCall) -> Principal:
         """Who calls. Raises GrpcRefusal (UNAUTHENTICATED, UNAVAILABLE)."""
-        if not self.required:
+        if not self._required_at(call.listener):
             return ANONYMOUS
         method, _, credentials = call.header("authorization").partition(" ")
         found: Principal | None = None
         if method.lower() == "basic":
             try:
                 name, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-                found = await self._node.authenticator.verify(name, password)
+                found = await self._node.authenticator.verify(name, password, call.host)
             except (binascii.Error, UnicodeDecodeError):
                 found = None
             except AuthenticationBusy as error:
@@ -72,10 +71,14 @@ class Access:
 
     def allow(self, principal: Principal, operation: Operation, resource: Resource) -> None:
         """Raise GrpcRefusal (PERMISSION_DENIED) unless a caller may do this."""
-        if not self._node.authorizer.allows(principal, operation, resource):
+        if not self.may(principal, operation, resource):
             raise GrpcRefusal(
                 Code.PERMISSION_DENIED, f"{principal} may not {operation.value} {resource.name or 'the node'}"
             )
+
+    def may(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        """Whether a caller may do this."""
+        return self._node.authorizer.allows(principal, operation, resource)
 
     def topic(self, scope: str, stream: str) -> Resource:
         """A stream as the authorizer knows it."""
@@ -89,8 +92,9 @@ class Access:
             return Resource(ResourceKind.TOPIC, name)
 
     def token(self, principal: Principal, info: Any) -> str:
-        """A token for a stream: to write to it where the caller may, else to read it; empty where none is needed."""
-        if not self.required:
+        """A token for a stream: to write to it where the caller may, else to read it; none for who need not say who it
+        is."""
+        if principal == ANONYMOUS:
             return ""
         resource = self.topic(info.scope, info.stream)
         may = self._node.authorizer.allows
@@ -102,12 +106,12 @@ class Access:
 
     # --- commands --------------------------------------------------------------------------------------------------
 
-    def check(self, token: str, segment: str, update: bool) -> float | None:
-        """Until when (wall clock, s) a token allows a command on a segment; None where tokens are not asked for.
+    def check(self, listener: str, token: str, segment: str, update: bool) -> float | None:
+        """Until when (wall clock, s) a token allows a command on a segment; None at a listener that asks for none.
 
         Raises Refused.
         """
-        if not self.required:
+        if not self._required_at(listener):
             return None
         try:
             found = self._node.authenticator.check(token, AUDIENCE)

@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.node.front import Front, Listener, NodeServices
+from pravega_front.listeners import CONTROLLER, SEGMENT_STORE
 from pravega_front.settings import PravegaSettings
 from pravega_front.tables import ERASERS, MIGRATIONS
 
 if TYPE_CHECKING:
     from pravega_front.serving import PravegaServer
-
-CONTROLLER = "pravega"
-"""Listener of the controller: the one address that clients are given."""
-SEGMENT_STORE = "pravega-segmentstore"
-"""Listener of the segment store, which the controller tells clients of."""
 
 
 class PravegaFront(Front):

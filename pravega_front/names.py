@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridges.catalog.topic import partition_of
+
+if TYPE_CHECKING:
+    from bridges.catalog.lineage import PartitionInfo
+    from bridges.catalog.topic import Topic
 
 _SEGMENT = re.compile(r"([^/#]+)/([^/#]+)/(\d{1,10})(?:\.#epoch\.(\d{1,10}))?((?:#.*)?)", re.ASCII)
 _USERS = re.compile(r"[A-Za-z0-9.-]{1,250}")
@@ -39,6 +45,18 @@ class SegmentName(NamedTuple):
     def segment_id(self) -> int:
         """The id that the controller's messages use."""
         return self.epoch << 32 | self.number
+
+
+def segment_of(topic: Topic, partition: PartitionInfo) -> SegmentName:
+    """The segment that a partition is."""
+    scope, _, stream = topic.names["pravega"].partition("/")
+    return SegmentName(scope, stream, topic.first_number + partition.index, partition.made_epoch)
+
+
+def partition_at(topic: Topic, number: int, epoch: int) -> PartitionInfo | None:
+    """The partition that the segment of a number and an epoch is."""
+    found = partition_of(topic, number - topic.first_number)
+    return None if found is None or found.made_epoch != epoch else found
 
 
 def parse_segment(name: str) -> SegmentName | None:

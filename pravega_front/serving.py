@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
 from bridges.net.grpc_server import GrpcLimits, GrpcServer
+from bridges.node.sections import SettingsError
 from pravega_front.access import Access
 from pravega_front.controller import groups, key_value_tables, lineage, scopes_and_streams, transactions, writers
 from pravega_front.controller.core import Controller
 from pravega_front.controller.dispatch import Registry
+from pravega_front.listeners import CONTROLLER, is_segment_store, segment_store_of
 from pravega_front.server import SegmentStore
 from pravega_front.service import operations, tables
 from pravega_front.service.merging import Merges
+from pravega_front.service.running import OpenTransactions, RunningMerges
 from pravega_front.service.segments import Segments
 from pravega_front.service.table_life import DroppedTables
 from pravega_front.settings import PravegaSettings
@@ -21,9 +24,6 @@ from pravega_front.settings import PravegaSettings
 if TYPE_CHECKING:
     from bridges.metrics import FrontMetrics
     from bridges.node.front import NodeServices
-
-CONTROLLER = "pravega"
-SEGMENT_STORE = "pravega-segmentstore"
 
 #: The controller's calls by module; each has ``register(registry, controller)``.
 CALLS = (scopes_and_streams, lineage, transactions, groups, key_value_tables, writers)
@@ -44,7 +44,7 @@ class PravegaServer:
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
         node, settings = self._node, self._settings
-        segments = Segments(node, settings.append_events, settings.segments, settings.attributes_per_segment)
+        segments = Segments(node, settings, OpenTransactions(node.catalog), RunningMerges())
         await segments.load()
         self._segments = segments
         merges = self._merges = Merges(node, segments)
@@ -70,18 +70,20 @@ class PravegaServer:
         server = self._server = GrpcServer(limits, _Observer(node.metrics), node.budget, node.barrier)
         registry.fill(server)
         bound: dict[str, Address] = {}
+        calls = {name: address for name, address in listen.items() if not is_segment_store(name)}
+        for name in calls:
+            if name != CONTROLLER and segment_store_of(name) not in listen:
+                raise SettingsError(f"listen.{name} needs listen.{segment_store_of(name)}, where it sends its clients")
         for name, address in listen.items():
-            if name == SEGMENT_STORE:
+            if name not in calls:
                 host, port = await store.listen(name, address.host, address.port, None, node.tls(name))
                 bound[name] = Address(host, port)
-                controller.segment_store_address = controller.reachable(name, bound[name])
-        # Behind the segment store, of whose address it tells.
-        ports = await server.start(
-            {name: (one.host, one.port, node.tls(name)) for name, one in listen.items() if name == CONTROLLER}
-        )
+                controller.listening(name, bound[name])
+        # Behind the segment store, of whose addresses it tells.
+        ports = await server.start({name: (one.host, one.port, node.tls(name)) for name, one in calls.items()})
         for name, port in ports.items():
-            bound[name] = Address(listen[name].host, port)
-            controller.controller_address = controller.reachable(name, bound[name])
+            bound[name] = Address(calls[name].host, port)
+            controller.listening(name, bound[name])
         return bound
 
     async def drain(self) -> None:

@@ -83,6 +83,24 @@ def _noted(connection: sqlite3.Connection) -> None:
     )
 
 
+def _numbered_tables(connection: sqlite3.Connection) -> None:
+    # The number of the table's first segment (bridges/catalog/former.py).
+    connection.execute("ALTER TABLE front_pravega_key_value_tables ADD COLUMN first INTEGER NOT NULL DEFAULT 0")
+
+
+def _conditional_merges(connection: sqlite3.Connection) -> None:
+    # Attributes of the target that were changed with the decision: id in hexadecimal, new value, old value, as JSON.
+    connection.execute("ALTER TABLE front_pravega_merges ADD COLUMN undo TEXT NOT NULL DEFAULT '[]'")
+
+
+def _outcomes(connection: sqlite3.Connection) -> None:
+    # How transactions have ended, by the ids of their streams, in that order; ``transactions`` has those that have not.
+    connection.execute(
+        "CREATE TABLE front_pravega_outcomes (number INTEGER PRIMARY KEY AUTOINCREMENT, stream BLOB NOT NULL, "
+        "high INTEGER NOT NULL, low INTEGER NOT NULL, state INTEGER NOT NULL, UNIQUE (stream, high, low)) STRICT"
+    )
+
+
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _first,
     _transactions,
@@ -91,6 +109,9 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     _merges,
     _bounded_tables,
     _noted,
+    _numbered_tables,
+    _conditional_merges,
+    _outcomes,
 )
 """What brings each version to the next; never change one that was released."""
 

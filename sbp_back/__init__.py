@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sbp_back.client.client import Client, ClientOptions, StreamWriter
     from sbp_back.client.foreign import ForeignClient
-    from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch
     from sbp_back.document.client import Appended, Created, DocumentClient, Fetched, Trimmed, Wanted
     from sbp_back.document.codes import DocumentCode
     from sbp_back.document.errors import DocumentError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from sbp_back.transport.handler import Handler
     from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions, parse_address, tcp_connector
     from sbp_back.wire.model import Entry, RangeInfo, RangeServerInfo, StreamInfo
+    from sbp_back.wire.record_batch import DocumentRecord, RecordBatch, encode_batch
 
 __all__ = [
     "DIALECTS",
@@ -64,7 +64,7 @@ __all__ = [
 _WHERE = {
     "client.client": "Client ClientOptions StreamWriter",
     "client.foreign": "ForeignClient",
-    "document.batch": "DocumentRecord RecordBatch encode_batch",
+    "wire.record_batch": "DocumentRecord RecordBatch encode_batch",
     "document.client": "Appended Created DocumentClient Fetched Trimmed Wanted",
     "document.codes": "DocumentCode",
     "document.errors": "DocumentError",

@@ -14,7 +14,25 @@ What TLS takes of a connection for as long as it lives is in no account, since n
 rest smaller, by three quarters at most, so that work goes on whatever the number of connections.
 
 An account that is refused waits and is told when there is room, the one that needs least first. Nothing is called
-from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time.
+from within :meth:`Account.give`: the telling is deferred, and a bounded number are told at a time. What an account is,
+as far as it waits; what is not in the table cannot happen:
+
+| state | event | next | what follows |
+|---|---|---|---|
+| CONTENT | ``wait`` for what its share holds, or while it holds more than that | WAITING | it stands by its need |
+| CONTENT | ``wait`` for more than its share holds | QUEUED | the same, and it may claim |
+| QUEUED | it is the first, and nobody claims | CLAIMANT | up to half of the rest is kept free for it |
+| WAITING, QUEUED, CLAIMANT | it takes or gives bytes | any of these | by its need as it is now |
+| WAITING, QUEUED | what it wants fits into its part, and into nobody's who needs less | CONTENT | it is told |
+| CLAIMANT | what it wants fits into its part, or as the one large request | TOLD | it is told; room is still kept |
+| TOLD | ``wait`` for as much | CLAIMANT | it has asked, and the room was gone |
+| TOLD | the next turn of the loop | CONTENT | the first that is QUEUED claims |
+| WAITING, QUEUED, CLAIMANT | ``stop_waiting``, ``close`` | CONTENT | likewise, if it claimed |
+| CONTENT, TOLD | ``admit`` of more than its part, and nobody else claims or is large | *large* | no other is |
+| *large* | it gives so much that what it holds is no more than its part | | another may be |
+
+``wanted`` is 0 in CONTENT and TOLD. The others are in ``_buckets``, QUEUED and CLAIMANT in ``_claims`` as well.
+There is one ``_claimant`` (CLAIMANT or TOLD) and one ``_large`` at a time; the large one may wait for more.
 """
 
 from __future__ import annotations

@@ -92,6 +92,16 @@ class Reclaimed(SbpError):
         self.offset = offset
 
 
+class Lost(SbpError):
+    """Nobody has the entries from ``offset`` up to ``end``, which were acknowledged and are part of the stream: the
+    placement driver knows that their range goes so far, and its server has less. Behind ``end`` there may be more."""
+
+    def __init__(self, offset: int, end: int, message: str) -> None:
+        super().__init__(ErrorCode.RS_DATA_CORRUPTED, message)
+        self.offset = offset
+        self.end = end
+
+
 class ConnectionLost(SbpError):
     """The peer went away, or did not answer in time; whether the request took effect is unknown."""
 

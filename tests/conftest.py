@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import ports
 from tests.node_process import DocumentNode, NodeProcess
 
 settings.register_profile("steady", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,6 +36,11 @@ TEST_SETTINGS = {
     "kafka.group.min_session_timeout_ms": "1000",
 }
 """Settings of every test node: the first join of a group need not wait for members that never come."""
+
+
+def pytest_configure() -> None:
+    """Another node may run where the tests do."""
+    ports.guard()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

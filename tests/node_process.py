@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.ports import free_port
+from tests.ports import UsualPortOpened, free_port, refuse_usual
 
 ANY = "127.0.0.1:0"
 """Any free port of loopback; the node keeps it over restarts."""
@@ -96,7 +96,8 @@ class NodeProcess:
         command = [sys.executable, "-m", "bridges", "serve", "--data", str(self.data)]
         # What nobody asked for stays closed: usual ports are for one node of a machine. A node whose data is elsewhere
         # has no listeners of the backend.
-        silent = [*SELDOM, *(name for name in FRONTS if "sbp.mode" not in self.settings or not name.startswith("sbp-"))]
+        own = self.settings.get("sbp.mode", "embedded") == "embedded"
+        silent = [*SELDOM, *(name for name in FRONTS if own or not name.startswith("sbp-"))]
         for name, address in {**dict.fromkeys(silent, "off"), **self.listen}.items():
             command += ["--listen", f"{name}={self._address(name, address)}"]
         command += ["--ready-file", str(self.ready_file)]
@@ -145,6 +146,12 @@ class NodeProcess:
             raise NodeFailed(f"the node ended with {code} while starting\n{self.tail()}")
         ready = json.loads(self.ready_file.read_text())
         self.addresses = {name: str(address) for name, address in ready.items()}
+        for name, address in self.addresses.items():
+            try:
+                refuse_usual(int(address.rpartition(":")[2]), f"listener {name} of {self.data.name}")
+            except UsualPortOpened:
+                self.kill()
+                raise
 
     def start(self) -> Self:
         """Launch and wait until the node serves."""

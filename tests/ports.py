@@ -1,10 +1,13 @@
-"""Ports for processes that must find theirs again when they are started a second time."""
+"""Ports for processes that must find theirs again when they are started a second time, and those no test may open."""
 
 from __future__ import annotations
 
 import os
 import random
 import socket
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 FIRST, LAST = 16_000, 32_000
 """Below the ports that Linux gives to whoever asks for any, so that nobody takes one while its process is down."""
@@ -41,3 +44,40 @@ class Ports:
 
 _PORTS = Ports(os.environ.get("PYTEST_XDIST_WORKER", ""))
 free_port = _PORTS.free
+
+
+class UsualPortOpened(AssertionError):
+    """A test opened a port on which a node of whoever runs the tests may be listening."""
+
+
+@cache
+def usual_ports() -> Mapping[int, str]:
+    """The ports that a node opens where nobody names others, each with its listener."""
+    from bridges.node import backend
+    from bridges.node.assembly import CONSOLE, CONSOLE_PORT
+    from bridges.node.front import installed
+
+    ports = {CONSOLE_PORT: CONSOLE}
+    for name, port in {**backend.LISTENERS, **backend.DOCUMENT_LISTENERS}.items():
+        ports[port] = name
+    for kind in installed():
+        ports.update({listener.port: listener.name for listener in kind.listeners})
+    return ports
+
+
+def refuse_usual(port: int, who: str) -> None:
+    """Raises UsualPortOpened for one of :func:`usual_ports`."""
+    if port in usual_ports():
+        raise UsualPortOpened(f"{who} is on {port}, the usual port of {usual_ports()[port]}: tests take any free one")
+
+
+def guard() -> None:
+    """From now on no socket of this process is bound to a usual port; NodeProcess sees to nodes of other processes."""
+    bind: Callable[..., None] = socket.socket.bind
+
+    def checked(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            refuse_usual(address[1], "a socket of the tests")
+        bind(self, address)
+
+    socket.socket.bind = checked  # type: ignore[method-assign, assignment]

@@ -135,6 +135,16 @@ def test_what_it_cannot_do_is_said_and_costs_one_request(line_node: NodeProcess,
     assert lines.ask("PUT t 0 a=b") == "OK 0"
 
 
+def test_what_a_topic_demands_holds_for_a_front_that_knows_nothing_of_it(line_node: NodeProcess, lines: Lines) -> None:
+    admin = AdminClient({"bootstrap.servers": line_node.kafka})
+    config = {"cleanup.policy": "compact", "max.message.bytes": "2000"}
+    admin.create_topics([NewTopic("strict", 1, 1, config=config)])["strict"].result(30)
+    assert lines.ask("PUT strict 0 a=b *=without") == "ERR a compacted topic takes no record without a key"
+    assert lines.ask(f"PUT strict 0 a={'b' * 3000}").startswith("ERR a record of 3001 bytes exceeds max.message.bytes")
+    assert lines.ask(f"PUT strict 0 a={'b' * 1500} c={'d' * 1500}") == "OK 0", "the front chooses what lies together"
+    assert lines.ask("GET strict 0 2") == "OK 2"
+
+
 def test_what_was_acknowledged_survives_kill(line_node: NodeProcess) -> None:
     topic_of(line_node)
     lines = Lines(line_node)

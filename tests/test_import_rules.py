@@ -35,9 +35,11 @@ FLOORS: dict[str, dict[str, int]] = {
         "net": 2,
         "auth": 1,
         "sliced": 1,
+        "turns": 1,
         "awaited": 1,
-        "barrier": 1,
+        "barrier": 0,
         "deadlines": 1,
+        "rounds": 1,
         "metrics": 2,
         "metric_text": 3,
         "entry_points": 0,
@@ -47,6 +49,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "sbp_back": {
         "__init__": 9,
         "embedded": 8,
+        "external": 8,
         "document": 7,
         "range_server": 6,
         "client": 5,
@@ -54,6 +57,9 @@ FLOORS: dict[str, dict[str, int]] = {
         "transport": 4,
         "wire": 2,
         "budget": 1,
+        "held": 4,
+        "reserve": 4,
+        "row_sums": 0,
         "files": 3,
         "deadlines": 2,
         "awaited": 1,
@@ -74,7 +80,10 @@ FLOORS: dict[str, dict[str, int]] = {
 """Package -> its rooms and the floor each is on: a room imports only from floors below its own."""
 
 TOGETHER: tuple[tuple[str, str], ...] = (
-    ("bridges.log", "append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters"),
+    (
+        "bridges.log",
+        "admission append_path byte_search byte_tail interfaces partition_log reading time_search upkeep waiters",
+    ),
     ("bridges.net", "connection server"),
     ("kafka_front", "server session"),
     ("pravega_front.controller", "auto_scale core size_retention watermarks"),
@@ -91,6 +100,14 @@ UPSTAIRS = {
     ("sbp_back/transport/dialects.py", "sbp_back.document.v01"): "the registry of dialects knows them all",
 }
 """(file, module) -> why this one import may go upwards."""
+
+DOORS: dict[str, tuple[str, str]] = {
+    "sbp_back/__init__.py": ("sbp_back.document", "public names: each is imported when somebody uses it"),
+    "sbp_back/embedded.py": ("sbp_back.document.document_service", "a listener of the document is made"),
+    "sbp_back/external.py": ("sbp_back.document.streams", "a client of the document is made"),
+    "sbp_back/transport/dialects.py": ("sbp_back.document.v01", "either of them asks the registry for the dialect"),
+}
+"""File -> what it imports of the specification document, and when. The core and the backends live without the rest."""
 
 NOT_PACKAGES = {"tests", "benchmarks", "docs", "scripts", "build", "dist", "data", "requirements"}
 IO_MODULES = {"asyncio", "socket", "selectors", "ssl", "threading"}
@@ -197,6 +214,45 @@ def upwards(root: Path) -> list[str]:
                 if not any(inside == file and item.module.startswith(module) for file, module in UPSTAIRS):
                     found.append(f"{inside}:{item.line}: {room} must not import {item.module}, which is not below it")
     return found
+
+
+def of_the_document(root: Path) -> list[str]:
+    """Imports of ``sbp_back.document`` from outside of it that go through no door, one sentence each."""
+    found: list[str] = []
+    for package in ALLOWED:
+        for path in sorted((root / package).rglob("*.py")):
+            if path.is_relative_to(root / "sbp_back/document"):
+                continue
+            inside = path.relative_to(root).as_posix()
+            door, _ = DOORS.get(inside, ("nothing", ""))
+            for item in imports_of(path, root):
+                module = f"{item.module}."
+                if module.startswith("sbp_back.document.") and not module.startswith(f"{door}."):
+                    found.append(f"{inside}:{item.line}: the core lives without {item.module}")
+    return found
+
+
+def test_the_core_lives_without_the_specification_document() -> None:
+    """That the doors are lazy is what ``test_a_node_lives_without_the_specification_document`` shows."""
+    assert of_the_document(ROOT) == []
+    for file, (module, _) in DOORS.items():
+        assert any(item.module.startswith(module) for item in imports_of(ROOT / file, ROOT)), (
+            f"{file}: no door any more"
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("sbp_back/client/a.py", "from sbp_back.document.errors import DocumentError\n"),
+        ("bridges/log/a.py", "def f():\n    from sbp_back import document\n"),
+        ("sbp_back/embedded.py", "from sbp_back.document.lanes import Lanes\n"),
+    ],
+)
+def test_a_way_around_the_doors_is_found(tmp_path: Path, path: str, source: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(source)
+    assert len(of_the_document(tmp_path)) == 1
 
 
 def test_rooms_import_downwards() -> None:

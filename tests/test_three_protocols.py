@@ -349,6 +349,6 @@ def test_whoever_uses_a_topic_is_told_that_it_was_deleted(
     # Another of the name has nothing of it, and nothing of the transaction either.
     assert controller.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1}).status == 0
     assert controller.checkTransactionState(streamInfo=info, txnId=txn).status == TxnState.UNKNOWN
-    assert end_of(segments, segment(name)) == 0
+    assert end_of(segments, segment(name, 1)) == 0
     write(raw, name, b"anew")
     assert [one.data for one, _ in messages(raw, name, 1)] == [b"anew"]

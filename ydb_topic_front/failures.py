@@ -29,6 +29,7 @@ from bridges.errors import (
     StorageFull,
     TooManyTransactions,
     TopicImporting,
+    TopicInternal,
 )
 from ydb_topic_front.wire.statuses import Issue, Status, YdbError
 
@@ -48,6 +49,7 @@ _WORDS: tuple[tuple[type[LogError], Status, Issue], ...] = (
     (SplitNotAllowed, Status.PRECONDITION_FAILED, Issue.NONE),
     (TopicEnded, Status.PRECONDITION_FAILED, Issue.NONE),
     (TopicImporting, Status.PRECONDITION_FAILED, Issue.NONE),
+    (TopicInternal, Status.PRECONDITION_FAILED, Issue.NONE),
     (GroupHeld, Status.PRECONDITION_FAILED, Issue.NONE),
     (BatchTooLarge, Status.BAD_REQUEST, Issue.BAD_REQUEST),
     (BatchInvalid, Status.BAD_REQUEST, Issue.BAD_REQUEST),

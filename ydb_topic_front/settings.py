@@ -64,6 +64,12 @@ class YdbSettings(Section):
         ge=100,
         description="While memory is short, a reader that takes nothing of what it was sent for this time is cut.",
     )
+    reader_answer_ms: Duration = setting(
+        300_000,
+        ge=100,
+        description="How long a reader may take to answer that it begins with a partition, or that it lets go of one; "
+        "after that the partition is taken from it without its answer.",
+    )
     writer_patience_ms: Duration = setting(
         10_000,
         ge=100,

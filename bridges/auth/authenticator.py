@@ -8,7 +8,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +16,29 @@ import structlog
 from msgspec import Struct
 
 from bridges.auth import ANONYMOUS, Principal
+from bridges.auth.comparisons import AuthenticationBusy, Comparisons
 from bridges.auth.passwords import LONGEST_PASSWORD, PasswordHash
 from bridges.auth.private_file import stamp
 from bridges.auth.scram import ScramExchange, ScramKeys
 from bridges.auth.tokens import KeysError, Token, TokenError, TokenKeys, load_keys
 from bridges.auth.users import Users, UsersError, load
 
-_THREADS = 2
-#: Passwords that are being compared or wait for it: the last one waits about ten seconds.
-_MOST_WAITING = 64
 #: Passwords that were right and need not be compared again: about 200 bytes each.
 _MOST_KNOWN = 10_000
+
+__all__ = ["AuthOptions", "AuthenticationBusy", "Authenticator"]
 
 log = structlog.get_logger(__name__)
 
 
-class AuthenticationBusy(Exception):
-    """More passwords wait to be compared than one could wait for. The client may try again."""
-
-
 class AuthOptions(Struct, frozen=True):
-    """``required``: nobody may do anything without saying who it is. Times are in seconds."""
+    """``required``: nobody may do anything without saying who it is; ``at`` has the listeners, by name, at which that
+    is different. Times are in seconds."""
 
     users_file: Path
     keys_file: Path
     required: bool = False
+    at: Mapping[str, bool] = {}
     token_seconds: int = 12 * 3600
     key_seconds: int = 30 * 24 * 3600
 
@@ -65,8 +63,11 @@ class Authenticator:
         self._nobody = PasswordHash.of_nobody()
         self._secret = os.urandom(32)
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._comparing: dict[bytes, asyncio.Future[bool]] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._comparisons = Comparisons()
+
+    def required_at(self, listener: str) -> bool:
+        """Whether clients of a listener must say who they are."""
+        return self._options.at.get(listener, self.required)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
@@ -83,7 +84,9 @@ class Authenticator:
 
     def _read(self) -> tuple[object, Users | None, TokenKeys]:
         options = self._options
-        keys = load_keys(options.keys_file, int(self._clock()), options.key_seconds, options.token_seconds)
+        # Once they are known they are changed, never made: where the file is gone, somebody has taken it away.
+        make = self._keys is None
+        keys = load_keys(options.keys_file, int(self._clock()), options.key_seconds, options.token_seconds, make=make)
         try:
             now = stamp(options.users_file)
         except OSError as error:
@@ -105,8 +108,7 @@ class Authenticator:
 
     def close(self) -> None:
         """Compare nothing any more."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._comparisons.close()
 
     # --- passwords --------------------------------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class Authenticator:
             user = self._users.get(name)
             return None if user is None else user.scram.get(mechanism)
 
-        return ScramExchange(mechanism, find, self._secret)
+        return ScramExchange(mechanism, find, self._token_keys.salts)
 
     def logged_in(self, name: str) -> Principal:
         """Somebody has proved to be ``name``."""
@@ -133,9 +135,10 @@ class Authenticator:
         """Somebody has failed to prove who it is."""
         self.failed += 1
 
-    async def verify(self, name: str, password: str) -> Principal | None:
+    async def verify(self, name: str, password: str, source: str = "") -> Principal | None:
         """Who this is, None if name and password do not belong together. Raises AuthenticationBusy.
 
+        ``source`` is the client's address: who guesses from one keeps nobody out who comes from another.
         Takes a few hundred milliseconds, as long for a name that does not exist as for a wrong password; a few
         microseconds for what was right before.
         """
@@ -151,7 +154,11 @@ class Authenticator:
             return None
         if user is not None and key in self._known:
             self._known.move_to_end(key)
-        elif not await self._compare(key, expected, password) or user is None or self._users.get(name) != user:
+        elif (
+            not await self._comparisons.compare(key, name, source, partial(expected.matches, password))
+            or user is None
+            or self._users.get(name) != user
+        ):
             self.refused()
             return None
         else:
@@ -159,19 +166,6 @@ class Authenticator:
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
         return self.logged_in(name)
-
-    async def _compare(self, key: bytes, expected: PasswordHash, password: str) -> bool:
-        """Compare in a thread, once for all that ask the same at the same time."""
-        comparing = self._comparing.get(key)
-        if comparing is None:
-            if len(self._comparing) >= _MOST_WAITING:
-                raise AuthenticationBusy("too many clients are logging in")
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords")
-            comparing = asyncio.get_running_loop().run_in_executor(self._pool, expected.matches, password)
-            self._comparing[key] = comparing
-            comparing.add_done_callback(lambda _: self._comparing.pop(key))
-        return await asyncio.shield(comparing)  # one who stops waiting must not take it from the others
 
     def _key(self, name: str, password: str, expected: PasswordHash) -> bytes:
         # With the hash in it: what was right before a change of password is not found after it.

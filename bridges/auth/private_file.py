@@ -17,6 +17,7 @@ class _PrivateFiles(Files):
     """What it makes is readable by ``owner`` only, from the first moment on."""
 
     def __init__(self, owner: tuple[int, int] | None) -> None:
+        super().__init__()
         self._owner = owner
 
     def open(self, path: Path, flags: int) -> int:

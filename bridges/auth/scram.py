@@ -67,8 +67,9 @@ class ScramError(Exception):
 class ScramExchange:
     """A server's side of one login: :meth:`first`, then :meth:`final`. Without sockets, and quick.
 
-    ``find`` gives the keys of a name and None for nobody, who gets an answer all the same (``secret`` makes it the
-    same each time), so that names cannot be tried out.
+    ``find`` gives the keys of a name and None for nobody, who gets an answer all the same, so that names cannot be
+    tried out: a salt of its own for each name and mechanism, as users have, and the same each time. So ``secret`` must
+    be the same after a restart, too, and at every node that has the same users.
     """
 
     __slots__ = ("_find", "_first", "_keys", "_mechanism", "_nonce", "_secret", "name")
@@ -94,7 +95,8 @@ class ScramExchange:
             raise ScramError("the name is not UTF-8") from None
         self._keys = self._find(self.name)
         if self._keys is None:
-            salt, iterations = hmac.digest(self._secret, self.name.encode(), "sha256")[:_SALT_BYTES], ITERATIONS
+            salted = f"{self._mechanism}\0{self.name}".encode()
+            salt, iterations = hmac.digest(self._secret, salted, "sha256")[:_SALT_BYTES], ITERATIONS
         else:
             salt, iterations = self._keys.salt, self._keys.iterations
         self._nonce = fields[1][2:] + b64encode(os.urandom(18))

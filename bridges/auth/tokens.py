@@ -61,13 +61,17 @@ class Key(Struct, frozen=True):
 
 
 class TokenKeys:
-    """Keys as they were read from a file; the last one signs. Make it with :func:`load_keys`."""
+    """Keys as they were read from a file; the last one signs. Make it with :func:`load_keys`.
 
-    __slots__ = ("_by_id", "_signing")
+    ``salts`` is a secret beside them that never changes: what a name that nobody has is answered with is made of it.
+    """
 
-    def __init__(self, keys: list[Key]) -> None:
+    __slots__ = ("_by_id", "_signing", "salts")
+
+    def __init__(self, keys: list[Key], salts: bytes) -> None:
         self._by_id = {key.id: key for key in keys}
         self._signing = keys[-1]
+        self.salts = salts
 
     def sign(
         self,
@@ -114,21 +118,24 @@ class TokenKeys:
         return Token(principal, expires, claims, credential=claims.pop("usr", None))
 
 
-def load_keys(path: Path, now: int, key_seconds: int, token_seconds: int) -> TokenKeys:
-    """The keys in a file, which is made where there is none. Raises KeysError.
+def load_keys(path: Path, now: int, key_seconds: int, token_seconds: int, *, make: bool = True) -> TokenKeys:
+    """The keys in a file, which is made where there is none, if ``make`` says so. Raises KeysError.
 
     A last key older than ``key_seconds`` gets a successor; ``token_seconds`` is how long tokens last at most, and so
     how long it is still accepted.
     """
     try:
-        keys = _read(path)
+        keys, salts = _read(path)
+        if not keys and not make:
+            raise KeysError(f"{path} is gone")
         if _is_due(keys, now, key_seconds):
             with changing(path):
-                keys = _read(path)  # another process may just have done it
+                keys, salts = _read(path)  # another process may just have done it
                 if _is_due(keys, now, key_seconds):
                     keys = _with_successor(keys, now, token_seconds)
-                    write_private(path, _written(keys))
-        return TokenKeys(keys)
+                    salts = salts or _salts(keys)
+                    write_private(path, _written(keys, salts))
+        return TokenKeys(keys, salts)
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror or error}") from None
 
@@ -146,7 +153,11 @@ def _with_successor(keys: list[Key], now: int, token_seconds: int) -> list[Key]:
     return [*kept, Key(os.urandom(8).hex(), os.urandom(_KEY_BYTES), now, None)]
 
 
-def _read(path: Path) -> list[Key]:
+def _salts(keys: list[Key]) -> bytes:
+    return hmac.digest(keys[0].secret, b"salts of names that nobody has", "sha256")
+
+
+def _read(path: Path) -> tuple[list[Key], bytes]:
     try:
         document = json.loads(path.read_bytes())
         if document["version"] != _VERSION:
@@ -155,24 +166,27 @@ def _read(path: Path) -> list[Key]:
             Key(str(one["id"]), b64decode(one["key"], validate=True), int(one["made"]), _until(one["until"]))
             for one in document["keys"]
         ]
+        # A file of an earlier release has none, and gets it with the next key: until then the first one tells it.
+        salts = b64decode(document.get("salts", ""), validate=True) or (_salts(keys) if keys else b"")
     except FileNotFoundError:
-        return []
+        return [], b""
     except (ValueError, TypeError, KeyError) as error:
         raise KeysError(f"{path} is no file of keys: {error!r}") from None
     if any(len(key.secret) < _KEY_BYTES for key in keys):
         raise KeysError(f"{path} has a key of less than {_KEY_BYTES} bytes")
-    return keys
+    return keys, salts
 
 
 def _until(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _written(keys: list[Key]) -> bytes:
+def _written(keys: list[Key], salts: bytes) -> bytes:
     documents = [
         {"id": key.id, "key": b64encode(key.secret).decode(), "made": key.made, "until": key.until} for key in keys
     ]
-    return json.dumps({"version": _VERSION, "keys": documents}, indent=2).encode() + b"\n"
+    document = {"version": _VERSION, "keys": documents, "salts": b64encode(salts).decode()}
+    return json.dumps(document, indent=2).encode() + b"\n"
 
 
 def _base64(content: bytes) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bridges.catalog.sql import Migration
 from sbp_back.errors import StoreError, StoreVersionError
+from sbp_back.row_sums import unwatch
 
 
 def migrate(connection: sqlite3.Connection, front: str, migrations: Sequence[Migration]) -> None:
@@ -24,12 +25,32 @@ def migrate(connection: sqlite3.Connection, front: str, migrations: Sequence[Mig
         )
     if version == len(migrations):
         return
+    unwatch(connection)
     before = _others(connection, front)
     for migration in migrations[version:]:
         migration(connection)
     if foreign := sorted(name for name, _ in before ^ _others(connection, front)):
         raise StoreError(f"front {front} changes {foreign[0]!r} in the node's database, which is not its own")
     connection.execute("INSERT OR REPLACE INTO front_versions VALUES (?, ?)", (front, len(migrations)))
+
+
+def claim_numbers(connection: sqlite3.Connection, front: str, formats: Iterable[int], kinds: Iterable[int]) -> None:
+    """Write down that numbers of stored formats, and of kinds of writers, are those of ``front``: called in the
+    database's thread. What has them in the data is the front's for ever.
+
+    Raises StoreError if one is another front's.
+    """
+    for what, numbers in (("stored format", formats), ("kind of writers", kinds)):
+        for number in numbers:
+            connection.execute("INSERT OR IGNORE INTO front_numbers VALUES (?, ?, ?)", (what, number, front))
+            row = connection.execute(
+                "SELECT front FROM front_numbers WHERE what = ? AND number = ?", (what, number)
+            ).fetchone()
+            if row[0] != front:
+                raise StoreError(
+                    f"in this data directory {what} {number} is that of front {row[0]}, so front {front}, which has "
+                    "the same number, cannot be used with it"
+                )
 
 
 def _others(connection: sqlite3.Connection, front: str) -> set[tuple[str, str]]:

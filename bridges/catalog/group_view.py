@@ -6,7 +6,7 @@ A front tells who is in a group and who reads what. Committed positions belong t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -67,8 +67,8 @@ class GroupDirectory(Protocol):
         group."""
         ...
 
-    def summaries(self) -> list[GroupSummary]:
-        """All groups, in any order."""
+    def summaries(self) -> Iterable[GroupSummary]:
+        """All groups, in any order; groups may come and go while they are looked at."""
         ...
 
     def view(self, group_id: str) -> GroupView | None:
@@ -84,10 +84,8 @@ def records_behind(committed: int, start: int, end: int) -> int:
     return max(0, end - max(committed, start))
 
 
-def live_groups(directories: Mapping[str, GroupDirectory]) -> dict[GroupName, dict[str, GroupSummary]]:
-    """The groups that live in any front, given each front's: by their space and name, then by the front's."""
-    found: dict[GroupName, dict[str, GroupSummary]] = {}
+def live_groups(directories: Mapping[str, GroupDirectory]) -> Iterator[tuple[GroupName, str, GroupSummary]]:
+    """The groups that live in any front, given each front's: (name, front, summary), one by one."""
     for front, directory in directories.items():
         for summary in directory.summaries():
-            found.setdefault((directory.space, summary.group_id), {})[front] = summary
-    return found
+            yield (directory.space, summary.group_id), front, summary

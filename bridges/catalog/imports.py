@@ -19,13 +19,15 @@ NOT_IMPORTING = -1
 class Import(Struct, frozen=True):
     """The import of one topic: by which ``migration``, and which of its runs may write, the one numbered ``epoch``.
 
-    Times are wall clock in ms; ``handed_over_ms`` is None while the topic is being imported.
+    Times are wall clock in ms; ``handed_over_ms`` is None while the topic is being imported. ``origin`` is what the
+    migration has said that it brings, in words of its own (empty: nothing): what says otherwise is another one.
     """
 
     migration: str
     epoch: int
     begun_ms: int
     handed_over_ms: int | None = None
+    origin: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -36,8 +38,8 @@ class Import(Struct, frozen=True):
 def insert(connection: sqlite3.Connection, topic: str, one: Import) -> None:
     """Part of the transaction that makes the topic."""
     connection.execute(
-        "INSERT INTO imports (topic, migration, epoch, begun_ms) VALUES (?, ?, ?, ?)",
-        (topic, one.migration, one.epoch, one.begun_ms),
+        "INSERT INTO imports (topic, migration, epoch, begun_ms, origin) VALUES (?, ?, ?, ?, ?)",
+        (topic, one.migration, one.epoch, one.begun_ms, one.origin),
     )
 
 
@@ -53,5 +55,5 @@ def store_end(connection: sqlite3.Connection, topics: Iterable[str], now_ms: int
 
 def load(connection: sqlite3.Connection) -> dict[str, Import]:
     """By topic."""
-    rows = connection.execute("SELECT topic, migration, epoch, begun_ms, handed_over_ms FROM imports")
+    rows = connection.execute("SELECT topic, migration, epoch, begun_ms, handed_over_ms, origin FROM imports")
     return {topic: Import(*rest) for topic, *rest in rows}

@@ -95,7 +95,8 @@ class PartitionInfo(Struct, frozen=True):
 
     ``index`` is its number, which never changes and is never given again. ``made_epoch`` and ``sealed_epoch`` are
     epochs of the topic; ``sealed_epoch`` is None while the partition is active. ``end`` is the offset after the last
-    record of a sealed partition, None until its log has confirmed that nothing can be appended to it any more.
+    record of a sealed partition, None until its log has confirmed that nothing can be appended to it any more;
+    ``spent`` is one of which everything was trimmed since.
     """
 
     index: int
@@ -106,6 +107,7 @@ class PartitionInfo(Struct, frozen=True):
     end: int | None = None
     parents: tuple[int, ...] = ()
     children: tuple[int, ...] = ()
+    spent: bool = False
 
     @property
     def is_active(self) -> bool:

@@ -72,6 +72,10 @@ class PendingPositions:
                 if not self._topics[topic]:
                     del self._topics[topic]
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether anything is pending in a topic."""
+        return bool(self._topics.get(topic))
+
     def of_topic(self, topic: str) -> list[Pending]:
         """All that is pending in a topic."""
         return [

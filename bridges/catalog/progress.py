@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from bridges.catalog import pending_positions
@@ -28,6 +28,7 @@ from bridges.catalog.group_view import CONSUMERS, GroupName, Place
 from bridges.catalog.pending_positions import Pending, PendingPositions, Valid
 from bridges.catalog.sql import Database
 from bridges.errors import LogError
+from bridges.turns import in_turns
 
 
 class GroupHeld(LogError):
@@ -110,6 +111,10 @@ class Progress:
         positions = self._groups.get(name)
         return None if positions is None else positions.get((topic, partition))
 
+    def has_positions(self, name: GroupName) -> bool:
+        """Whether a group has committed positions."""
+        return name in self._groups
+
     def names(self) -> list[GroupName]:
         """Groups that have committed positions."""
         return list(self._groups)
@@ -122,6 +127,39 @@ class Progress:
     def holders(self, name: GroupName) -> Iterable[str]:
         """Fronts that keep a state of the group."""
         return self._holders.get(name, _NOBODY)
+
+    # --- a log that lost its end ------------------------------------------------------------------------------------
+
+    async def not_beyond(self, topic: str, partition: int, end: int) -> list[GroupName]:
+        """Take positions behind the ``end`` of a partition back to it, durably; gives whose. Raises an error of the
+        database.
+
+        For a log that a loss of power may have shortened: what is appended next gets offsets that a position behind
+        its end takes for read.
+        """
+        place = (topic, partition)
+        groups = []
+        async for name in in_turns(list(self._readers.get(topic, ()))):
+            if self._is_beyond(name, place, end):
+                groups.append(name)
+
+        def take_back(connection: sqlite3.Connection) -> None:
+            for table in ("positions", "pending_positions"):
+                connection.execute(
+                    f"UPDATE {table} SET offset = ? WHERE topic = ? AND partition = ? AND offset > ?",
+                    (end, topic, partition, end),
+                )
+
+        if groups or self._pending.has_topic(topic):
+            await self._db.run(take_back, flush=True)
+            for name in groups:
+                if self._is_beyond(name, place, end):
+                    self._groups[name][place] = replace(self._groups[name][place], offset=end)
+        return groups
+
+    def _is_beyond(self, name: GroupName, place: Place, end: int) -> bool:
+        position = self._groups.get(name, {}).get(place)
+        return position is not None and position.offset > end
 
     # --- topics -----------------------------------------------------------------------------------------------------
 

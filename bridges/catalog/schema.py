@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 
+from sbp_back.row_sums import make_table
+
 APPLICATION_ID = 0x416E6162
 """Marks the file as ours (the letters ``Anab``)."""
 
@@ -211,6 +213,34 @@ def _version_12(connection: sqlite3.Connection) -> None:
     )
 
 
+def _version_13(connection: sqlite3.Connection) -> None:
+    # Where the numbers of a topic's partitions begin for protocols that never give one twice under a name, and where
+    # those of deleted topics ended (bridges/catalog/former.py). ``deletion`` counts up.
+    connection.execute("ALTER TABLE topics ADD COLUMN first_number INTEGER NOT NULL DEFAULT 0")
+    connection.execute(
+        "CREATE TABLE former_numbers (deletion INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, "
+        "next INTEGER NOT NULL) STRICT"
+    )
+
+
+def _version_14(connection: sqlite3.Connection) -> None:
+    # What an import brings, in its own words.
+    connection.execute("ALTER TABLE imports ADD COLUMN origin TEXT NOT NULL DEFAULT ''")
+
+
+def _version_15(connection: sqlite3.Connection) -> None:
+    # Whose the numbers of fronts' stored formats and kinds of writers are (bridges/catalog/front_tables.py).
+    connection.execute(
+        "CREATE TABLE front_numbers (what TEXT NOT NULL, number INTEGER NOT NULL, front TEXT NOT NULL, "
+        "PRIMARY KEY (what, number)) STRICT, WITHOUT ROWID"
+    )
+
+
+def _version_16(connection: sqlite3.Connection) -> None:
+    # Sealed partitions of which everything was trimmed: they count against no limit (bridges/node/spent.py).
+    connection.execute("ALTER TABLE partitions ADD COLUMN spent INTEGER NOT NULL DEFAULT 0")
+
+
 MIGRATIONS = (
     _version_1,
     _version_2,
@@ -224,4 +254,11 @@ MIGRATIONS = (
     _version_10,
     _version_11,
     _version_12,
+    _version_13,
+    _version_14,
+    _version_15,
+    _version_16,
+    make_table,
 )
+HAS_CHECKSUMS = frozenset({"partition_snapshots"})
+"""Tables whose rows have checksums of their own (bridges/log/snapshots.py): what is damaged there costs time only."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bridges.errors import LogError
+from bridges.rounds import Rounds
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -26,6 +28,8 @@ Sealer = Callable[[str, int], Awaitable[int]]
 """Makes the end of a partition (topic, number) final and gives it. Raises LogError; may be asked again."""
 
 _CONCURRENCY = 32
+_PATIENCE_S = 1.0
+"""Seconds after which one that waits, as for its server or an open transaction, no longer holds up others."""
 _RETRY_FIRST_S = 1.0
 _RETRY_LAST_S = 60.0
 
@@ -39,6 +43,9 @@ class Seals:
         self._confirmed = confirmed
         # By stream, since numbers come again when a topic is deleted and made anew.
         self._waiting: dict[int, tuple[Topic, int]] = {}
+        # Of those that failed: how long they wait, and the monotonic time of the next attempt.
+        self._put_off: dict[int, tuple[float, float]] = {}
+        self._rounds: Rounds[int] = Rounds(barrier, "sealing", at_once=_CONCURRENCY, patience=_PATIENCE_S)
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,6 +61,7 @@ class Seals:
     def forget(self, partition: PartitionInfo) -> None:
         """Its topic is no more."""
         self._waiting.pop(partition.stream_id, None)
+        self._put_off.pop(partition.stream_id, None)
 
     def start(self, seal: Sealer) -> None:
         """Begin, now that there are logs."""
@@ -66,28 +74,28 @@ class Seals:
             with suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+        await self._rounds.close()
 
     async def _run(self, seal: Sealer) -> None:
-        delay = _RETRY_FIRST_S
+        clock = asyncio.get_running_loop().time
         while True:
             self._wake.clear()
-            tried = list(self._waiting)
-            for start in range(0, len(tried), _CONCURRENCY):
-                await asyncio.gather(*(self._one(seal, stream) for stream in tried[start : start + _CONCURRENCY]))
-            if self._waiting.keys().isdisjoint(tried):
-                delay = _RETRY_FIRST_S
-                await self._wake.wait()
-                continue
+            now = clock()
+            await self._rounds.each(
+                [stream for stream in self._waiting if self._put_off.get(stream, (0.0, 0.0))[1] <= now],
+                partial(self._one, seal),
+            )
+            next_at = min((at for _, at in self._put_off.values()), default=None)
             with suppress(TimeoutError):  # new ones need not wait for those that fail
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout_at(next_at):
                     await self._wake.wait()
-            delay = min(2 * delay, _RETRY_LAST_S)
 
     async def _one(self, seal: Sealer, stream: int) -> None:
         wanted = self._waiting.get(stream)
         if wanted is None:
             return
         topic, number = wanted
+        delay, _ = self._put_off.pop(stream, (0.0, 0.0))
         try:
             end = await seal(topic.name, number)
             # Before anybody is told, and whatever the durability: those who read on elsewhere never come back to it.
@@ -100,8 +108,17 @@ class Seals:
         except LogError as error:
             if stream in self._waiting:
                 _log.warning("a partition is not sealed yet", topic=topic.name, partition=number, error=str(error))
+                self._later(stream, delay)
         except Exception as error:  # noqa: BLE001 - logged, counted and tried again; the others must go on
             self._barrier.caught("sealing", error, topic=topic.name, partition=number)
+            self._later(stream, delay)
         else:
             if self._waiting.pop(stream, None) is not None:
                 self._confirmed(topic, number, end)
+
+    def _later(self, stream: int, delay: float) -> None:
+        """Try again, after twice the time of before."""
+        if stream in self._waiting:
+            delay = min(2 * delay, _RETRY_LAST_S) or _RETRY_FIRST_S
+            self._put_off[stream] = delay, asyncio.get_running_loop().time() + delay
+            self._wake.set()

@@ -13,13 +13,15 @@ import sqlite3
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bridges.errors import LogError, StorageFull
 from sbp_back.errors import StoreCorrupt, StoreError, StoreVersionError
+from sbp_back.reserve import Reserve
+from sbp_back.row_sums import DamagedRows, RowSums, make_table
 
 T = TypeVar("T")
 
@@ -55,11 +57,12 @@ class _FlushFailed(Exception):
 
 
 class _Job:
-    __slots__ = ("error", "flush", "fn", "future", "result")
+    __slots__ = ("error", "flush", "fn", "frees", "future", "result")
 
-    def __init__(self, fn: Closure, future: asyncio.Future[Any], flush: bool) -> None:
+    def __init__(self, fn: Closure, future: asyncio.Future[Any], flush: bool, frees: bool = False) -> None:
         self.fn = fn
         self.flush = flush
+        self.frees = frees
         self.future = future
         self.result: Any = None
         self.error: Exception | None = None
@@ -70,6 +73,8 @@ class Database:
 
     ``application_id`` is written into the file's header and checked on opening, so that a foreign SQLite file is
     refused. ``migrations[i]`` brings schema version ``i`` to ``i + 1``; ``PRAGMA user_version`` holds the version.
+    Where ``migrations`` have :func:`sbp_back.row_sums.make_table` all rows have checksums, but those of
+    ``unwatched`` tables, which have their own. ``reserve_bytes`` of disk are kept for what makes room there.
     ``synchronous`` may be lowered to ``"NORMAL"`` where the node promises to survive process death only. ``on_failed``
     is called on the loop when the file or its disk is damaged.
     """
@@ -81,6 +86,8 @@ class Database:
         *,
         application_id: int,
         synchronous: str = "FULL",
+        unwatched: Collection[str] = (),
+        reserve_bytes: int = 0,
         on_failed: Callable[[DatabaseDamaged], None] | None = None,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
@@ -94,6 +101,9 @@ class Database:
         self._application_id = application_id
         self._synchronous = synchronous
         self._on_failed = on_failed
+        self._unwatched = unwatched
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"), reserve_bytes)
+        self._sums: RowSums | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: deque[_Job] = deque()
@@ -122,28 +132,31 @@ class Database:
             self._thread = None
             raise
 
-    def submit(self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> asyncio.Future[T]:
+    def submit(
+        self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False, frees: bool = False
+    ) -> asyncio.Future[T]:
         """Queue ``fn``; the future resolves to its result once it is durable (see :meth:`run`)."""
         if self._loop is None or self._closing:
             raise DatabaseClosed("the node is stopping")
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._wake:
-            self._queue.append(_Job(fn, future, flush))
+            self._queue.append(_Job(fn, future, flush, frees))
             if len(self._queue) == 1:
                 self._wake.notify()
         return cast("asyncio.Future[T]", future)
 
-    async def run(self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> T:
+    async def run(self, fn: Callable[[sqlite3.Connection], T], *, flush: bool = False, frees: bool = False) -> T:
         """Execute ``fn(connection)`` in the database thread and return its result once it is durable.
 
         Closures take effect in the order they were submitted, and their results are delivered in that order. ``fn``
         must not commit or roll back, and a cursor it returns is dropped (the result is None then). What it raises is
         raised here and undoes only its own statements. A cancelled caller does not undo a closure queued already.
-        With ``flush`` it survives loss of power even where ``synchronous`` promises less.
+        With ``flush`` it survives loss of power even where ``synchronous`` promises less. What ``frees`` room on the
+        disk may take that of the reserve, where there is no other.
 
         Raises StorageFull (no room on the disk), DatabaseError (the commit failed) or DatabaseClosed.
         """
-        return await self.submit(fn, flush=flush)
+        return await self.submit(fn, flush=flush, frees=frees)
 
     async def close(self) -> None:
         """Execute what is queued, then close the file. Harmless when called again."""
@@ -166,12 +179,13 @@ class Database:
     def _main(self, opened: asyncio.Future[None]) -> None:
         assert self._loop is not None
         try:
-            connection = self._connect()
-        except (StoreError, sqlite3.Error, OSError) as error:
+            connection = self._connect_on_any_disk()
+        except Exception as error:  # noqa: BLE001 - told to whoever opens, who would wait for ever
             problem = error if isinstance(error, StoreError) else StoreError(f"cannot open {self.path}: {error}")
             self._loop.call_soon_threadsafe(_resolve, opened, None, problem)
             return
         self._loop.call_soon_threadsafe(_resolve, opened, None, None)
+        self._reserve.keep()
         try:
             while group := self._take():
                 try:
@@ -184,6 +198,17 @@ class Database:
                 del group  # what it gave is its callers', and may be large
         finally:
             connection.close()
+
+    def _connect_on_any_disk(self) -> sqlite3.Connection:
+        """As :meth:`_connect`. On a full disk SQLite cannot even open a file, and says that it is broken."""
+        try:
+            return self._connect()
+        except StoreError as error:
+            if not self._reserve.is_full():
+                raise
+            if self._reserve.spend():
+                return self._connect()
+            raise StoreError(f"cannot open {self.path}: its disk is full") from error
 
     def _refuse_all(self, failure: DatabaseDamaged) -> None:
         """Nothing is known of the connection's state any more: nothing is executed until the end."""
@@ -204,11 +229,13 @@ class Database:
     def _execute(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
         assert self._loop is not None
         failure: Exception | None = None
+        sums = self._sums
         job: _Job | None = None
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job in group:
                 connection.execute("SAVEPOINT job")
+                before = {} if sums is None else sums.changes
                 try:
                     result = job.fn(connection)
                     # A cursor must not leave this thread: dropping it resets a statement that is used here again.
@@ -220,7 +247,11 @@ class Database:
                     if not connection.in_transaction:
                         raise  # SQLite gave up the whole transaction (disk full, I/O error): nothing of it remains
                     connection.execute("ROLLBACK TO job")
+                    if sums is not None:
+                        sums.undo(before)
                 connection.execute("RELEASE job")
+            if sums is not None:
+                sums.store()
             connection.execute("COMMIT")
             self.commits += 1
             if self._synchronous != "FULL" and any(job.flush for job in group):
@@ -232,8 +263,18 @@ class Database:
             failure = _failure(error)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if sums is not None:
+                sums.undo({})
+        freeing = [one for one in group if one.frees and isinstance(failure or one.error, StorageFull)]
+        if freeing and self._reserve.spend():
+            self._post([one for one in group if one not in freeing], failure)
+            for one in freeing:
+                one.error = None
+            self._execute(connection, freeing)
+            return
         self.closures += len(group)
         self._post(group, failure)
+        self._reserve.keep()
         del group, job  # the traceback of what one of them raised keeps this frame, which would keep all they gave
 
     def _post(self, group: list[_Job], failure: Exception | None) -> None:
@@ -279,11 +320,18 @@ class Database:
         fresh = not self.path.exists() or self.path.stat().st_size == 0
         connection = sqlite3.connect(self.path, isolation_level=None)
         try:
+            if not fresh:
+                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if found != "ok":
+                    raise StoreCorrupt(f"{self.path} is damaged: {found}")
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
             self._migrate(connection, fresh)
-        except sqlite3.DatabaseError as error:
+        except DamagedRows as error:
+            connection.close()
+            raise StoreCorrupt(f"{self.path} is damaged: {error}") from None
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of text that is none any more
             connection.close()
             raise StoreCorrupt(f"{self.path} is not a readable database: {error}") from error
         except StoreError:
@@ -303,13 +351,21 @@ class Database:
                 f"{self.path} has schema version {version}, and this program knows versions up to "
                 f"{len(self._migrations)}: it was written by a newer release; start that one, or restore a backup"
             )
+        if make_table in self._migrations[:version]:
+            self._sums = RowSums(connection, self._unwatched)
+            self._sums.check()
         if version == len(self._migrations):
+            if self._sums is not None:
+                self._sums.watch(changed=False)
             return
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA application_id = {self._application_id}")
         for migration in self._migrations[version:]:
             migration(connection)
         connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
+        if make_table in self._migrations:
+            self._sums = self._sums or RowSums(connection, self._unwatched)
+            self._sums.watch(changed=True)
         connection.execute("COMMIT")
 
 

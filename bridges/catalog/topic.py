@@ -36,6 +36,8 @@ class Topic:
 
     ``partitions`` are in the order of their numbers, without gaps, sealed ones among them. ``epoch`` counts the changes
     of which partitions there are. ``imported`` is there if a migration made the topic, also after it was handed over.
+    ``first_number`` is what partition 0 counts as for protocols that never give a number twice under a name
+    (:mod:`bridges.catalog.former`).
     """
 
     name: str
@@ -47,6 +49,9 @@ class Topic:
     epoch: int = 0
     kind: TopicKind = TopicKind.USER
     imported: Import | None = None
+    first_number: int = 0
+    spent: int = 0
+    """Sealed partitions that hold nothing any more, and count against no limit."""
     _takers: Takers = field(default=Takers(()), repr=False)
     _takers_of: tuple[int, int] = field(default=(-1, -1), repr=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 
 from bridges.catalog.names import collision_key
@@ -12,17 +11,19 @@ from bridges.catalog.topic import NameCollision, Topic, TopicExists
 class TopicIndex:
     """The topics there are, and the names that are taken.
 
-    ``all``, ``listed`` and ``hidden`` are by canonical name; ``by_id`` and ``by_name`` (protocol and name there) have
-    listed ones only. ``partitions`` is how many all topics have.
+    ``all``, ``listed`` and ``hidden`` are by canonical name; ``by_id`` (its 16 bytes: what a protocol sends, and cheap
+    to look up with every request) and ``by_name`` (protocol and name there) have listed ones only. ``partitions`` is
+    how many all topics have.
     """
 
     def __init__(self) -> None:
         self.all: dict[str, Topic] = {}
         self.listed: dict[str, Topic] = {}
         self.hidden: dict[str, Topic] = {}
-        self.by_id: dict[uuid.UUID, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
         self.by_name: dict[tuple[str, str], Topic] = {}
         self.partitions = 0
+        self.spent = 0
         self._taken: dict[str, str] = {}  # collision key -> name, also while a topic is being created or deleted
 
     def check_free(self, name: str) -> None:
@@ -58,10 +59,11 @@ class TopicIndex:
         """A topic that exists from now on, or again."""
         self.all[topic.name] = topic
         if topic.kind.listed:
-            self.listed[topic.name] = self.by_id[topic.topic_id] = topic
+            self.listed[topic.name] = self.by_id[topic.topic_id.bytes] = topic
         else:
             self.hidden[topic.name] = topic
         self.partitions += len(topic.partitions)
+        self.spent += topic.spent
         self.take_names(topic)
 
     def remove(self, topic: Topic) -> None:
@@ -69,9 +71,10 @@ class TopicIndex:
         del self.all[topic.name]
         if topic.kind.listed:
             del self.listed[topic.name]
-            del self.by_id[topic.topic_id]
+            del self.by_id[topic.topic_id.bytes]
         else:
             del self.hidden[topic.name]
         self.partitions -= len(topic.partitions)
+        self.spent -= topic.spent
         for protocol, other in topic.names.items():
             del self.by_name[protocol, other]

@@ -6,7 +6,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping
 
-from bridges.catalog import imports
+from bridges.catalog import former, imports
 from bridges.catalog.lineage import KeyRange, PartitionInfo, related
 from bridges.catalog.topic import Topic, TopicKind
 
@@ -14,16 +14,19 @@ from bridges.catalog.topic import Topic, TopicKind
 def read_topics(connection: sqlite3.Connection) -> list[Topic]:
     """All topics, of every kind."""
     topics: dict[str, Topic] = {}
-    for name, topic_id, created_ms, epoch, kind in connection.execute(
-        "SELECT name, topic_id, created_ms, epoch, kind FROM topics"
+    for name, topic_id, created_ms, epoch, kind, first_number in connection.execute(
+        "SELECT name, topic_id, created_ms, epoch, kind, first_number FROM topics"
     ):
-        topics[name] = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind))
-    for name, index, stream_id, low, high, *life in connection.execute(
-        "SELECT topic, idx, stream_id, key_low, key_high, made_epoch, sealed_epoch, sealed_end FROM partitions "
+        topic = Topic(name, uuid.UUID(bytes=topic_id), [], {}, created_ms, epoch=epoch, kind=TopicKind(kind))
+        topic.first_number = first_number
+        topics[name] = topic
+    for name, index, stream_id, low, high, spent, made, sealed, end in connection.execute(
+        "SELECT topic, idx, stream_id, key_low, key_high, spent, made_epoch, sealed_epoch, sealed_end FROM partitions "
         "ORDER BY idx"
     ):
         keys = KeyRange.from_stored(low, high)
-        topics[name].partitions.append(PartitionInfo(index, stream_id, keys, *life))
+        topics[name].partitions.append(PartitionInfo(index, stream_id, keys, made, sealed, end, spent=bool(spent)))
+        topics[name].spent += spent
     for name, key, value in connection.execute("SELECT topic, key, value FROM topic_config"):
         topics[name].config[key] = value
     for protocol, other, name in connection.execute("SELECT protocol, name, topic FROM topic_names"):
@@ -36,10 +39,12 @@ def read_topics(connection: sqlite3.Connection) -> list[Topic]:
 
 
 def insert_topic(connection: sqlite3.Connection, topic: Topic, partitions: Iterable[PartitionInfo]) -> None:
-    """A new topic, whose partitions are not in ``topic`` yet."""
+    """A new topic, whose partitions are not in ``topic`` yet; it is told where their numbers begin."""
+    name = topic.names.get(former.PROTOCOL)
+    topic.first_number = 0 if name is None else former.first_number(connection, name)
     connection.execute(
-        "INSERT INTO topics (name, topic_id, created_ms, kind) VALUES (?, ?, ?, ?)",
-        (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value),
+        "INSERT INTO topics (name, topic_id, created_ms, kind, first_number) VALUES (?, ?, ?, ?, ?)",
+        (topic.name, topic.topic_id.bytes, topic.created_ms, topic.kind.value, topic.first_number),
     )
     insert_partitions(connection, topic.name, partitions)
     _insert_config(connection, topic.name, topic.config)
@@ -56,6 +61,8 @@ def delete_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     connection.executemany(
         "INSERT INTO doomed_streams VALUES (?)", [(partition.stream_id,) for partition in topic.partitions]
     )
+    if (name := topic.names.get(former.PROTOCOL)) is not None:
+        former.remember(connection, name, topic.first_number + len(topic.partitions))
     connection.execute("DELETE FROM topics WHERE name = ?", (topic.name,))
 
 
@@ -72,6 +79,13 @@ def seal_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterabl
     connection.executemany(
         "UPDATE partitions SET sealed_epoch = ? WHERE topic = ? AND idx = ?",
         [(epoch, topic, number) for number in numbers],
+    )
+
+
+def spend_partitions(connection: sqlite3.Connection, topic: str, numbers: Iterable[int]) -> None:
+    """Sealed partitions of which everything was trimmed."""
+    connection.executemany(
+        "UPDATE partitions SET spent = 1 WHERE topic = ? AND idx = ?", [(topic, number) for number in numbers]
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from bridges.catalog.topic import Change, TopicKind
@@ -19,11 +21,31 @@ class TopicRules(Struct, frozen=True):
     after_max_ms: int
     compacted: bool
     internal: bool = False
+    max_record_bytes: int = _FOREVER
+    """This and what follows: the same of formats that are not Kafka's, where somebody has configured it."""
+    record_before_ms: int = _FOREVER
+    record_after_ms: int = _FOREVER
 
     @property
     def bounds_past(self) -> bool:
         """Whether any record can be too old."""
         return self.before_max_ms != _FOREVER
+
+
+UNBOUNDED = TopicRules(_FOREVER, False, _FOREVER, _FOREVER, False)
+"""Of a topic that demands nothing."""
+
+_SIZE = "max.message.bytes"
+_TYPE = "message.timestamp.type"
+_BEFORE = "message.timestamp.before.max.ms"
+_AFTER = "message.timestamp.after.max.ms"
+_POLICY = "cleanup.policy"
+
+
+def demands(config: Mapping[str, str]) -> dict[str, str]:
+    """Of a topic's configuration what :class:`TopicRules` are made of: for a hidden topic whose records will be
+    another's."""
+    return {key: config[key] for key in (_SIZE, _TYPE, _BEFORE, _AFTER, _POLICY) if key in config}
 
 
 class RulesCache:
@@ -43,16 +65,19 @@ class RulesCache:
             self._rules.pop(change.topic.name, None)
 
     def of(self, topic: str) -> TopicRules:
-        """Rules of an existing topic. Raises TopicNotFound."""
+        """Rules of an existing topic, hidden ones included. Raises TopicNotFound."""
         rules = self._rules.get(topic)
         if rules is None:
-            effective = self._catalog.effective
+            effective, configured = self._catalog.effective, self._catalog.configured
             rules = self._rules[topic] = TopicRules(
-                max_message_bytes=effective(topic, "max.message.bytes"),
-                log_append_time=effective(topic, "message.timestamp.type") == "LogAppendTime",
-                before_max_ms=effective(topic, "message.timestamp.before.max.ms"),
-                after_max_ms=effective(topic, "message.timestamp.after.max.ms"),
-                compacted="compact" in effective(topic, "cleanup.policy"),
-                internal=self._catalog.topic(topic).kind is TopicKind.INTERNAL,
+                max_message_bytes=effective(topic, _SIZE),
+                log_append_time=effective(topic, _TYPE) == "LogAppendTime",
+                before_max_ms=effective(topic, _BEFORE),
+                after_max_ms=effective(topic, _AFTER),
+                compacted="compact" in effective(topic, _POLICY),
+                internal=self._catalog.kind_of(topic) is TopicKind.INTERNAL,
+                max_record_bytes=configured(topic, _SIZE, _FOREVER),
+                record_before_ms=configured(topic, _BEFORE, _FOREVER),
+                record_after_ms=configured(topic, _AFTER, _FOREVER),
             )
         return rules

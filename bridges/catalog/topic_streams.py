@@ -51,8 +51,9 @@ class StreamClient(Protocol):
 
 
 class TopicStreams:
-    """``make`` makes one stream. ``alone``: no other program makes streams there, so those of an unfinished creation
-    may be looked for by number. :meth:`start` first, :meth:`close` at the end."""
+    """``make`` makes one stream. ``inside``: the placement driver is in this process and knows which streams were
+    made from here, so those of an unfinished creation may be looked for by number. :meth:`start` first, :meth:`close`
+    at the end."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class TopicStreams:
         make: Callable[[], Awaitable[StreamInfo]],
         barrier: Barrier,
         *,
-        alone: bool,
+        inside: bool,
     ) -> None:
         self.left = 0
         """Streams that the backend cannot delete."""
@@ -69,7 +70,7 @@ class TopicStreams:
         self._client = client
         self._make = make
         self._barrier = barrier
-        self._alone = alone
+        self._inside = inside
         self._top_stream = -1
         self._doomed: set[int] = set()
         self._deleter: asyncio.Task[None] | None = None
@@ -156,8 +157,8 @@ class TopicStreams:
         return infos
 
     async def _clean_intents(self, intents: list[tuple[int, int, int]], known: Set[int]) -> None:
-        if not self._alone:
-            # Other programs make streams there, too: what is unused may be theirs and is left alone.
+        if not self._inside:
+            # Other programs make streams there, too, and nobody can tell whose an unused one is: it is left alone.
             _log.warning("streams of unfinished topic creations may remain in the backend", creations=len(intents))
             orphans: list[int] = []
         else:
@@ -171,21 +172,22 @@ class TopicStreams:
             connection.executemany("INSERT OR IGNORE INTO doomed_streams VALUES (?)", [(one,) for one in orphans])
             connection.executemany("DELETE FROM stream_intents WHERE id = ?", [(one,) for one, _, _ in intents])
 
-        await self._db.run(commit)
+        await self._db.run(commit, frees=True)
         self._doomed.update(orphans)
         if orphans:
             _log.info("found streams of unfinished topic creations", streams=len(orphans))
 
     async def _find_orphans(self, first: int, known: Set[int]) -> list[int]:
-        """Streams from ``first`` on that exist, were never opened and are not ``known``."""
+        """Streams from ``first`` on that this node has made, that were never opened and are not ``known``: what other
+        programs make in the node's placement driver is theirs."""
         orphans: list[int] = []
         misses, stream_id = 0, first
         while misses < _PROBE_MISSES or stream_id <= self._top_stream:
             if stream_id not in known and stream_id not in self._doomed:
                 try:
-                    await self._client.describe_stream(stream_id)
+                    found = await self._client.describe_stream(stream_id)
                     misses = 0
-                    if not await self._client.list_ranges(stream_id):
+                    if found.inside and not await self._client.list_ranges(stream_id):
                         orphans.append(stream_id)
                 except SbpError as error:
                     if error.code != ErrorCode.NOT_FOUND:
@@ -230,7 +232,7 @@ class TopicStreams:
             return int(count)
 
         try:
-            self.left = await self._db.run(commit)
+            self.left = await self._db.run(commit, frees=True)
         except LogError as error:
             _log.warning("deleted streams could not be struck off the list", error=str(error))
         else:

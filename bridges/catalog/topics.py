@@ -14,8 +14,8 @@ import asyncio
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.catalog import imports, topic_config, topic_defaults, topic_rows
-from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.config_types import ConfigSource, ConfigValue, InvalidConfig
 from bridges.catalog.counters import Counters, identify
 from bridges.catalog.imports import NOT_IMPORTING, Import
 from bridges.catalog.lineage import WHOLE, KeyRange, PartitionInfo, check_change, related
@@ -45,12 +45,16 @@ from bridges.catalog.topic import (
 )
 from bridges.catalog.topic_index import TopicIndex
 from bridges.catalog.topic_streams import StreamClient, TopicStreams
-from bridges.errors import ImportFenced, TopicImporting
+from bridges.errors import ImportFenced, TopicImporting, TopicInternal
 
 T = TypeVar("T")
 
 Also = Callable[[sqlite3.Connection], object]
 """What a front has to say of a change, in the change's own transaction."""
+
+_EVER = 10
+"""How many times as many partitions as it may have at once a topic may have had, those that hold nothing any more
+counted: who asks about all of a topic is told of them, too."""
 
 Hold = Callable[[str], AbstractAsyncContextManager[None]]
 """Entered, with a topic's name, before partitions of it are sealed, and left when they are. It may wait."""
@@ -59,8 +63,9 @@ _log = structlog.get_logger("anabranch.catalog")
 
 
 class CatalogOptions(Struct):
-    """``owns_streams``: no other program makes streams in this placement driver, so an unfinished creation's may be
-    looked for by number. ``static`` is the node-level configuration that the node's settings give."""
+    """``owns_streams``: the placement driver is inside the node and knows which streams the node has made, so those of
+    an unfinished creation may be looked for by number. ``static`` is the node-level configuration that the node's
+    settings give."""
 
     replica: int = 1
     ack_count: int = 1
@@ -95,6 +100,8 @@ class Catalog:
         self._erasers = tuple(erasers)
         self._barrier = barrier or Barrier()
         self._index = TopicIndex()
+        # Partitions that are being made: they count from when they were allowed.
+        self._making = 0
         self._counters = Counters(db)
         self._locks: dict[str, asyncio.Lock] = {}
         self._node_config: dict[str, str] = {}
@@ -104,7 +111,7 @@ class Catalog:
             client,
             lambda: client.create_stream(self.options.replica, self.options.ack_count),
             self._barrier,
-            alone=self.options.owns_streams,
+            inside=self.options.owns_streams,
         )
         self._seals = Seals(db, self._barrier, self._sealed)
 
@@ -126,8 +133,8 @@ class Catalog:
         return MappingProxyType(self._index.hidden)
 
     @property
-    def by_id(self) -> Mapping[uuid.UUID, Topic]:
-        """Listed topics by id (a live view)."""
+    def by_id(self) -> Mapping[bytes, Topic]:
+        """Listed topics by the 16 bytes of their ids (a live view)."""
         return MappingProxyType(self._index.by_id)
 
     @property
@@ -190,6 +197,21 @@ class Catalog:
             key, self._found(self._index.all, topic).config, self._node_config, self.options.static
         )
 
+    def defaults(self) -> dict[str, ConfigValue]:
+        """The configuration of a topic that sets nothing itself, by key."""
+        static = self.options.static
+        return {key: topic_config.resolve(key, {}, self._node_config, static) for key in topic_config.TOPIC_CONFIGS}
+
+    def configured(self, topic: str, key: str, otherwise: Any) -> Any:
+        """As :meth:`effective` where somebody has configured it, for the topic or the node; else ``otherwise``."""
+        config = self._found(self._index.all, topic).config
+        found = topic_config.resolve(key, config, self._node_config, self.options.static)
+        return otherwise if found.source is ConfigSource.DEFAULT else self.effective(topic, key)
+
+    def kind_of(self, topic: str) -> TopicKind:
+        """Whose business a topic is, hidden ones included. Raises TopicNotFound."""
+        return self._found(self._index.all, topic).kind
+
     def import_epoch(self, topic: str, partition: int) -> int:
         """Which run of a migration may write to a partition (see :attr:`Topic.import_epoch`)."""
         found = self._index.listed.get(topic)
@@ -251,6 +273,7 @@ class Catalog:
         kind: TopicKind = TopicKind.USER,
         also: Also | None = None,
         migration: str | None = None,
+        origin: str = "",
     ) -> Topic:
         """Create a topic; when this returns, it is durable and ready for appends.
 
@@ -258,15 +281,16 @@ class Catalog:
         user's has no others. ``keys`` are the ranges
         of the partitions, by number; without, each has the whole range. ``also`` runs inside the transaction that makes
         the topic, for what a front keeps about it: there is both or neither. ``migration`` names the one that fills the
-        topic from elsewhere: nobody else may write to it before :meth:`hand_over`. A caller that is cancelled does not
-        stop the creation. Raises InvalidTopicName, TopicExists, NameCollision, InvalidPartitions, InvalidConfig,
-        LogUnavailable (backend) or an error of the database.
+        topic from elsewhere, and ``origin`` with what: nobody else may write to it before :meth:`hand_over`. A caller
+        that is cancelled does not stop the creation. Raises InvalidTopicName, TopicExists, NameCollision,
+        InvalidPartitions, InvalidConfig, LogUnavailable (backend) or an error of the database.
         """
         stored_config, all_names = self._checked(name, partitions, config, names, keys, kind)
         now = _now_ms()
-        imported = None if migration is None else Import(migration, 0, now)
+        imported = None if migration is None else Import(migration, 0, now, origin=origin)
         topic = Topic(name, uuid.uuid4(), [], stored_config, now, all_names, kind=kind, imported=imported)
         self._index.take_names(topic)
+        self._making += partitions
         return await self._shielded(self._create(topic, partitions, keys, also))
 
     def _checked(
@@ -289,16 +313,27 @@ class Catalog:
         self._index.check_names(name, all_names)
         return topic_config.validate(config or {}), all_names
 
-    def _check_many(self, partitions: int) -> None:
+    def _check_many(self, partitions: int, spent: int = 0) -> None:
         limit = self.options.max_partitions_per_topic
-        if not 1 <= partitions <= limit:
-            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions}")
+        if not 1 <= partitions - spent <= limit:
+            raise InvalidPartitions(f"a topic has 1 to {limit} partitions, not {partitions - spent}")
+        if partitions > limit * _EVER:
+            raise InvalidPartitions(f"a topic has {limit * _EVER} partitions at most, counting those of long ago")
 
     def _check_total(self, more: int) -> None:
-        if self._index.partitions + more > self.options.max_partitions:
+        if self._index.partitions - self._index.spent + self._making + more > self.options.max_partitions:
             raise InvalidPartitions(
                 f"{more} more partitions would exceed this node's limit of {self.options.max_partitions}"
             )
+
+    @contextmanager
+    def _allowed(self, more: int) -> Iterator[None]:
+        """While ``more`` partitions are made that were just checked: what others make meanwhile comes on top."""
+        self._making += more
+        try:
+            yield
+        finally:
+            self._making -= more
 
     async def _create(self, topic: Topic, partitions: int, keys: Sequence[KeyRange], also: Also | None) -> Topic:
         try:
@@ -313,17 +348,22 @@ class Catalog:
         except BaseException:
             self._index.give_names_back(topic)
             raise
+        finally:
+            self._making -= partitions
         self._index.add(topic)
         self._tell_of_compaction(topic.name)
         self._changed(Change(ChangeKind.CREATED, topic))
         return topic
 
-    async def delete_topic(self, name: str, migration: str | None = None) -> None:
+    async def delete_topic(self, name: str, migration: str | None = None, *, own: bool = False) -> None:
         """Delete a topic: when this returns nobody can find it, also after a crash. Its data goes in the background.
 
-        One that is being imported is deleted in the name of its ``migration``. Raises TopicNotFound, TopicImporting,
-        ImportFenced or an error of the database.
+        One that is being imported is deleted in the name of its ``migration``, one that is internal to a protocol as
+        that protocol's ``own``. Raises TopicNotFound, TopicImporting, ImportFenced, TopicInternal or an error of the
+        database.
         """
+        if self.kind_of(name) is TopicKind.INTERNAL and not own:
+            raise TopicInternal(f"{name} is internal to a protocol, and only that deletes it")
         self._check_owner(self._found(self._index.all, name), migration)
         await self._shielded(self._delete(name, migration))
 
@@ -341,7 +381,7 @@ class Catalog:
             try:
                 # Before its streams go, which the placement driver never takes back: the topic must not come back with
                 # the power.
-                await self._db.run(commit, flush=True)
+                await self._db.run(commit, flush=True, frees=True)
             except BaseException:
                 self._index.add(topic)
                 raise
@@ -369,7 +409,7 @@ class Catalog:
             raise TopicEnded(f"topic {name!r} was ended: all its partitions are sealed")
         if total <= have:
             raise InvalidPartitions(f"topic {name!r} has {have} partitions, and partitions cannot be taken away")
-        self._check_many(total)
+        self._check_many(total, topic.spent)
         self._check_total(total - have)
 
     async def _add_partitions(self, name: str, total: int, migration: str | None) -> Topic:
@@ -382,7 +422,8 @@ class Catalog:
                 topic_rows.insert_partitions(connection, name, infos)
                 topic_rows.store_epoch(connection, name, epoch)
 
-            infos = await self._streams.make(new, commit)
+            with self._allowed(len(new)):
+                infos = await self._streams.make(new, commit)
             topic.partitions.extend(infos)
             topic.epoch = epoch
             self._index.partitions += len(infos)
@@ -418,7 +459,7 @@ class Catalog:
                 "Kafka producers could not follow"
             )
         check_change(topic.partitions, seal, make)
-        self._check_many(len(topic.partitions) + len(make))
+        self._check_many(len(topic.partitions) + len(make), topic.spent)
         self._check_total(len(make))
 
     async def _change_partitions(
@@ -436,7 +477,8 @@ class Catalog:
                 topic_rows.store_epoch(connection, name, epoch)
 
             # The streams of what is sealed are about to end, which the placement driver never takes back.
-            infos = await self._streams.make(new, commit, flush=True)
+            with self._allowed(len(new)):
+                infos = await self._streams.make(new, commit, flush=True)
             gone = set(seal)
             topic.partitions[:] = related(
                 [replace(one, sealed_epoch=epoch) if one.index in gone else one for one in topic.partitions] + infos
@@ -447,6 +489,23 @@ class Catalog:
             for number in seal:
                 self._seals.want(topic, topic.partitions[number])
             return topic
+
+    async def give_back(self, name: str, numbers: Sequence[int]) -> None:
+        """Everything of these sealed partitions was trimmed: from now on, durably, they count against no limit.
+
+        Raises TopicNotFound or an error of the database.
+        """
+        await self._shielded(self._give_back(name, tuple(numbers)))
+
+    async def _give_back(self, name: str, numbers: tuple[int, ...]) -> None:
+        async with self._changing(name) as topic:
+            ended = [topic.partitions[one] for one in numbers if one < len(topic.partitions)]
+            spent = [one.index for one in ended if one.end is not None and not one.spent]
+            await self._db.run(lambda connection: topic_rows.spend_partitions(connection, name, spent))
+            for number in spent:
+                topic.partitions[number] = replace(topic.partitions[number], spent=True)
+            topic.spent += len(spent)
+            self._index.spent += len(spent)
 
     # --- topics that are imported -----------------------------------------------------------------------------------
 

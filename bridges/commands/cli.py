@@ -24,10 +24,12 @@ _COMMANDS = {
     "range-server": "Run a range server of its own.",
     "config": "Show every setting, its value and where it comes from.",
     "topic": "List, create, describe, alter and delete topics.",
+    "transaction": "Find transactions that nobody ends any more, and end them.",
     "group": "Show consumer groups and their lag.",
     "user": "Add, remove and list users, and change passwords.",
     "produce": "Append lines to a topic.",
     "tail": "Print records of a topic.",
+    "accept-data-loss": "Go on without data that is damaged.",
     "repair-streams": "Make an elastic-stream placement driver know streams again.",
     "version": "Print the version.",
 }

@@ -49,7 +49,7 @@ def command(
     def make(settings: Settings, give_up: Callable[[str], None]) -> PdProcess:
         from bridges.node.backend_process import PdProcess
 
-        service = PdProcess(settings)
+        service = PdProcess(settings, give_up)
         process.reload_on_hangup(settings, service.reload)
         return service
 

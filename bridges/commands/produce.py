@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
+from select import select
 from typing import BinaryIO
 
 import click
@@ -15,6 +16,8 @@ import click
 from bridges.commands.common import NodeClient, json_option, node_option, print_json, topic_path
 
 _BLOCK = 256 * 1024
+_QUIET_S = 15.0
+"""A body of which nothing comes for longer than ``limits.http_request_ms`` is given up by the node."""
 
 
 @click.command("produce")
@@ -57,16 +60,21 @@ def command(
 
 
 def _blocks(source: BinaryIO | BufferedReader) -> Iterator[bytes]:
-    """What is there, as soon as it is there: somebody may be typing."""
+    """What is there, as soon as it is there: somebody may be typing. Nothing, for each while in which nothing is."""
     assert isinstance(source, BufferedReader)
-    while block := source.read1(_BLOCK):
+    while True:
+        while not select([source], [], [], _QUIET_S)[0]:
+            yield b""
+        block = source.read1(_BLOCK)
+        if not block:
+            return
         yield block
 
 
 def _bodies(
     blocks: Iterator[bytes], as_records: bool, key_separator: str | None, partition: int | None
 ) -> Iterator[bytes]:
-    """For every block the JSON lines of the input lines that end in it."""
+    """For every block the JSON lines of the input lines that end in it; an empty one for a block of nothing."""
     separator = None if key_separator is None else key_separator.encode()
 
     def convert(line: bytes) -> bytes:
@@ -81,7 +89,9 @@ def _bodies(
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
-        if lines:
+        if not block:
+            yield b"\n"
+        elif lines:
             yield b"".join(map(convert, lines))
     if rest:
         yield convert(rest)

@@ -14,6 +14,7 @@ from bridges.auth import ANONYMOUS, NODE, Operation, Principal, Resource, Resour
 from bridges.auth.authenticator import AuthenticationBusy
 from bridges.auth.tokens import TokenError
 from bridges.console.errors import RequestError, error_response
+from bridges.net.http_site import HEALTH
 from bridges.net.tls import certified
 
 if TYPE_CHECKING:
@@ -22,19 +23,27 @@ if TYPE_CHECKING:
 
 _PRINCIPAL = web.RequestKey("principal", Principal)
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="anabranch", charset="UTF-8"'}
-_HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Doorkeeper:
-    """Lets requests in. ``open_health``: those for health and metrics need not say from whom they are. ``audience``:
-    what the tokens are for that are taken here; empty: none are."""
+    """Lets requests in. ``listener`` tells the name of the one that a request came by. ``open_health``: those for
+    health and metrics need not say from whom they are. ``audience``: what the tokens are for that are taken here;
+    empty: none are."""
 
-    def __init__(self, authenticator: Authenticator, *, open_health: bool, audience: str = "") -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        listener: Callable[[web.Request], str],
+        *,
+        open_health: bool,
+        audience: str = "",
+    ) -> None:
         self._authenticator = authenticator
+        self._listener = listener
         self._audience = audience
-        self._open = _HEALTH if open_health else frozenset[str]()
+        self._open = HEALTH if open_health else frozenset[str]()
 
     @web.middleware
     async def let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -47,12 +56,17 @@ class Doorkeeper:
             response = error_response(RequestError("name and password do not belong together"), 401)
             response.headers.update(_CHALLENGE)
             return response
-        if principal == ANONYMOUS and self._authenticator.required and request.path not in self._open:
+        if principal == ANONYMOUS and self._is_required(request) and request.path not in self._open:
             response = error_response(RequestError("say who you are, with name and password"), 401)
             response.headers.update(_CHALLENGE)
             return response
         request[_PRINCIPAL] = principal
         return await handler(request)
+
+    def _is_required(self, request: web.Request) -> bool:
+        listener = self._listener(request)
+        # Of who has gone meanwhile it is not known by which it came.
+        return not listener or self._authenticator.required_at(listener)
 
     async def _principal(self, request: web.Request) -> Principal | None:
         """From whom the request is; None if it says what is not so."""
@@ -71,7 +85,7 @@ class Doorkeeper:
             return None
         if scheme.lower() != "basic" or not colon:
             return None
-        return await self._authenticator.verify(name, password)
+        return await self._authenticator.verify(name, password, request.remote or "")
 
 
 def principal_of(request: web.Request) -> Principal:
@@ -93,6 +107,10 @@ class Access:
         """Whether this may be done to a group."""
         return self._allows(request[_PRINCIPAL], operation, Resource(ResourceKind.GROUP, name))
 
+    def node(self, request: web.Request, operation: Operation) -> bool:
+        """Whether this may be done to the node."""
+        return self._allows(request[_PRINCIPAL], operation, NODE)
+
     def require_topic(self, request: web.Request, operation: Operation, name: str) -> None:
         """Raise RequestError unless this may be done to a topic, whether or not there is one."""
         if not self.topic(request, operation, name):
@@ -105,5 +123,5 @@ class Access:
 
     def require_node(self, request: web.Request, operation: Operation) -> None:
         """Raise RequestError unless this may be done to the node."""
-        if not self._allows(request[_PRINCIPAL], operation, NODE):
+        if not self.node(request, operation):
             raise RequestError(f"you may not {operation.value} the node", 403)

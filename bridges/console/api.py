@@ -9,17 +9,16 @@ from pathlib import Path
 from aiohttp import web
 
 from bridges.console.access import Doorkeeper
-from bridges.console.errors import errors_as_json, own_pages_only
+from bridges.console.errors import errors_as_json
 from bridges.console.groups import GroupHandlers
 from bridges.console.host import Host
 from bridges.console.jobs import JobHandlers
+from bridges.console.memory import Counted
 from bridges.console.records import FRONT, RecordHandlers
 from bridges.console.status import StatusHandlers
 from bridges.console.topics import TopicHandlers
 
 _STATIC = Path(__file__).parent / "static"
-_MAX_BODY = 1024 * 1024
-"""Bytes of a JSON body; records are streamed and have no such limit."""
 
 
 class Console:
@@ -34,9 +33,9 @@ class Console:
     def application(self) -> web.Application:
         """All routes; to be asked for once."""
         node = self._node
-        doorkeeper = Doorkeeper(node.authenticator, open_health=self._open_health)
-        middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in]
-        app = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY)
+        doorkeeper = Doorkeeper(node.authenticator, lambda request: "console", open_health=self._open_health)
+        middlewares = [self._measured, errors_as_json, doorkeeper.let_in]
+        app = web.Application(middlewares=[*middlewares, Counted(node.budget).middleware])
         StatusHandlers(self._node).add_to(app)
         TopicHandlers(self._node).add_to(app)
         GroupHandlers(self._node).add_to(app)

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
-from bridges.net.http_site import HttpSite
+from bridges.net.http_site import HEALTH, HttpSite
+from bridges.net.own_names import OwnNames
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -20,17 +21,24 @@ if TYPE_CHECKING:
 class ConsoleDoor:
     """The HTTP listener of a node."""
 
-    def __init__(self, node: Host, *, open_health: bool) -> None:
-        """With ``open_health`` health and metrics are for everybody, also where others must say who they are."""
+    def __init__(self, node: Host, names: OwnNames, *, open_health: bool) -> None:
+        """``names`` are the listener's. With ``open_health`` health and metrics are for everybody, also where others
+        must say who they are."""
         self._node = node
         self._open_health = open_health
         self._console: Console | None = None
         limits = node.limits
-        self._site = HttpSite(most_connections=limits.http_connections, request_seconds=limits.http_request_ms / 1000)
+        self._names = names
+        self._site = HttpSite(
+            most_connections=limits.http_connections,
+            request_seconds=limits.http_request_ms / 1000,
+            kept=HEALTH,
+        )
 
     async def start(self, address: Address, tls: ssl.SSLContext | None) -> Address:
         """Listen, with TLS if there is a context; returns the real address. Raises OSError."""
-        return await self._site.start(self._application, address, handler_cancellation=True, tls=tls)
+        self._site.serve(self._application, handler_cancellation=True)
+        return await self._site.listen("console", address, self._names, tls)
 
     async def _application(self) -> web.Application:
         api = await asyncio.to_thread(import_module, "bridges.console.api")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -23,7 +21,9 @@ from bridges.errors import (
     StillReadable,
     StorageFull,
     TopicImporting,
+    TopicInternal,
 )
+from bridges.net.http_site import BodyStalled
 
 _log = structlog.get_logger("anabranch.console")
 
@@ -34,6 +34,7 @@ _STATUS: tuple[tuple[type[LogError], int], ...] = (
     (NameCollision, 409),
     (StillReadable, 409),
     (TopicImporting, 409),
+    (TopicInternal, 409),
     (ImportFenced, 409),
     (InvalidTopicName, 400),
     (InvalidPartitions, 400),
@@ -84,26 +85,17 @@ async def errors_as_json(
         return error_response(error, error.status, **error.extra)
     except LogError as error:
         return error_response(error, status_of(error))
-    except json.JSONDecodeError as error:
-        return error_response(RequestError(f"the body is not JSON: {error}"), 400)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         error.__traceback__ = None  # the request that is refused may keep it, and it its frames
         return error_response(RequestError(error.reason), error.status)
+    except BodyStalled as error:
+        return error_response(error, 408)
+    except web.RequestPayloadError as error:
+        return error_response(RequestError(f"the body is not what its head says: {error}"), 400)
     except ConnectionError:
         raise  # the client went away: there is nobody to answer
     except Exception:  # noqa: BLE001 - logged, and answered with 500
         _log.exception("request failed", method=request.method, path=request.path)
         return web.json_response({"error": "unexpected failure; see the node's log", "kind": "Internal"}, status=500)
-
-
-@web.middleware
-async def own_pages_only(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Refuse changes that a page of another site asks for: a browser inside the network must not be its tool."""
-    origin = request.headers.get("Origin")
-    if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
-        raise RequestError("pages of other sites may not change anything here", 403)
-    return await handler(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from bridges.catalog.group_view import (
     live_groups,
     records_behind,
 )
+from bridges.console import rows
 from bridges.console.access import Access
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 _OPEN_WAIT_S = 3.0
 """How long details wait for partitions that nobody used yet; the ends of those that take longer are left out."""
-_YIELD_POSITIONS = 2000
-"""Positions looked at before other work gets its turn."""
 _NOBODY = "Empty"
 """State of a group that has nothing but committed positions."""
 
@@ -47,43 +46,56 @@ class GroupHandlers:
         app.router.add_get("/api/groups", self.list)
         app.router.add_get("/api/groups/{group}", self.describe)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         """All groups by name. Lag covers partitions in use, ``unknown_lags`` counts the others."""
-        node = self._node
-        live = live_groups(node.group_directories)
-        answer: list[dict[str, object]] = []
-        looked_at = 0
-        for name in sorted({*live, *node.progress.names()}, key=lambda one: (one[1], one[0])):
-            if not self._access.group(request, Operation.DESCRIBE, name[1]):
-                continue
-            positions = {
-                place: committed
-                for place, committed in node.progress.of_group(name).items()
-                if self._access.topic(request, Operation.DESCRIBE, place[0])
-            }
-            lags = [
-                None if (log := _open_log(node, place)) is None else _behind(log, committed.offset)
-                for place, committed in positions.items()
-            ]
-            fronts = live.get(name, {})
-            answer.append(
-                {
-                    "group": name[1],
-                    "space": name[0],
-                    **_summary(fronts),
-                    "members": sum(summary.members for summary in fronts.values()),
-                    "topics": sorted({topic for topic, _ in positions}),
-                    "partitions": len(positions),
-                    **_total(lags),
-                }
-            )
-            looked_at += len(positions)
-            if looked_at >= _YIELD_POSITIONS:
-                looked_at = 0
-                await asyncio.sleep(0)
-        return web.json_response({"groups": answer})
+        return await rows.answer(request, "groups", self._summaries(request))
 
-    async def describe(self, request: web.Request) -> web.Response:
+    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
+        node = self._node
+        live: dict[GroupName, dict[str, GroupSummary]] = {}
+        names: list[tuple[str, str]] = []
+        for name, front, summary in live_groups(node.group_directories):
+            if name not in live:
+                names.append((name[1], name[0]))
+            live.setdefault(name, {})[front] = summary
+            yield None
+        # A group whose positions go, or come, between the two is told once all the same.
+        for name in node.progress.names():
+            if name not in live:
+                names.append((name[1], name[0]))
+            yield None
+        for one in rows.in_order(names):
+            if one is None or not self._access.group(request, Operation.DESCRIBE, one[0]):
+                yield None
+            else:
+                yield from self._line(request, (one[1], one[0]), live.get((one[1], one[0]), {}))
+
+    def _line(
+        self, request: web.Request, name: GroupName, fronts: Mapping[str, GroupSummary]
+    ) -> Iterator[dict[str, object] | None]:
+        node = self._node
+        topics: set[str] = set()
+        total = _Total()
+        partitions = 0
+        for number, (place, committed) in enumerate([*node.progress.of_group(name).items()]):
+            if self._access.topic(request, Operation.DESCRIBE, place[0]):
+                log = _open_log(node, place)
+                total.add(None if log is None else _behind(log, committed.offset))
+                topics.add(place[0])
+                partitions += 1
+            if number % rows.STEP == rows.STEP - 1:
+                yield None
+        yield {
+            "group": name[1],
+            "space": name[0],
+            **_summary(fronts),
+            "members": sum(summary.members for summary in fronts.values()),
+            "topics": sorted(topics),
+            "partitions": partitions,
+            **total.told,
+        }
+
+    async def describe(self, request: web.Request) -> web.StreamResponse:
         """One group: its members and, for each partition they read or the group has read, how far it is.
 
         Query: ``space``, for a protocol whose groups have names of their own.
@@ -100,29 +112,33 @@ class GroupHandlers:
         if not views and not committed:
             raise RequestError(f"there is no group {name[1]!r}", 404)
         readers = _readers(views)
-        rows = [
-            self._position(name, place, readers.get(place))
-            for place in sorted(read & {*readers} | {*committed})
-            if self._access.topic(request, Operation.DESCRIBE, place[0])
-        ]
+        total = _Total()
+
+        def positions() -> Iterator[dict[str, Any] | None]:
+            for place in rows.in_order([*(read & {*readers} | {*committed})]):
+                if place is None or not self._access.topic(request, Operation.DESCRIBE, place[0]):
+                    yield None
+                    continue
+                row = self._position(name, place, readers.get(place))
+                if row["offset"] is not None:
+                    total.add(row["lag"])
+                yield row
+
         summaries = {front: view.summary for front, view in views.items()}
         main = _main(summaries)
         shown = None if main is None else views[main]
-        return web.json_response(
-            {
-                "group": name[1],
-                "space": name[0],
-                **_summary(summaries),
-                "protocol": "" if shown is None else shown.protocol,
-                "generation": None if shown is None else shown.generation,
-                "leader": None if shown is None else shown.leader,
-                "members": [
-                    {"front": front, **_member(member)} for front, view in views.items() for member in view.members
-                ],
-                "positions": rows,
-                **_total(row["lag"] for row in rows if row["offset"] is not None),
-            }
-        )
+        head: dict[str, object] = {
+            "group": name[1],
+            "space": name[0],
+            **_summary(summaries),
+            "protocol": "" if shown is None else shown.protocol,
+            "generation": None if shown is None else shown.generation,
+            "leader": None if shown is None else shown.leader,
+            "members": [
+                {"front": front, **_member(member)} for front, view in views.items() for member in view.members
+            ],
+        }
+        return await rows.answer(request, "positions", positions(), head=head, tail=lambda: total.told)
 
     def _position(self, group: GroupName, place: Place, member_id: str | None) -> dict[str, Any]:
         node = self._node
@@ -193,11 +209,24 @@ def _member(member: GroupMemberView) -> dict[str, object]:
     }
 
 
-def _total(lags: Iterable[int | None]) -> dict[str, object]:
+class _Total:
     """The sum of the known lags, None if there is none, and how many are not known."""
-    every = [*lags]
-    known = [lag for lag in every if lag is not None]
-    return {"lag": sum(known) if known else None, "unknown_lags": len(every) - len(known)}
+
+    __slots__ = ("_known", "_sum", "_unknown")
+
+    def __init__(self) -> None:
+        self._sum = self._known = self._unknown = 0
+
+    def add(self, lag: int | None) -> None:
+        if lag is None:
+            self._unknown += 1
+        else:
+            self._sum += lag
+            self._known += 1
+
+    @property
+    def told(self) -> dict[str, object]:
+        return {"lag": self._sum if self._known else None, "unknown_lags": self._unknown}
 
 
 def _behind(log: PartitionLog, committed: int) -> int:

@@ -14,6 +14,7 @@ from bridges.catalog.progress import Progress
 from bridges.catalog.topics import Catalog
 from bridges.log.logs import Logs
 from bridges.metrics import Metrics
+from bridges.net.budget import MemoryBudget
 
 
 class Limits(Protocol):
@@ -44,6 +45,8 @@ class Host(Protocol):
     def authorizer(self) -> Authorizer: ...
     @property
     def metrics(self) -> Metrics: ...
+    @property
+    def budget(self) -> MemoryBudget: ...
     @property
     def limits(self) -> Limits: ...
     @property

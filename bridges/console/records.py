@@ -7,6 +7,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -16,19 +17,25 @@ from bridges.auth import Operation
 from bridges.awaited import Settle, awaited
 from bridges.catalog.partitioner import partition_of
 from bridges.catalog.topic import Topic
+from bridges.console import rows
 from bridges.console.access import Access
 from bridges.console.errors import RequestError, error_body, error_response, status_of
 from bridges.console.host import Host
 from bridges.console.json_records import BadLine, parse_line
+from bridges.console.memory import memory_of
 from bridges.console.rendering import Wanted, rendered
 from bridges.errors import LogError, OffsetOutOfRange
 from bridges.formats import FormatId
-from bridges.formats.kafka import BatchBuilder, set_log_append_time
+from bridges.formats.kafka import BatchBuilder
 from bridges.log.partition_log import Appended, Batch, PartitionLog
+from bridges.net.budget import Kind
+from bridges.net.http_site import BodyStalled
 from bridges.sliced import Sliced, SlicedWorks, advance
+from bridges.turns import Turns
 
 if TYPE_CHECKING:
     from bridges.formats.records import Record
+    from bridges.net.request_memory import RequestMemory
 
 FRONT = "http"
 """What metrics call this way in and out."""
@@ -39,8 +46,18 @@ _IN_FLIGHT = 16
 """Batches of one request that may wait for durability before reading of its body stops."""
 _LINGER_S = 0.02
 """How long records wait for more of the body before they are appended."""
-_LINES_PER_TURN = 100
 _READ_BYTES = 256 * 1024
+_PENDING_BYTES = 4 * 1024 * 1024
+"""Records of one request that wait for more of their partition."""
+_PENDING_PARTITION = 1024
+"""What a partition of a request takes by itself."""
+_LINE_BYTES = 64 * 1024
+"""A line that is longer is received when there is room for all of it."""
+_ROOM_S = 30.0
+"""How long a line waits for memory."""
+_SENDING = 64 * 1024
+"""What an answer holds on its way, here and in its socket."""
+_READ_LEAST = 16 * 1024
 _READERS_AT_ONCE = 8
 """Readers whose batches are being rendered; each may hold one decompressed record."""
 _STALLED_S = 60.0
@@ -87,20 +104,24 @@ class RecordHandlers:
 
         A line that is wrong ends the request with 400, its number and the number of records stored before it.
         """
-        writer = _Writer(self._node, self._topic(request, Operation.WRITE))
-        lines = _Lines(request, self._node.limits.http_line_bytes)
-        number = 0
+        memory = memory_of(request)
+        writer = _Writer(self._node, self._topic(request, Operation.WRITE), memory)
+        lines = _Lines(request, self._node.limits.http_line_bytes, memory)
+        number, turns = 0, Turns()
         try:
             while (line := await lines.next(writer.flush)) is not None:
                 number += 1
-                if not number % _LINES_PER_TURN:
-                    await asyncio.sleep(0)
+                await turns.rest()
                 if line.strip():
                     await writer.add(*parse_line(line))
             await writer.finish()
         except LogError as error:
             await writer.settle()
             return error_response(error, status_of(error), line=number, stored=writer.stored)
+        except BodyStalled as error:
+            with suppress(LogError):  # then it tells how much was stored all the same
+                await writer.finish()
+            return error_response(error, 408, line=number, stored=writer.stored)
         finally:
             writer.abandon()
         return web.json_response({"records": writer.stored, "partitions": writer.offsets})
@@ -115,7 +136,7 @@ class RecordHandlers:
         logs = self._logs(topic, query.get("partition"))
         limit = _whole(query.get("limit"), "limit", 0, None)
         follow = query.get("follow", "false").lower() in ("true", "1", "yes", "")
-        await asyncio.gather(*(log.ready() for log in logs))
+        await rows.opened(logs)
         positions = {log: _position(log, query.get("offset", "earliest")) for log in logs}
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         await response.prepare(request)
@@ -123,7 +144,7 @@ class RecordHandlers:
         assert task is not None
         self._followers.add(task)
         try:
-            await self._stream(response, topic.name, positions, limit, follow)
+            await self._stream(request, response, topic.name, positions, limit, follow)
         except LogError as error:
             # The status line is gone already: the failure is the last line.
             await response.write(json.dumps(error_body(error)).encode() + b"\n")
@@ -152,6 +173,7 @@ class RecordHandlers:
 
     async def _stream(
         self,
+        request: web.Request,
         response: web.StreamResponse,
         topic: str,
         positions: dict[PartitionLog, int],
@@ -162,6 +184,8 @@ class RecordHandlers:
         left = -1 if limit is None else limit
         moved = _Moved(positions)
         traffic = self._traffic.topic(topic)
+        memory = memory_of(request)
+        memory.take(Kind.RESPONSES, _SENDING)
         try:
             while left:
                 moved.clear()
@@ -169,22 +193,29 @@ class RecordHandlers:
                 for log in positions:
                     end = log.last_stable_offset if follow else ends[log]
                     while left and positions[log] < end:
+                        held = await memory.granted(Kind.READS, _READ_BYTES, _READ_LEAST)
                         try:
-                            batches = await log.read_committed(positions[log], _READ_BYTES)
+                            batches = await log.read_committed(positions[log], held)
+                            size = sum(len(batch.payload) for batch in batches)
+                            if size > held:  # one batch is read whole
+                                memory.take(Kind.READS, size - held)
+                                held = size
+                            if not batches:
+                                break  # an operator has declared lost what is there
+                            progress = True
+                            wanted = Wanted(log.partition, positions[log], end, left)
+                            lines = rendered(batches, wanted, self._inflated_bytes)
+                            count = batches[-1].end_offset - batches[0].base_offset
+                            await self._send(response, lines, wanted, count, memory)
+                            positions[log] = max(positions[log], batches[-1].end_offset)
+                            left -= wanted.records
+                            traffic.fetched(len(batches), wanted.records, size)
                         except OffsetOutOfRange:
                             if positions[log] >= log.log_start_offset:
                                 raise
                             positions[log] = log.log_start_offset  # it starts later now
-                            continue
-                        if not batches:
-                            break  # an operator has declared lost what is there
-                        progress = True
-                        wanted = Wanted(log.partition, positions[log], end, left)
-                        lines = rendered(batches, wanted, self._inflated_bytes)
-                        await self._send(response, lines, batches[-1].end_offset - batches[0].base_offset)
-                        positions[log] = max(positions[log], batches[-1].end_offset)
-                        left -= wanted.records
-                        traffic.fetched(len(batches), wanted.records, sum(len(batch.payload) for batch in batches))
+                        finally:
+                            memory.give(Kind.READS, held)
                 if not follow:
                     return
                 if not progress and left:
@@ -192,25 +223,36 @@ class RecordHandlers:
         finally:
             moved.close()
 
-    async def _send(self, response: web.StreamResponse, lines: Sliced[None], records: int) -> None:
-        """Write ``lines`` as they are made: the first at once, more off the event loop."""
+    async def _send(
+        self, response: web.StreamResponse, lines: Sliced[None], wanted: Wanted, records: int, memory: RequestMemory
+    ) -> None:
+        """Write ``lines`` as they are made: the first at once, more off the event loop. A large record is counted until
+        it is written."""
         ended, piece = advance(lines)
         if piece:
             await response.write(piece)
         if ended:
             return
+        counted = 0
         async with self._works.turn(records):
-            while True:
-                ended, piece = await self._works.step(lines)
-                if piece:
-                    # A client that reads nothing must not keep a turn from others.
-                    try:
-                        async with asyncio.timeout(_STALLED_S):
-                            await response.write(piece)
-                    except TimeoutError:
-                        raise ConnectionAbortedError("the client takes nothing of its records") from None
-                if ended:
-                    return
+            try:
+                while True:
+                    ended, piece = await self._works.step(lines)
+                    if wanted.held != counted:
+                        memory.give(Kind.READS, counted)
+                        memory.take(Kind.READS, wanted.held)
+                        counted = wanted.held
+                    if piece:
+                        # A client that reads nothing must not keep a turn from others.
+                        try:
+                            async with asyncio.timeout(_STALLED_S):
+                                await response.write(piece)
+                        except TimeoutError:
+                            raise ConnectionAbortedError("the client takes nothing of its records") from None
+                    if ended:
+                        return
+            finally:
+                memory.give(Kind.READS, counted)
 
 
 class _Moved:
@@ -239,11 +281,17 @@ class _Moved:
 
 
 class _Writer:
-    """Groups records into batches per partition and appends them, a bounded number at a time."""
+    """Groups records into batches per partition and appends them, a bounded number at a time.
 
-    def __init__(self, node: Host, topic: Topic) -> None:
+    What it holds is counted in ``memory``: records that wait for more of their partition, and batches until the log
+    has let go of them, whoever still waits for the answer.
+    """
+
+    def __init__(self, node: Host, topic: Topic, memory: RequestMemory) -> None:
         self.stored = 0
         self.offsets: dict[str, dict[str, int]] = {}
+        self._memory = memory
+        self._waiting = 0
         self._topic = topic
         self._active = topic.active
         self._logs = node.logs
@@ -251,10 +299,7 @@ class _Writer:
         self._futures: list[asyncio.Future[None]] = []
         self._traffic = node.metrics.front(FRONT).topic(topic.name)
         self._next = 0
-        effective = node.catalog.effective
-        self._max_bytes = effective(topic.name, "max.message.bytes")
-        self._append_time = effective(topic.name, "message.timestamp.type") == "LogAppendTime"
-        self._compacted = "compact" in effective(topic.name, "cleanup.policy")
+        self._max_bytes = node.catalog.effective(topic.name, "max.message.bytes")
 
     async def add(self, record: Record, partition: int | None) -> None:
         """Take one record in. Raises BadLine, and LogError of earlier appends."""
@@ -263,8 +308,6 @@ class _Writer:
                 raise BadLine(f"topic {self._topic.name!r} was ended: all its partitions are sealed")
             place = self._next if record.key is None else partition_of(record.key, len(self._active))
             partition = self._active[place % len(self._active)].index
-        if record.key is None and self._compacted:
-            raise BadLine(f"topic {self._topic.name!r} is compacted, so every record needs a key")
         if record.timestamp < 0:
             record.timestamp = time.time_ns() // 1_000_000
         size = 64 + len(record.key or b"") + len(record.value or b"")
@@ -275,30 +318,41 @@ class _Writer:
             if log is None:
                 raise BadLine(f"topic {self._topic.name!r} has no partition {partition}")
             pending = self._pending[partition] = _Pending(log)
+            self._memory.take(Kind.REQUESTS, _PENDING_PARTITION)
         if len(pending.batch) and pending.size + size > min(_BATCH_BYTES, self._max_bytes - 64):
             await self._flush(partition)
         pending.batch.add(record)
         pending.size += size
+        self._waiting += size
+        self._memory.take(Kind.REQUESTS, size)
         if len(pending.batch) >= _BATCH_RECORDS or pending.size >= _BATCH_BYTES:
             await self._flush(partition)
+        if self._waiting > _PENDING_BYTES or self._memory.is_crowded:
+            await self.flush()
+            while self._futures and self._memory.is_crowded:
+                await self._futures.pop(0)
 
     async def _flush(self, partition: int) -> None:
         pending = self._pending[partition]
-        batch, pending.batch, pending.size = pending.batch, BatchBuilder(), 0
+        batch, waited = pending.batch, pending.size
         if not len(batch):
             return
+        pending.batch, pending.size = BatchBuilder(), 0
+        self._waiting -= waited
         self._next += 1  # records without a key stay together, batch by batch
         self._active = self._topic.active
         payload = batch.finish()
-        if len(payload) > self._max_bytes:
-            raise BadLine(f"a batch of {len(payload)} bytes exceeds max.message.bytes = {self._max_bytes}")
-        if self._append_time:
-            set_log_append_time(memoryview(payload), time.time_ns() // 1_000_000)
         newest = batch.max_timestamp
         count, size = len(batch), len(payload)
+        memory = self._memory
+        memory.give(Kind.REQUESTS, waited)
+        memory.take(Kind.REQUESTS, size)
+        memory.hold()
 
         def append(settle: Settle[None]) -> None:
             def stored(appended: Appended, error: LogError | None) -> None:
+                memory.give(Kind.REQUESTS, size)
+                memory.release()
                 if error is None:
                     self._account(partition, appended.base, count, size)
                 settle(None, error)
@@ -339,11 +393,18 @@ class _Writer:
 
 
 class _Lines:
-    """Lines of a body of any length, without ever holding more than one line and one chunk."""
+    """Lines of a body of any length, without ever holding more than one line and one chunk.
 
-    def __init__(self, request: web.Request, limit: int) -> None:
+    What is held is counted in ``memory``, and more of a long line is received only when there is room for it.
+    """
+
+    def __init__(self, request: web.Request, limit: int, memory: RequestMemory) -> None:
         self._content = request.content
         self._limit = limit
+        self._memory = memory
+        self._counted = 0
+        # Bytes of the body, where they are known: what is compressed becomes longer than it says.
+        self._to_come = None if "Content-Encoding" in request.headers else request.content_length
         self._ready: deque[bytes] = deque()
         self._rest = bytearray()
         self._ended = False
@@ -371,6 +432,10 @@ class _Lines:
             chunk = await receiving
         finally:
             receiving.cancel()
+        self._memory.take(Kind.REQUESTS, len(chunk))
+        self._counted += len(chunk)
+        if self._to_come is not None:
+            self._to_come -= len(chunk)
         first, *others = chunk.split(b"\n")
         self._rest += first
         for other in others:
@@ -380,6 +445,24 @@ class _Lines:
         if (self._ended and self._rest) or len(self._rest) > self._limit:
             self._ready.append(bytes(self._rest))
             self._rest = bytearray()
+        await self._count(idle)
+
+    async def _count(self, idle: Callable[[], Awaitable[None]]) -> None:
+        """Have counted what is held, and what may follow in a line that is long already. Raises RequestError."""
+        wanted = sum(map(len, self._ready)) + len(self._rest)
+        if len(self._rest) > _LINE_BYTES:
+            # All that it may become, at once: of those that hold a part and wait for more none would go on.
+            wanted += min(self._limit, self._limit if self._to_come is None else self._to_come)
+        if wanted > self._counted:
+            await idle()  # what waits for this line would keep its room
+            try:
+                async with asyncio.timeout(_ROOM_S):
+                    await self._memory.admit(Kind.REQUESTS, wanted, instead=self._counted)
+            except TimeoutError:
+                raise RequestError("the node is short of memory for a line of this length, try again", 503) from None
+        else:
+            self._memory.give(Kind.REQUESTS, self._counted - wanted)
+        self._counted = wanted
 
 
 def _position(log: PartitionLog, text: str) -> int:

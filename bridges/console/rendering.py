@@ -9,23 +9,27 @@ from msgspec import Struct
 
 from bridges.console.json_records import line_parts
 from bridges.errors import BatchInvalid
-from bridges.formats import format_of
+from bridges.formats import format_of, records_of
 from bridges.formats.records import StoredBatch, bounded
 from bridges.sliced import Sliced
 
 _SLICE_RECORDS = 100
 _SLICE_BYTES = 64 * 1024
+_LARGE = 1024 * 1024
+"""Bytes of a record that is counted by itself: others are no more than what is counted for its reader anyway."""
 
 
 class Wanted(Struct):
     """What of a partition is rendered: offsets ``[start, end)``, at most ``limit`` records (negative: no limit).
-    ``records`` counts those that were."""
+    ``records`` counts those that were; ``held``: bytes of the large one that is being rendered, which it may have
+    become when it was decompressed."""
 
     partition: int
     start: int
     end: int
     limit: int
     records: int = 0
+    held: int = 0
 
 
 def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int) -> Sliced[None]:
@@ -35,11 +39,12 @@ def rendered(batches: Sequence[StoredBatch], wanted: Wanted, inflated_bytes: int
     size = seen = 0
     for batch in batches:
         try:
-            records = format_of(batch.flags).records(batch, inflated_bytes, wanted.start)
+            records = records_of(format_of(batch.flags), batch, inflated_bytes, wanted.start)
             for record in bounded(records, wanted.limit - wanted.records if wanted.limit >= 0 else -1):
                 seen += 1
                 if record is not None and record.offset < wanted.end:
                     wanted.records += 1
+                    wanted.held = record.size if record.size > _LARGE else 0
                     for part in line_parts(record, wanted.partition):
                         lines.append(part)
                         size += max(len(part), 1)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from bridges.auth import Operation
-from bridges.catalog.group_view import live_groups
-from bridges.console.access import Access
+from bridges.auth import ANONYMOUS, Operation
+from bridges.catalog.group_view import GroupName, live_groups
+from bridges.console.access import Access, principal_of
 from bridges.console.host import Host
 from bridges.metric_text import rendered
+from bridges.turns import in_turns
+
+_UNTOLD = "the reason is in the log, and told to who may look at the node"
 
 
 class StatusHandlers:
@@ -26,9 +32,16 @@ class StatusHandlers:
         app.router.add_get("/api/status", self.status)
 
     async def health(self, request: web.Request) -> web.Response:
-        """200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced."""
+        """200 as long as the process can do its work; 503 with the reason when it cannot and should be replaced.
+
+        That it is so everybody may know whom the request was let in for. The reason has names and paths in it: it is
+        told to who may look at the node.
+        """
         failure = self._node.failure
-        body = {"healthy": failure is None, "phase": self._node.phase.value, "failure": failure}
+        told = failure
+        if failure is not None and (self._is_stranger(request) or not self._access.node(request, Operation.DESCRIBE)):
+            told = _UNTOLD
+        body = {"healthy": failure is None, "phase": self._node.phase.value, "failure": told}
         return web.json_response(body, status=200 if failure is None else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
@@ -38,11 +51,35 @@ class StatusHandlers:
         return web.json_response({"ready": ready, "phase": node.phase.value}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=await rendered(self._node.metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        """All that the node counts. Of topics, groups and jobs by name: what whoever asks may know of."""
+        body = await rendered(self._node.metrics, partial(self._shows, request))
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _shows(self, request: web.Request, labels: Mapping[str, str]) -> bool:
+        topic, group = labels.get("topic"), labels.get("group")
+        if topic is None and group is None and "job" not in labels:
+            return True
+        if self._is_stranger(request):
+            return False
+        allowed = topic is None or self._access.topic(request, Operation.DESCRIBE, topic)
+        if group is not None:
+            allowed = allowed and self._access.group(request, Operation.DESCRIBE, group)
+        if "job" in labels:
+            allowed = allowed and self._access.node(request, Operation.DESCRIBE)
+        return allowed
+
+    def _is_stranger(self, request: web.Request) -> bool:
+        """Let in for health and numbers, whatever an authorizer would let strangers do."""
+        return self._node.authenticator.required and principal_of(request) == ANONYMOUS
 
     async def status(self, request: web.Request) -> web.Response:
         node = self._node
         self._access.require_node(request, Operation.DESCRIBE)
+        elsewhere: set[GroupName] = set()
+        """Groups that have nothing but members."""
+        async for name, _, _ in in_turns(live_groups(self._node.group_directories)):
+            if not node.progress.has_positions(name):
+                elsewhere.add(name)
         return web.json_response(
             {
                 **node.describe(),
@@ -50,7 +87,7 @@ class StatusHandlers:
                 "failure": node.failure,
                 "topics": len(node.catalog.topics),
                 "partitions": node.catalog.partition_count,
-                "groups": len({*live_groups(node.group_directories), *node.progress.names()}),
+                "groups": len(node.progress.names()) + len(elsewhere),
                 "fronts": [
                     {
                         "name": front.name,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+import structlog
 from aiohttp import web
 
 from bridges.auth import Operation
+from bridges.awaited import awaited
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic
+from bridges.console import rows
 from bridges.console.access import Access
+from bridges.console.bodies import json_object
 from bridges.console.errors import RequestError
 from bridges.console.host import Host
 from bridges.log.skipping import skip
 
-_PARTITIONS_AT_ONCE = 500
-"""Partitions looked at in one turn of the event loop."""
+if TYPE_CHECKING:
+    from bridges.log.partition_log import Appended, PartitionLog
+
+_log = structlog.get_logger("anabranch.console")
+
+_TOLD = 1_000
+"""Open transactions of a partition that one answer names."""
 
 
 class TopicHandlers:
@@ -33,23 +42,24 @@ class TopicHandlers:
         app.router.add_get("/api/topics/{topic}", self.describe)
         app.router.add_patch("/api/topics/{topic}", self.alter)
         app.router.add_delete("/api/topics/{topic}", self.delete)
-        app.router.add_post("/api/topics/{topic}/partitions/{partition}/skip", self.skip)
+        partition = "/api/topics/{topic}/partitions/{partition}"
+        app.router.add_post(f"{partition}/skip", self.skip)
+        app.router.add_get(f"{partition}/transactions", self.transactions)
+        app.router.add_post(f"{partition}/transactions/{{producer}}/end", self.end_transaction)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         """All topics in alphabetical order; record counts cover the partitions that are in use."""
-        topics = sorted(self._node.catalog.topics.values(), key=lambda topic: topic.name)
-        answer: list[dict[str, object]] = []
-        partitions = 0
-        for topic in topics:
-            if self._access.topic(request, Operation.DESCRIBE, topic.name):
-                answer.append(self._summary(topic))
-            partitions += len(topic.partitions)
-            if partitions >= _PARTITIONS_AT_ONCE:
-                partitions = 0
-                await asyncio.sleep(0)
-        return web.json_response({"topics": answer})
+        return await rows.answer(request, "topics", self._summaries(request))
 
-    async def create(self, request: web.Request) -> web.Response:
+    def _summaries(self, request: web.Request) -> Iterator[dict[str, object] | None]:
+        topics = self._node.catalog.topics
+        for name in rows.in_order([*topics]):
+            if name is None or name not in topics or not self._access.topic(request, Operation.DESCRIBE, name):
+                yield None
+            else:
+                yield from self._summary(topics[name])
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
         """Body: ``name``, and optionally ``partitions``, ``config``, ``names`` (by protocol), ``validate_only``."""
         body = await json_object(request, {"name", "partitions", "config", "names", "validate_only"})
         name = body.get("name")
@@ -62,15 +72,13 @@ class TopicHandlers:
             self._node.catalog.check_new_topic(name, partitions, config, names)
             return web.json_response({"name": name, "validate_only": True})
         topic = await self._node.catalog.create_topic(name, partitions, config, names)
-        return web.json_response(await self._details(topic), status=201)
+        return await self._details(request, topic, status=201)
 
-    async def describe(self, request: web.Request) -> web.Response:
+    async def describe(self, request: web.Request) -> web.StreamResponse:
         """Everything about one topic, with offsets of every partition."""
-        return web.json_response(
-            await self._details(self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
-        )
+        return await self._details(request, self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS))
 
-    async def alter(self, request: web.Request) -> web.Response:
+    async def alter(self, request: web.Request) -> web.StreamResponse:
         """Body: ``partitions`` (a larger number) and ``config`` (null removes a key)."""
         topic = self._topic(request, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
         body = await json_object(request, {"partitions", "config"})
@@ -91,7 +99,7 @@ class TopicHandlers:
             await catalog.add_partitions(topic.name, total)
         if changes:
             await catalog.set_config(topic.name, changes)
-        return web.json_response(await self._details(topic))
+        return await self._details(request, topic)
 
     async def delete(self, request: web.Request) -> web.Response:
         topic = self._topic(request, Operation.DELETE)
@@ -108,12 +116,56 @@ class TopicHandlers:
         force = body.get("force") or False
         if not isinstance(force, bool):
             raise RequestError("force is not true or false")
-        number = request.match_info["partition"]
-        log = self._node.logs.get(topic.name, int(number)) if number.isascii() and number.isdigit() else None
-        if log is None:
-            raise RequestError(f"topic {topic.name!r} has no partition {number}", 404)
+        log = self._partition(request, topic)
         (first, end), reason = await skip(self._node.logs, log, offset, force=force)
         return web.json_response({"partition": log.partition, "first": first, "end": end, "reason": reason})
+
+    async def transactions(self, request: web.Request) -> web.Response:
+        """The open transactions of a partition, the one that readers of committed data wait for first: ``producer_id``,
+        ``first_offset``, and of the partition ``last_stable_offset`` and ``end_offset``."""
+        log = self._partition(request, self._topic(request, Operation.DESCRIBE))
+        await log.ready()
+        opened = log.state.transactions.open
+        told = [{"producer_id": producer, "first_offset": first} for producer, first in islice(opened.items(), _TOLD)]
+        return web.json_response(
+            {
+                "partition": log.partition,
+                "last_stable_offset": log.last_stable_offset,
+                "end_offset": log.high_watermark,
+                "open": len(opened),
+                "transactions": told,
+            }
+        )
+
+    async def end_transaction(self, request: web.Request) -> web.Response:
+        """End an open transaction that nobody ends any more. Body: ``commit``, whether its records become visible.
+
+        Answers with the ``offset`` of its end and the partition's ``last_stable_offset`` behind it."""
+        topic = self._topic(request, Operation.DELETE)
+        body = await json_object(request, {"commit"})
+        commit = body.get("commit")
+        if not isinstance(commit, bool):
+            raise RequestError("commit is not true or false")
+        log = self._partition(request, topic)
+        producer = request.match_info["producer"]
+        if not producer.isascii() or not producer.isdigit() or len(producer) > 19:
+            raise RequestError(f"{producer!r} is no producer's id")
+        await log.ready()
+        first = log.state.transactions.open.get(int(producer))
+        if first is None:
+            raise RequestError(f"{topic.name}-{log.partition} has no open transaction of producer {producer}", 404)
+        ended: Appended = await awaited(lambda done: log.append_marker(int(producer), -1, commit, done))
+        _log.warning(
+            "a transaction was ended by an operator",
+            topic=topic.name,
+            partition=log.partition,
+            producer_id=int(producer),
+            first_offset=first,
+            committed=commit,
+        )
+        return web.json_response(
+            {"partition": log.partition, "offset": ended.base, "last_stable_offset": log.last_stable_offset}
+        )
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -124,10 +176,20 @@ class TopicHandlers:
             self._access.require_topic(request, operation, name)
         return self._node.catalog.topic(name)
 
-    def _summary(self, topic: Topic) -> dict[str, object]:
+    def _partition(self, request: web.Request, topic: Topic) -> PartitionLog:
+        """The log of the partition that a request names. Raises RequestError."""
+        number = request.match_info["partition"]
+        log = self._node.logs.get(topic.name, int(number)) if number.isascii() and number.isdigit() else None
+        if log is None:
+            raise RequestError(f"topic {topic.name!r} has no partition {number}", 404)
+        return log
+
+    def _summary(self, topic: Topic) -> Iterator[dict[str, object] | None]:
         records = size = 0
         node = self._node
-        for partition in topic.partitions:
+        for number, partition in enumerate(topic.partitions):
+            if number % rows.STEP == rows.STEP - 1:
+                yield None
             log = node.logs.known(topic.name, partition.index)
             if log is not None and log.is_open:
                 records += log.high_watermark - log.log_start_offset
@@ -142,7 +204,7 @@ class TopicHandlers:
             for front in node.metrics.fronts.values()
             if (seen := front.topics.get(topic.name)) is not None
         }
-        return {
+        yield {
             "name": topic.name,
             "id": str(topic.topic_id),
             "partitions": len(topic.partitions),
@@ -153,29 +215,16 @@ class TopicHandlers:
             "traffic": traffic,
         }
 
-    async def _details(self, topic: Topic) -> dict[str, object]:
+    async def _details(self, request: web.Request, topic: Topic, status: int = 200) -> web.StreamResponse:
         node = self._node
-        partitions: list[dict[str, object]] = []
-        logs = [node.logs.get(topic.name, info.index) for info in topic.partitions]
-        await asyncio.gather(*(log.ready() for log in logs if log is not None))
-        for info, log in zip(topic.partitions, logs, strict=False):
-            if log is not None:
-                partitions.append(
-                    {
-                        "partition": info.index,
-                        "start_offset": log.log_start_offset,
-                        "end_offset": log.high_watermark,
-                        "bytes": log.size_bytes,
-                        "epoch": log.epoch,
-                        "stream_id": info.stream_id,
-                        "skipped": [{"first": first, "end": end} for first, end in log.skipped],
-                    }
-                )
+        found = [(info, node.logs.get(topic.name, info.index)) for info in topic.partitions]
+        logs = [(info, log) for info, log in found if log is not None]
+        await rows.opened([log for _, log in logs])
         effective = {
             key: topic_config.resolve(key, topic.config, node.catalog.node_config, node.static_config)
             for key in topic_config.TOPIC_CONFIGS
         }
-        return {
+        head: dict[str, object] = {
             "name": topic.name,
             "id": str(topic.topic_id),
             "created_ms": topic.created_ms,
@@ -183,23 +232,25 @@ class TopicHandlers:
             "importing": _importing(topic),
             "config": topic.config,
             "effective_config": {key: value.value for key, value in effective.items()},
-            "partitions": partitions,
         }
+        partitions = (
+            {
+                "partition": info.index,
+                "start_offset": log.log_start_offset,
+                "end_offset": log.high_watermark,
+                "bytes": log.size_bytes,
+                "epoch": log.epoch,
+                "stream_id": info.stream_id,
+                "skipped": [{"first": first, "end": end} for first, end in log.skipped],
+            }
+            for info, log in logs
+        )
+        return await rows.answer(request, "partitions", partitions, head=head, status=status)
 
 
 def _importing(topic: Topic) -> str | None:
     """The migration that fills the topic, and alone may write to it."""
     return topic.imported.migration if topic.imported is not None and topic.imported.is_running else None
-
-
-async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
-    """The request's body, a JSON object with none but ``known`` keys. Raises RequestError."""
-    body = await request.json()
-    if not isinstance(body, dict):
-        raise RequestError("the body is not a JSON object")
-    if unknown := sorted(body.keys() - known):
-        raise RequestError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    return body
 
 
 def _whole(body: Mapping[str, Any], key: str, default: int) -> int:

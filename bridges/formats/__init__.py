@@ -8,7 +8,17 @@ from collections.abc import Callable
 from functools import partial
 
 from bridges.errors import BatchInvalid
-from bridges.formats.base import FIRST_OF_FRONTS, FORMAT_MASK, IMPORTED, BatchInfo, FormatId, StoredFormat
+from bridges.formats.base import (
+    APPEND_TIME,
+    FIRST_OF_FRONTS,
+    FORMAT_MASK,
+    IMPORTED,
+    BatchInfo,
+    FormatId,
+    StoredFormat,
+    records_of,
+    times_of,
+)
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat
@@ -20,6 +30,7 @@ from bridges.formats.ydb import YdbFormat
 from bridges.sliced import Sliced, SlicedWorks, advance
 
 __all__ = [
+    "APPEND_TIME",
     "FORMATS",
     "FORMAT_MASK",
     "IMPORTED",
@@ -30,7 +41,9 @@ __all__ = [
     "Translator",
     "decode",
     "format_of",
+    "records_of",
     "register",
+    "times_of",
 ]
 
 FORMATS: dict[int, StoredFormat] = {
@@ -75,7 +88,7 @@ def format_of(flags: int) -> StoredFormat:
 
 def decode(batch: StoredBatch) -> list[Record]:
     """All records of a stored batch, whatever wrote it, at once: for batches known to be small. Raises BatchInvalid."""
-    return [record for record in format_of(batch.flags).records(batch) if record is not None]
+    return [record for record in records_of(format_of(batch.flags), batch) if record is not None]
 
 
 class Translator:
@@ -171,7 +184,7 @@ class Translator:
 
 def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat, limit: int) -> Sliced[Buffer]:
     builder = target.builder(batch.base_offset, batch.end_offset)
-    for record in source.records(batch, limit):
+    for record in records_of(source, batch, limit):
         if record is None:
             yield None
             continue
@@ -179,4 +192,4 @@ def _translation(source: StoredFormat, batch: StoredBatch, target: StoredFormat,
         if len(builder) > _AT_ONCE and not len(builder) % _AT_ONCE:
             yield None
     record = None  # of which nothing is needed any more, and which may be large
-    return builder.finish()
+    return (yield from builder.finish_in_slices())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import InTransaction, Stamp
@@ -16,6 +16,10 @@ FORMAT_MASK = 0x0F
 
 IMPORTED = 0x10
 """The bit of an entry's flags that says: copied from another cluster. Numbers of producers in it were given there."""
+
+APPEND_TIME = 0x20
+"""The bit of an entry's flags that says: in its topic the timestamp of a record is the time of its append. Readers of
+the batch's own format get it as it is; others, and lookups by time, go by :func:`times_of` and :func:`records_of`."""
 
 EVENT_HEADER = 8
 """Bytes of an event's header in a Pravega segment: its type and its length, four each (reference/pravega.md, 1.3)."""
@@ -59,6 +63,24 @@ class Builder(Protocol):
     def finish(self) -> Buffer:
         """The batch, which may be one without records: a gap."""
 
+    def finish_in_slices(self) -> Generator[None, None, Buffer]:
+        """The same, yielding now and then (:mod:`bridges.sliced`): a batch may be as large as its records."""
+        ...
+
+
+class FinishedAtOnce:
+    """Of builders whose ``finish`` takes no longer than one step may, or lets others go on while it copies."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def finish(self) -> Buffer: ...
+
+    def finish_in_slices(self) -> Generator[None, None, Buffer]:
+        return self.finish()
+        yield
+
 
 class StoredFormat(Protocol):
     """One way to lay out a batch's bytes."""
@@ -99,3 +121,26 @@ class StoredFormat(Protocol):
 
     def builder(self, base_offset: int, end_offset: int) -> Builder:
         """What makes a batch that spans ``[base_offset, end_offset)`` of records at their offsets."""
+
+
+def records_of(
+    plug: StoredFormat, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0
+) -> Iterator[Record | None]:
+    """:meth:`StoredFormat.records` with the timestamps that the topic demanded. Raises BatchInvalid."""
+    records = plug.records(batch, limit, start)
+    return _appended_at(records, batch.written_ms) if batch.flags & APPEND_TIME else records
+
+
+def _appended_at(records: Iterator[Record | None], written_ms: int) -> Iterator[Record | None]:
+    for record in records:
+        if record is not None:
+            record.timestamp = written_ms
+        yield record
+
+
+def times_of(plug: StoredFormat, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
+    """:meth:`StoredFormat.times` with the timestamps that the topic demanded. Raises BatchInvalid."""
+    times = plug.times(batch, limit)
+    if not batch.flags & APPEND_TIME:
+        return times
+    return (None if one is None else (one[0], batch.written_ms) for one in times)

@@ -19,6 +19,7 @@ import cramjam
 import zstandard
 
 from bridges.errors import BatchInvalid, CompressionUnsupported, DecompressedTooLarge
+from bridges.formats.pieces import STEP, room
 from bridges.formats.records import Buffer
 
 DEFAULT_LIMIT = 128 * 1024 * 1024
@@ -92,13 +93,21 @@ def _too_large(limit: int, more: str = "records decompress") -> DecompressedTooL
 
 
 def _gzip(data: memoryview, limit: int) -> Iterator[Buffer | None]:
+    return gunzip(data)
+
+
+def gunzip(data: memoryview, cut_short: str = "") -> Iterator[Buffer | None]:
+    """What gzip has made smaller, in pieces of at most :data:`PIECE`. Raises BatchInvalid with ``cut_short`` where the
+    end is missing; without such a sentence what is there is all. Raises zlib.error."""
     position = 0
-    while position < len(data):  # members may follow one another
+    while position < len(data) or not position:  # members may follow one another
         member = zlib.decompressobj(31)
         while not member.eof:
             # In small portions: what is not consumed is copied every time.
             rest: Buffer = data[position : position + _GZIP_INPUT]
             if not len(rest):
+                if cut_short:
+                    raise BatchInvalid(cut_short)
                 return
             position += len(rest)
             while len(rest) and not member.eof:
@@ -118,7 +127,7 @@ def _zstd(data: memoryview, limit: int) -> Iterator[Buffer | None]:
 def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
     """Frames of independent blocks, which is all that Kafka's own clients write and read, are read block by block."""
     position = 0
-    room = bytearray()
+    block_room = bytearray()
     try:
         while position < len(data):
             (magic,) = struct.unpack_from("<I", data, position)
@@ -135,8 +144,8 @@ def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
             largest = 1 << 8 + 2 * (sizes >> 4 & 7)
             trailer = 4 if flags & 0x10 else 0
             position += 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
-            if len(room) < largest:
-                room = bytearray(largest)
+            if len(block_room) < largest:
+                block_room = bytearray(largest)
             while True:
                 (size,) = struct.unpack_from("<I", data, position)
                 position += 4
@@ -154,8 +163,8 @@ def _lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
                 if size & _LZ4_UNCOMPRESSED:
                     yield block
                 else:
-                    written = cramjam.lz4.decompress_block_into(block, room, output_len=largest)
-                    yield bytes(memoryview(room)[:written])
+                    written = cramjam.lz4.decompress_block_into(block, block_room, output_len=largest)
+                    yield bytes(memoryview(block_room)[:written])
     except (struct.error, IndexError):
         return  # cut short
 
@@ -166,9 +175,9 @@ def _linked_lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
     yield None
     size = min(limit, max(4 * len(data), PIECE))
     while True:
-        room = bytearray(size)
+        whole = room(size)
         try:
-            written = cramjam.lz4.decompress_into(data, room)
+            written = cramjam.lz4.decompress_into(data, whole)
         except cramjam.DecompressionError as error:
             # The library reports a full output buffer as a failed write; every other message is about the input.
             if "whole buffer" not in str(error):
@@ -177,7 +186,7 @@ def _linked_lz4(data: memoryview, limit: int) -> Iterator[Buffer | None]:
                 raise _too_large(limit) from error
             size = min(limit, size * 4)
             continue
-        yield memoryview(room)[:written]
+        yield whole[:written]
         return
 
 
@@ -211,7 +220,8 @@ def _snappy_block(block: memoryview, limit: int) -> Iterator[Buffer | None]:
         raise _too_large(limit)
     if size > PIECE:
         yield None
-    yield bytes(cramjam.snappy.decompress_raw(block))
+    plain = cramjam.snappy.decompress_raw(block)
+    yield bytes(plain) if size <= PIECE else memoryview(plain)
 
 
 _INFLATERS: dict[int, Callable[[memoryview, int], Iterator[Buffer | None]]] = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
@@ -225,7 +235,9 @@ def compress(codec: int, data: Buffer) -> bytes:
         return bytes(cramjam.gzip.compress(data))
     if codec == Compression.LZ4:
         frame = cramjam.lz4.Compressor(block_linked=False)  # Kafka's clients read no other
-        frame.compress(bytes(data))
+        view = memoryview(data)
+        for position in range(0, len(view), STEP):  # it holds the interpreter, as no other does
+            frame.compress(bytes(view[position : position + STEP]))
         return bytes(frame.finish())
     if codec == Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data))

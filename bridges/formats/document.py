@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
-from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.base import BatchInfo, FinishedAtOnce, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
-from sbp_back.document.batch import (
+from sbp_back.errors import DecodeError
+from sbp_back.wire.record_batch import (
     MAX_TIMESTAMP_DELTA,
     BatchMeta,
     DocumentRecord,
@@ -23,7 +24,6 @@ from sbp_back.document.batch import (
     read_records,
     set_base_offset,
 )
-from sbp_back.errors import DecodeError
 
 _LATEST = 1 << 53
 """Timestamps beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
@@ -107,7 +107,7 @@ class DocumentFormat:
         return DocumentBuilder(base_offset, end_offset)
 
 
-class DocumentBuilder:
+class DocumentBuilder(FinishedAtOnce):
     """Headers and attributes become text, keys are lost: this format has no place for them. Gaps close between records,
     as it has none either, and times more than 24 days from the first are brought nearer."""
 

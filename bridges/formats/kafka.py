@@ -7,16 +7,18 @@ outside the checksum, so storing a batch rewrites twelve bytes and nothing else.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bridges.errors import BatchCorrupt, BatchInvalid, DecompressedTooLarge
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE, compress, inflate
+from bridges.formats.pieces import LARGE, STEP, Layout, copied, written
 from bridges.formats.producer import SEQUENCES, InTransaction, ProducerStamp, fence
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
+from bridges.sliced import at_once
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
@@ -85,17 +87,29 @@ def parse_header(batch: Buffer, position: int = 0) -> Header:
     return _new(Header, _HEADER.unpack_from(batch, position))
 
 
-def check_batch(batch: memoryview) -> Header:
+def checksum(batch: memoryview) -> Generator[None, None, int]:
+    """The checksum of a batch's bytes, yielding between two steps: of a hundred mebibytes it takes tens of
+    milliseconds."""
+    value = 0
+    for at in range(_CRC_START, len(batch), STEP):
+        if at > _CRC_START:
+            yield None
+        value = crc32c(batch[at : at + STEP], value)
+    return value
+
+
+def check_batch(batch: memoryview, crc: int | None = None) -> Header:
     """Verify that ``batch`` is exactly one well-formed batch with a good checksum (rules 21 and 22).
 
-    Raises BatchCorrupt for a checksum that does not match, BatchInvalid for everything else.
+    ``crc``: its :func:`checksum`, where that was made before. Raises BatchCorrupt for a checksum that does not match,
+    BatchInvalid for everything else.
     """
     header = parse_header(batch)
     if header.magic != MAGIC:
         raise BatchInvalid(f"record batches of magic {header.magic} are not accepted, only {MAGIC}")
     if header.length + LOG_OVERHEAD != len(batch):
         raise BatchInvalid(f"a batch of {header.length + LOG_OVERHEAD} bytes came in a field of {len(batch)}")
-    if crc32c(batch[_CRC_START:]) != header.crc:
+    if (crc32c(batch[_CRC_START:]) if crc is None else crc) != header.crc:
         raise BatchCorrupt("the batch's checksum does not match its bytes")
     if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
         raise BatchInvalid(f"a batch of {header.record_count} records ends at offset delta {header.last_offset_delta}")
@@ -136,14 +150,14 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
             raise BatchInvalid("a variable-length number in a record is too long")
 
 
-def _take(data: Buffer, position: int, end: int) -> tuple[bytes | None, int]:
-    """A nullable byte string that must end at or before ``end``."""
+def _take(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any] = bytes) -> tuple[Any, int]:
+    """A nullable byte string that must end at or before ``end``, as ``make`` makes it of a part of ``data``."""
     length, position = _varint(data, position)
     if length < 0:
         return None, position
     if length > end - position:
         raise BatchInvalid("a field of a record is longer than the record")
-    return bytes(data[position : position + length]), position + length
+    return make(data[position : position + length]), position + length
 
 
 class _Body:
@@ -167,7 +181,7 @@ class _Body:
                 self._spent = 0
                 yield None
             self._spent += len(piece) + PIECE // 64
-            return piece
+            return _sliceable(piece)
         return None
 
     def need(self, position: int, size: int) -> Generator[None, None, None]:
@@ -179,10 +193,10 @@ class _Body:
             return
         self.data = b""
         grown = BytesIO()  # parts that are joined take their bytes twice
-        have = grown.write(piece)
+        have = yield from written(grown, piece)
         while have < size and (piece := (yield from self._more())) is not None:
-            have += grown.write(piece)
-        self.data = grown.getvalue()
+            have += yield from written(grown, piece)
+        self.data = _sliceable(grown.getvalue())
 
     def skip(self, position: int) -> Generator[None, None, None]:
         """Make ``data`` what lies from ``position`` on, which may be far behind it. Raises BatchInvalid."""
@@ -197,6 +211,11 @@ class _Body:
             left -= len(piece)
             self.data = piece
         self.data = self.data[len(self.data) + left :]
+
+
+def _sliceable(data: Buffer) -> Buffer:
+    """The same bytes; where they are many, so that a part of them is no copy."""
+    return data if len(data) <= STEP else memoryview(data)
 
 
 def _open(batch: Buffer, limit: int) -> tuple[Header, _Body]:
@@ -265,11 +284,18 @@ def slices(batch: Buffer, limit: int = DEFAULT_LIMIT, first: int = 0) -> Iterato
             position += 1  # attributes, unused
             timestamp_delta, position = _varint(data, position)
             offset_delta, position = _varint(data, position)
-            key, position = _take(data, position, end)
-            value, position = _take(data, position, end)
-            headers, position = _headers(data, position, end)
+            make = bytes if length <= STEP else memoryview  # what is long is copied in steps below
+            key, position = _take(data, position, end, make)
+            value, position = _take(data, position, end, make)
+            headers, position = _headers(data, position, end, make)
             if position != end:
                 raise BatchInvalid("a record does not fill the length it claims")
+            if length > STEP:
+                key = None if key is None else (yield from copied(key))
+                value = None if value is None else (yield from copied(value))
+                for number, (name, content) in enumerate(headers):
+                    if content is not None:
+                        headers[number] = name, (yield from copied(content))
             if not 0 <= offset_delta <= header.last_offset_delta:
                 raise BatchInvalid(f"a record claims offset {offset_delta} of {header.last_offset_delta + 1}")
             if length > PIECE and end == len(data):  # a large one is not held a second time while it is used
@@ -363,14 +389,14 @@ def heads(batch: Buffer, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int,
         raise BatchInvalid("a record ends within a field") from error
 
 
-def _headers(data: Buffer, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
+def _headers(data: Buffer, position: int, end: int, make: Callable[[Buffer], Any]) -> tuple[list[tuple[str, Any]], int]:
     count, position = _varint(data, position)
     if count < 0 or count > end - position or count > _MOST_HEADERS:
         raise BatchInvalid(f"a record claims {count} headers")
     headers = []
     for _ in range(count):
         name, position = _take(data, position, end)
-        value, position = _take(data, position, end)
+        value, position = _take(data, position, end, make)
         if name is None:
             raise BatchInvalid("a record header has no name")
         try:
@@ -388,16 +414,16 @@ def _put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def _put_bytes(out: bytearray, value: bytes | None) -> None:
+def _lay(layout: Layout, value: bytes | None) -> None:
+    tail = layout.tail
     if value is None:
-        _put_varint(out, -1)
+        _put_varint(tail, -1)
+        return
+    _put_varint(tail, len(value))
+    if len(value) < LARGE:
+        tail += value
     else:
-        _put_varint(out, len(value))
-        out += value
-
-
-_LARGE = 64 * 1024
-"""A value of so many bytes is not copied an additional time."""
+        layout.put(value)
 
 
 class BatchBuilder:
@@ -407,7 +433,7 @@ class BatchBuilder:
     were written, and finds its log truncated when it was not (KIP-320).
     """
 
-    __slots__ = ("_base_offset", "_base_timestamp", "_batch", "_count", "_one", "_span", "_stamp", "max_timestamp")
+    __slots__ = ("_base_offset", "_base_timestamp", "_count", "_layout", "_one", "_span", "_stamp", "max_timestamp")
 
     def __init__(
         self,
@@ -421,9 +447,9 @@ class BatchBuilder:
     ) -> None:
         self._base_offset = base_offset
         self._base_timestamp = 0
-        self._batch = bytearray(HEADER_SIZE)
+        self._layout = Layout(bytes(HEADER_SIZE))
         self._count = 0
-        self._one = bytearray()
+        self._one = Layout(b"")
         self._span = count
         self._stamp = (leader_epoch, producer_id, producer_epoch, base_sequence)
         self.max_timestamp = -1
@@ -438,43 +464,35 @@ class BatchBuilder:
             self._base_timestamp = self.max_timestamp = record.timestamp
         elif record.timestamp > self.max_timestamp:
             self.max_timestamp = record.timestamp
-        one = self._one
-        one.clear()
-        one.append(0)
-        _put_varint(one, record.timestamp - self._base_timestamp)
-        _put_varint(one, record.offset - self._base_offset if record.offset >= 0 else self._count)
-        _put_bytes(one, record.key)
-        value, tail = record.value, one
-        if value is None or len(value) < _LARGE:
-            _put_bytes(one, value)
-        else:
-            _put_varint(one, len(value))
-            tail = bytearray()
+        one, layout = self._one, self._layout
+        tail = one.tail
+        tail.append(0)
+        _put_varint(tail, record.timestamp - self._base_timestamp)
+        _put_varint(tail, record.offset - self._base_offset if record.offset >= 0 else self._count)
+        _lay(one, record.key)
+        _lay(one, record.value)
         headers = record.headers if record.codec is None else told_headers(record)
-        _put_varint(tail, len(headers))
+        _put_varint(one.tail, len(headers))
         for name, content in headers:
-            _put_bytes(tail, name.encode())
-            _put_bytes(tail, content)
-        batch = self._batch
-        if tail is one or value is None:
-            _put_varint(batch, len(one))
-            batch += one
-        else:
-            _put_varint(batch, len(one) + len(value) + len(tail))
-            batch += one
-            batch += value
-            batch += tail
+            _lay(one, name.encode())
+            _lay(one, content)
+        _put_varint(layout.tail, len(one))
+        layout.take(one)
         self._count += 1
 
     def finish(self, codec: int = 0, attributes: int = 0) -> bytearray:
         """The batch. One without records is what Kafka's compaction leaves of a batch, and clients pass over it."""
+        return at_once(self.finish_in_slices(codec, attributes))
+
+    def finish_in_slices(self, codec: int = 0, attributes: int = 0) -> Generator[None, None, bytearray]:
+        """The same, yielding now and then."""
         if not self._count:
             codec, self._base_timestamp = 0, -1
         leader_epoch, producer_id, producer_epoch, base_sequence = self._stamp
-        batch = self._batch
+        batch = yield from self._layout.together()
         if codec:
-            batch = bytearray(HEADER_SIZE)
-            batch += compress(codec, memoryview(self._batch)[HEADER_SIZE:])
+            plain, batch = batch, bytearray(HEADER_SIZE)
+            batch += compress(codec, memoryview(plain)[HEADER_SIZE:])
         _HEADER.pack_into(
             batch,
             0,

@@ -5,20 +5,24 @@ and its data; others append any bytes (byte streams). The header says which of t
 counts bytes as readers of the segment do, so positions need no look at the events.
 
 How many events there are is the writer's claim. It is believed for the number of offsets, as far as the bytes can hold
-so many; where the bytes turn out to be no such events, the batch is one record of all its bytes, and its other offsets
-are gaps.
+so many. Where the bytes are fewer whole events, these have the first offsets and the rest are gaps: Java's writer
+counts an event of no bytes that it sends behind a scale. Bytes that are no whole events, or more than have offsets, are
+one record, and the other offsets gaps.
+
+Appends that were gathered into one batch each have a claim of their own in front of the bytes, so that a wrong one
+costs its own append and no other.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
 from bridges.errors import BatchCorrupt, BatchInvalid
-from bridges.formats.base import BatchInfo, FormatId
+from bridges.formats.base import BatchInfo, FinishedAtOnce, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import EventStamp, InTransaction
@@ -29,6 +33,7 @@ HEADER_SIZE = _HEAD.size
 _BODY_OF_CHECKSUM = 4
 _VERSION = 1
 _CRC = struct.Struct(">I")
+_CLAIM = struct.Struct(">II")
 _EVENT = struct.Struct(">iI")
 EVENT_HEAD = _EVENT.size
 """Bytes in front of an event's data: type and length."""
@@ -43,11 +48,14 @@ class Shape(IntEnum):
     """What a batch's bytes are; stored, never renumber."""
 
     EVENTS = 0
-    """As many whole events as the batch has offsets."""
+    """Whole events, as many as the batch has offsets, or fewer."""
     BYTES = 1
     """Any bytes; the batch has one offset."""
     SCATTERED = 2
     """Whole events with gaps between their offsets: in front of them stand their places in the batch, 4 bytes each."""
+    GATHERED = 3
+    """Several appends one behind another: in front of them stand how many they are, 4 bytes, and of each the offsets it
+    has and its bytes, 4 bytes each."""
 
 
 class Header(NamedTuple):
@@ -68,11 +76,34 @@ class Header(NamedTuple):
 def shape_of(events: int, size: int, most: int) -> tuple[Shape, int]:
     """The shape and the number of offsets of an append of ``size`` bytes whose writer claims ``events`` events.
 
-    More than ``most``, or than the bytes could hold, are not believed.
+    No more are believed than the bytes could hold, and none if those are more than ``most``.
     """
-    if 1 <= events <= most and events * EVENT_HEAD <= size:
+    events = min(events, size // EVENT_HEAD)
+    if 1 <= events <= most:
         return Shape.EVENTS, events
     return Shape.BYTES, 1
+
+
+def gathered(claims: Sequence[tuple[int, int]], most: int) -> tuple[Shape, int, bytes]:
+    """The shape and the number of offsets of appends that become one batch, and what stands in front of their bytes:
+    of (events claimed, bytes) of each, of which at least one has bytes."""
+    if len(claims) > 1:
+        laid: list[int] = []
+        records = 0
+        for events, size in claims:
+            if size:
+                possible = size // EVENT_HEAD
+                offsets = events if events < possible else possible
+                if not 1 <= offsets <= most:  # as shape_of says, which would be most of what this costs
+                    offsets = 1
+                records += offsets
+                laid += (offsets, size)
+        if len(laid) > 2:
+            return Shape.GATHERED, records, struct.pack(f">{len(laid) + 1}I", len(laid) // 2, *laid)
+        claims = [one for one in claims if one[1]]
+    events, size = claims[0]
+    shape, records = shape_of(events, size, most)
+    return shape, records, b""
 
 
 def encode(
@@ -87,7 +118,8 @@ def encode(
     time_ms: int = -1,
     part: InTransaction | None = None,
 ) -> bytes:
-    """A batch of ``records`` offsets whose bytes are ``parts``, ``size`` bytes together."""
+    """A batch of ``records`` offsets whose bytes are ``parts``, ``size`` bytes together without what stands in front of
+    them."""
     transaction, epoch = (-1, 0) if part is None else part[:2]
     head = bytearray(
         _HEAD.pack(0, _VERSION, shape, epoch, writer_id, last_number, events, records, size, time_ms, transaction)
@@ -96,7 +128,7 @@ def encode(
     for one in parts:
         checksum = crc32c(one, checksum)
     _CRC.pack_into(head, 0, checksum)
-    return b"".join((head, *parts))
+    return b"".join((bytes(head), *parts))  # of bytes alone, as records have them, it lets others go on
 
 
 def parse_header(payload: Buffer) -> Header:
@@ -104,16 +136,21 @@ def parse_header(payload: Buffer) -> Header:
     if len(payload) < HEADER_SIZE:
         raise BatchInvalid(f"a batch of Pravega's has {len(payload)} bytes, fewer than its header")
     _, version, shape, epoch, *fields = _HEAD.unpack_from(payload)
-    if version != _VERSION or shape > Shape.SCATTERED:
+    if version != _VERSION or shape > Shape.GATHERED:
         raise BatchInvalid(f"a batch of Pravega's has version {version} and shape {shape}, which are not known")
     header = Header(shape, epoch, *fields)
-    if HEADER_SIZE + _places_size(header) + header.size != len(payload):
+    if HEADER_SIZE + _front(header, payload) + header.size != len(payload):
         raise BatchInvalid("a batch of Pravega's has another length than its header says")
     return header
 
 
-def _places_size(header: Header) -> int:
-    return 4 * header.records if header.shape == Shape.SCATTERED else 0
+def _front(header: Header, payload: Buffer) -> int:
+    """Bytes between the header and the segment's bytes."""
+    if header.shape == Shape.SCATTERED:
+        return _CRC.size * header.records
+    if header.shape == Shape.GATHERED and len(payload) >= HEADER_SIZE + _CRC.size:
+        return _CRC.size + _CLAIM.size * int(_CRC.unpack_from(payload, HEADER_SIZE)[0])
+    return 0
 
 
 def byte_count(payload: Buffer) -> int:
@@ -124,7 +161,19 @@ def byte_count(payload: Buffer) -> int:
 def segment_bytes(payload: Buffer) -> memoryview:
     """The bytes that readers of the segment get. Raises BatchInvalid."""
     header = parse_header(payload)
-    return memoryview(payload)[HEADER_SIZE + _places_size(header) :]
+    return memoryview(payload)[HEADER_SIZE + _front(header, payload) :]
+
+
+def claims_of(header: Header, payload: Buffer) -> list[tuple[int, int]]:
+    """Of each append of a batch, in their order, the offsets it has and its bytes. Raises BatchInvalid."""
+    if header.shape != Shape.GATHERED:
+        return [(header.records, header.size)]
+    front = memoryview(payload)[HEADER_SIZE + _CRC.size : HEADER_SIZE + _front(header, payload)]
+    found: list[tuple[int, int]] = list(_CLAIM.iter_unpack(front))
+    whole = sum(size for _, size in found) == header.size and sum(offsets for offsets, _ in found) == header.records
+    if not whole or not all(offsets for offsets, _ in found):
+        raise BatchInvalid("the appends of a batch of Pravega's are not what its header says of all of them")
+    return found
 
 
 def check(payload: Buffer) -> Header:
@@ -161,46 +210,34 @@ class PravegaFormat:
         base, end = batch.base_offset, batch.end_offset
         body = memoryview(batch.payload)[HEADER_SIZE:]
         yield None  # the checksum was compared with up to 16 MiB
-        # Where events end is looked at first: none is shown if they are not what the header claims.
-        events = 0
-        if header.shape != Shape.BYTES:
-            at = _places_size(header)
-            while at + EVENT_HEAD <= len(body):
-                kind, size = _EVENT.unpack_from(body, at)
-                if kind or at + EVENT_HEAD + size > len(body):
-                    break
-                at += EVENT_HEAD + size
-                events += 1
-                if not events % _AT_ONCE:
-                    yield None
-            if at != len(body) or events != header.records:
-                events = -1
-        if header.shape == Shape.BYTES or events < 0 or (header.shape == Shape.EVENTS and events > end - base):
-            if header.size and base >= start:
-                opaque = bytes(body[_places_size(header) :])
-                yield _record(header, opaque, base, batch.written_ms, -1, OPAQUE)
+        span = end - base
+        if header.shape == Shape.SCATTERED:
+            at = _front(header, batch.payload)
+            events = yield from _whole_events(body, at, len(body))
+            if events == header.records:
+                yield from _shown(header, batch, body, at, range(events), start, scattered=True)
+            elif header.size and base >= start:
+                yield _record(header, bytes(body[at:]), base, batch.written_ms, -1, OPAQUE)
             return
-        at = _places_size(header)
-        work = 0
-        last = -1
-        for number in range(events):
-            _, size = _EVENT.unpack_from(body, at)
-            place = number
-            if header.shape == Shape.SCATTERED:
-                (place,) = _CRC.unpack_from(body, 4 * number)
-                if not last < place < end - base:
-                    raise BatchInvalid("the places of a batch's events are not in order within it")
-                last = place
-            if base + place >= start:
-                # A writer numbers its events one by one, or the append as a whole.
-                sequence = header.last_number - events + 1 + number if header.events == events else -1
-                value = bytes(body[at + EVENT_HEAD : at + EVENT_HEAD + size])
-                yield _record(header, value, base + place, batch.written_ms, sequence)
-                work += size
-            at += EVENT_HEAD + size
-            work += 1
-            if work >= _PIECE or not number % _AT_ONCE:
-                work = 0
+        at = len(body) - header.size
+        if header.records > span:
+            if base >= start:
+                yield _record(header, bytes(body[at:]), base, batch.written_ms, -1, OPAQUE)
+            return
+        place = 0
+        for number, (offsets, size) in enumerate(claims_of(header, batch.payload)):
+            # Where events end is looked at first: none is shown of what does not parse.
+            events = yield from _whole_events(body, at, at + size)
+            # A batch of bytes has one event only where its writer claimed too many.
+            room = offsets if header.shape != Shape.BYTES or header.events > 1 else 0
+            if 0 < events <= room:
+                exact = events == offsets and header.events == header.records
+                yield from _shown(header, batch, body, at, range(place, place + events), start, numbered=exact)
+            elif size and base + place >= start:
+                yield _record(header, bytes(body[at : at + size]), base + place, batch.written_ms, -1, OPAQUE)
+            at += size
+            place += offsets
+            if not number % _AT_ONCE:
                 yield None
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
@@ -212,6 +249,56 @@ class PravegaFormat:
 
     def builder(self, base_offset: int, end_offset: int) -> PravegaBuilder:
         return PravegaBuilder(base_offset, end_offset)
+
+
+def _whole_events(body: memoryview, at: int, end: int) -> Generator[None, None, int]:
+    """How many whole events the bytes from ``at`` to ``end`` are; -1 if they are none."""
+    events = 0
+    while at + EVENT_HEAD <= end:
+        kind, size = _EVENT.unpack_from(body, at)
+        if kind:
+            return -1
+        at += EVENT_HEAD + size
+        events += 1
+        if not events % _AT_ONCE:
+            yield None
+    return events if at == end else -1
+
+
+def _shown(
+    header: Header,
+    batch: StoredBatch,
+    body: memoryview,
+    at: int,
+    places: range,
+    start: int,
+    *,
+    scattered: bool = False,
+    numbered: bool = True,
+) -> Iterator[Record | None]:
+    """The events from ``at`` on, which were looked at, as records at ``places`` in their batch."""
+    base, span = batch.base_offset, batch.end_offset - batch.base_offset
+    # A writer numbers its events one by one, or the append as a whole.
+    first = header.last_number - header.events + 1 if numbered and header.events == header.records else None
+    work = 0
+    last = -1
+    for number in places:
+        _, size = _EVENT.unpack_from(body, at)
+        place = number
+        if scattered:
+            (place,) = _CRC.unpack_from(body, _CRC.size * number)
+            if not last < place < span:
+                raise BatchInvalid("the places of a batch's events are not in order within it")
+            last = place
+        if base + place >= start:
+            value = bytes(body[at + EVENT_HEAD : at + EVENT_HEAD + size])
+            yield _record(header, value, base + place, batch.written_ms, -1 if first is None else first + number)
+            work += size
+        at += EVENT_HEAD + size
+        work += 1
+        if work >= _PIECE or not number % _AT_ONCE:
+            work = 0
+            yield None
 
 
 def _record(
@@ -230,7 +317,7 @@ def _record(
     )
 
 
-class PravegaBuilder:
+class PravegaBuilder(FinishedAtOnce):
     """Each record's value becomes an event; keys and headers are lost, as Pravega has no place for them."""
 
     __slots__ = ("_base", "_end", "_parts", "_places", "_size", "_time")

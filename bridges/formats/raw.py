@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bridges.formats.base import EVENT_HEADER, BatchInfo, FormatId
+from bridges.formats.base import EVENT_HEADER, BatchInfo, FinishedAtOnce, FormatId
 from bridges.formats.compression import DEFAULT_LIMIT
+from bridges.formats.pieces import copied
 from bridges.formats.records import Buffer, Record, StoredBatch
 
 
@@ -30,7 +31,7 @@ class RawFormat:
 
     def records(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT, start: int = 0) -> Iterator[Record | None]:
         if batch.base_offset >= start:
-            yield Record(None, bytes(batch.payload), offset=batch.base_offset, written=batch.written_ms)
+            yield Record(None, (yield from copied(batch.payload)), offset=batch.base_offset, written=batch.written_ms)
 
     def times(self, batch: StoredBatch, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[int, int] | None]:
         yield batch.base_offset, -1
@@ -42,7 +43,7 @@ class RawFormat:
         return RawBuilder()
 
 
-class RawBuilder:
+class RawBuilder(FinishedAtOnce):
     """The values of records, one behind the other."""
 
     __slots__ = ("_values",)
@@ -57,4 +58,4 @@ class RawBuilder:
         self._values.append(record.value or b"")
 
     def finish(self) -> Buffer:
-        return b"".join(self._values)
+        return b"".join(self._values)  # of bytes alone, which lets others go on

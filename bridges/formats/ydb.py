@@ -21,10 +21,12 @@ from bridges.errors import BatchCorrupt, BatchInvalid
 from bridges.formats.base import BatchInfo, FormatId
 from bridges.formats.checksum import crc32c
 from bridges.formats.compression import DEFAULT_LIMIT, PIECE
+from bridges.formats.pieces import LARGE, Layout, copied
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.protobuf import length, put_bytes, put_varint, signed, skip, varint
 from bridges.formats.records import Buffer, Record, StoredBatch, told_headers
 from bridges.formats.ydb_codecs import Codec, codec_name, gunzip_short, undo
+from bridges.sliced import at_once
 
 KEY_ITEM = "__key"
 """The metadata item that is a record's key in protocols that have keys."""
@@ -45,7 +47,6 @@ _FIELDS_LOOKED_AT = 4
 _LATEST = 1 << 53
 """Times beyond this many milliseconds are taken for mistakes: no other format is sure to hold them."""
 _CHECKED_AT_ONCE = 1 << 20
-_COPIED_AT_ONCE = 4 << 20
 _AT_ONCE = 100
 """Messages that are read in one go: each takes some microseconds."""
 _PASSED_AT_ONCE = 2000
@@ -105,24 +106,32 @@ def encode_in_slices(
     max_created_ms: int,
     messages: Buffer,
 ) -> Generator[None, None, Buffer]:
-    """The same as :func:`encode_batch` for messages of many mebibytes, of which one step copies a few."""
+    """The same as :func:`encode_batch` for messages of many mebibytes, of which one step copies one."""
     parts = _parts(
         producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, messages, sparse=False
     )
-    whole = memoryview(bytearray(_CRC.size + sum(map(len, parts))))
-    at = _CRC.size
-    crc = 0
+    layout = Layout(bytes(_CRC.size))
     for part in parts:
-        view = memoryview(part)
-        for begin in range(0, len(view), _COPIED_AT_ONCE):
-            piece = view[begin : begin + _COPIED_AT_ONCE]
-            crc = crc32c(piece, crc)
-            whole[at : at + len(piece)] = piece
-            at += len(piece)
-            if len(piece) == _COPIED_AT_ONCE:
-                yield None
+        layout.put(part)
+    whole = yield from layout.together()
+    yield from _seal(whole)
+    return memoryview(whole).toreadonly()
+
+
+def _seal(whole: bytearray) -> Generator[None, None, None]:
+    """Put the checksum of what lies behind it, yielding now and then."""
+    crc = yield from _checksum(whole)
     _CRC.pack_into(whole, 0, crc)
-    return whole.toreadonly()
+
+
+def _checksum(payload: Buffer) -> Generator[None, None, int]:
+    view = memoryview(payload)
+    crc = 0
+    for position in range(_CRC.size, len(view), _CHECKED_AT_ONCE):
+        crc = crc32c(view[position : position + _CHECKED_AT_ONCE], crc)
+        if position + _CHECKED_AT_ONCE < len(view):
+            yield None
+    return crc
 
 
 def _parts(
@@ -137,7 +146,23 @@ def _parts(
     sparse: bool,
 ) -> tuple[Buffer, ...]:
     """All of a batch behind its checksum."""
-    head = _HEAD.pack(
+    head = _head(producer_id, session_meta, codec, count, first_seq_no, last_seq_no, max_created_ms, sparse=sparse)
+    return head[_CRC.size :], producer_id, session_meta, messages
+
+
+def _head(
+    producer_id: bytes,
+    session_meta: bytes,
+    codec: int,
+    count: int,
+    first_seq_no: int,
+    last_seq_no: int,
+    max_created_ms: int,
+    *,
+    sparse: bool,
+) -> bytes:
+    """What stands first, with a checksum that is not one yet."""
+    return _HEAD.pack(
         0,
         _VERSION,
         _SPARSE if sparse else 0,
@@ -149,7 +174,6 @@ def _parts(
         max_created_ms,
         len(session_meta),
     )
-    return head[_CRC.size :], producer_id, session_meta, messages
 
 
 def parse_head(payload: Buffer) -> Head:
@@ -171,12 +195,9 @@ def parse_head(payload: Buffer) -> Head:
 
 def check_crc(payload: Buffer) -> Generator[None, None, None]:
     """Compare a batch with its checksum, yielding now and then. Raises BatchCorrupt."""
-    view = memoryview(payload)
-    crc = 0
-    for position in range(_CRC.size, len(view), _CHECKED_AT_ONCE):
-        crc = crc32c(view[position : position + _CHECKED_AT_ONCE], crc)
-        yield None
-    if _CRC.unpack_from(view)[0] != crc:
+    crc = yield from _checksum(payload)
+    yield None
+    if _CRC.unpack_from(payload)[0] != crc:
         raise BatchCorrupt("a batch of YDB messages does not match its checksum")
 
 
@@ -430,17 +451,16 @@ class _Decoder:
         if self._spent >= PIECE:
             self._spent = 0
             yield None
-        if self._codec == Codec.RAW:
-            return None, bytes(body)
-        if self._codec not in _KNOWN:
-            return self._name, bytes(body)
+        if self._codec not in _KNOWN or self._codec == Codec.RAW:
+            plain = yield from copied(body)
+            return None if self._codec == Codec.RAW else self._name, plain
         if self._codec == Codec.GZIP and (short := gunzip_short(body)) is not None and len(short) <= self._left:
             self._left -= len(short)
             self._spent += len(short)
             return None, short
         if self._codec == Codec.LZOP:
             yield None  # a block may expand to much more than it says: never on the event loop
-        plain = BytesIO()  # parts that are joined take their bytes twice
+        whole = BytesIO()  # parts that are joined take their bytes twice
         size = 0
         try:
             for piece in undo(self._codec, body, self._left):
@@ -448,26 +468,26 @@ class _Decoder:
                     self._spent = 0
                     yield None
                 if piece is not None:
-                    size += plain.write(piece)
+                    size += whole.write(piece)
                     self._spent += len(piece) + PIECE // 64
         except BatchInvalid:
             # One that lies about its length may have cost much more than it gave: not many of them are tried.
             self._left = min(self._left - size, self._left // 2)
-            return self._name, bytes(body)
+            return self._name, (yield from copied(body))
         self._left -= size
-        return None, plain.getvalue()
+        return None, whole.getvalue()
 
 
 class YdbBuilder:
     """Keys, headers and missing values become metadata items, codecs a header."""
 
-    __slots__ = ("_base_offset", "_count", "_created", "_end_offset", "_first", "_last", "_one", "_out", "_producer")
+    __slots__ = ("_base_offset", "_count", "_created", "_end_offset", "_first", "_last", "_layout", "_one", "_producer")
 
     def __init__(self, base_offset: int, end_offset: int) -> None:
         self._base_offset = base_offset
         self._end_offset = end_offset
-        self._out = bytearray()
-        self._one = bytearray()
+        self._layout = Layout(bytes(_HEAD.size))
+        self._one = Layout(b"")
         self._count = 0
         self._created = -1
         self._first = self._last = 0
@@ -484,15 +504,15 @@ class YdbBuilder:
         if not self._count:
             self._first = seq_no
             self._producer = (record.producer or "").encode()[:0xFFFF]
+            self._layout.tail += self._producer
         self._last = seq_no
         self._count += 1
-        one = self._one
-        one.clear()
-        tail = one
-        put_varint(one, DELTA_TAG)
-        put_varint(one, offset - self._base_offset)
-        one.append(0x08)
-        put_varint(one, seq_no)
+        one, layout = self._one, self._layout
+        tail = one.tail
+        put_varint(tail, DELTA_TAG)
+        put_varint(tail, offset - self._base_offset)
+        tail.append(0x08)
+        put_varint(tail, seq_no)
         if record.timestamp >= 0:
             self._created = max(self._created, record.timestamp)
             created = bytearray(b"\x08")
@@ -500,50 +520,51 @@ class YdbBuilder:
             if nanos := record.timestamp % 1000 * 1_000_000:
                 created.append(0x10)
                 put_varint(created, nanos)
-            put_bytes(one, 0x12, created)
-        value = record.value or b""
-        if len(value) >= PIECE:  # not copied an additional time
-            put_varint(one, 0x1A)
-            put_varint(one, len(value))
-            tail = bytearray()
-        elif value:
-            put_bytes(one, 0x1A, value)
-        if value:
-            tail.append(0x20)
-            put_varint(tail, len(value))
+            put_bytes(tail, 0x12, created)
+        if record.value:
+            _lay(one, 0x1A, record.value)
+            one.tail.append(0x20)
+            put_varint(one.tail, len(record.value))
         if record.key is not None:
-            _put_item(tail, KEY_ITEM, record.key)
+            _lay_item(one, KEY_ITEM, record.key)
         for name, content in told_headers(record):
-            _put_item(tail, name, content or b"")
+            _lay_item(one, name, content or b"")
         if record.value is None:
-            _put_item(tail, TOMBSTONE_ITEM, b"")
-        out = self._out
-        if tail is one:
-            put_bytes(out, _MESSAGE_TAG, one)
-        else:
-            put_varint(out, _MESSAGE_TAG)
-            put_varint(out, len(one) + len(value) + len(tail))
-            out += one
-            out += value
-            out += tail
+            _lay_item(one, TOMBSTONE_ITEM, b"")
+        put_varint(layout.tail, _MESSAGE_TAG)
+        put_varint(layout.tail, len(one))
+        layout.take(one)
 
     def finish(self) -> Buffer:
-        return encode_batch(
-            self._producer,
-            b"",
-            Codec.RAW,
-            self._count,
-            self._first,
-            self._last,
-            self._created,
-            self._out,
-            sparse=True,
-        )
+        return at_once(self.finish_in_slices())
+
+    def finish_in_slices(self) -> Generator[None, None, Buffer]:
+        whole = yield from self._layout.together()
+        head = _head(self._producer, b"", Codec.RAW, self._count, self._first, self._last, self._created, sparse=True)
+        whole[: len(head)] = head
+        yield from _seal(whole)
+        return whole
 
 
-def _put_item(out: bytearray, name: str, value: bytes) -> None:
+def _lay(layout: Layout, tag: int, value: Buffer) -> None:
+    """Append a field of type BYTES."""
+    if len(value) < LARGE:
+        put_bytes(layout.tail, tag, value)
+    else:
+        put_varint(layout.tail, tag)
+        put_varint(layout.tail, len(value))
+        layout.put(value)
+
+
+def _lay_item(layout: Layout, name: str, value: bytes) -> None:
     item = bytearray()
     put_bytes(item, 0x0A, name.encode())
-    if value:
-        put_bytes(item, 0x12, value)
-    put_bytes(out, 0x3A, item)
+    if not value:
+        put_bytes(layout.tail, 0x3A, item)
+        return
+    put_varint(item, 0x12)
+    put_varint(item, len(value))
+    put_varint(layout.tail, 0x3A)
+    put_varint(layout.tail, len(item) + len(value))
+    layout.tail += item
+    layout.put(value)

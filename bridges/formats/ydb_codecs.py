@@ -15,13 +15,12 @@ import zstandard
 
 from bridges.errors import BatchInvalid, CompressionUnsupported
 from bridges.formats import lzop
-from bridges.formats.compression import PIECE, bounded
+from bridges.formats.compression import PIECE, bounded, gunzip
 from bridges.formats.records import Buffer
 
 FIRST_CUSTOM = 10_000
 """Codecs from here on are known to their users only."""
 
-_INPUT = 16 * 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = 0x184D2A5
 _BLOCKS_AT_ONCE = 500
@@ -53,7 +52,7 @@ def undo(codec: int, data: memoryview, limit: int) -> Iterator[Buffer | None]:
     if codec == Codec.RAW:
         return iter((data,))
     if codec == Codec.GZIP:
-        return _bounded(_gzip(data), limit)
+        return _bounded(gunzip(data, "a message's gzip stream is cut short"), limit)
     if codec == Codec.ZSTD:
         return _bounded(_zstd(data), limit)
     if codec == Codec.LZOP:
@@ -75,24 +74,6 @@ def gunzip_short(data: memoryview) -> bytes | None:
 
 def _bounded(pieces: Iterator[Buffer | None], limit: int) -> Iterator[Buffer | None]:
     return bounded(pieces, limit, "a message decompresses", "a message does not decompress")
-
-
-def _gzip(data: memoryview) -> Iterator[Buffer | None]:
-    position = 0
-    while position < len(data) or not position:  # members may follow one another
-        member = zlib.decompressobj(31)
-        while not member.eof:
-            # In small portions: what is not consumed is copied every time.
-            rest: Buffer = data[position : position + _INPUT]
-            if not len(rest):
-                raise BatchInvalid("a message's gzip stream is cut short")
-            position += len(rest)
-            while len(rest) and not member.eof:
-                yield member.decompress(rest, PIECE)
-                rest = member.unconsumed_tail
-            while not member.eof and (piece := member.decompress(b"", PIECE)):
-                yield piece
-        position -= len(member.unused_data)
 
 
 def _zstd(data: memoryview) -> Iterator[Buffer | None]:

@@ -24,7 +24,7 @@ from bridges.errors import (
     StorageFull,
     TooManyTransactions,
 )
-from bridges.formats import FORMAT_MASK, format_of
+from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of
 from bridges.formats.producer import LedgerKind
 from bridges.formats.records import StoredBatch
 from bridges.log.byte_tail import ByteTail
@@ -51,6 +51,7 @@ _HANDED_OVER_AT_ONCE = 500
 _REFUSED_AT_ONCE = 500
 """Appends of a log that failed, answered in one turn."""
 
+_KAFKA = int(FormatId.KAFKA)
 _new = tuple.__new__
 """Makes a named tuple in half the time that its class takes; for what is made with every batch."""
 
@@ -80,6 +81,7 @@ class AppendPath:
     """The single writer of one partition."""
 
     __slots__ = (
+        "_admission",
         "_barrier",
         "_bytes",
         "_duplicates",
@@ -101,6 +103,7 @@ class AppendPath:
         self._log = log
         self._owner = owner
         self._barrier = owner.barrier
+        self._admission = owner.admission
         self._upkeep = upkeep
         self._waiters = waiters
         #: The writer of the present opening; appends go to it at once when what was queued is handed over.
@@ -172,6 +175,8 @@ class AppendPath:
     def append_held(self, hold: Hold, batch: Batch, done: AppendDone) -> None:
         """Append for whoever holds the log; see :class:`Hold`."""
         log = self._log
+        if not batch.admitted and not self._admission.admits(log, batch, done, partial(self.append_held, hold)):
+            return
         if hold is not self._held:
             done(NOT_APPENDED, LogUnavailable(f"{log.topic}-{log.partition} failed while it was appended to alone"))
             return
@@ -229,12 +234,14 @@ class AppendPath:
         """Append one batch; ``done`` is called when it is durable.
 
         Errors given to ``done``: StorageFull, LogUnavailable, LogDeleted, PartitionSealed, BatchTooLarge, BatchInvalid,
-        TopicImporting, ImportFenced, those of the writer's rule (OutOfOrderSequence, ProducerFenced,
-        EventNumberConflict), AppendConditionFailed, and TooManyTransactions.
+        TopicImporting, ImportFenced, TopicInternal, KeyMissing, TimeOutOfBounds, those of the writer's rule
+        (OutOfOrderSequence, ProducerFenced, EventNumberConflict), AppendConditionFailed, and TooManyTransactions.
         What the ledger knows is not stored again, and answered when it is durable, also when the partition is sealed,
         and whatever the batch's guard says.
         """
         log = self._log
+        if not batch.admitted and not self._admission.admits(log, batch, done, self.append):
+            return
         writer = self._writer
         if writer is None or log.phase is not Phase.OPEN:
             if log.phase is Phase.DELETED:
@@ -368,7 +375,12 @@ class AppendPath:
             state.transactions.observe(batch.transaction, base)
         try:
             state.formats |= 1 << (batch.flags & FORMAT_MASK)
-            state.index.add(base, size, timestamp, appended_ms)
+            counted = timestamp
+            if batch.flags & FORMAT_MASK != _KAFKA:
+                counted = -1
+                if batch.flags & APPEND_TIME:
+                    timestamp = appended_ms
+            state.index.add(base, size, timestamp, counted, appended_ms)
             if state.index.column is not None:
                 self._bytes.stored(state.index.column, base, batch)
             if not state.epochs or state.epochs[-1][0] < log.epoch:

@@ -17,7 +17,7 @@ from bridges.errors import DataCorrupt, LogError, LogUnavailable, OffsetOutOfRan
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.log.byte_column import ByteColumn, BytePlace
-from bridges.log.byte_starts import ByteStart, ByteStartStore
+from bridges.log.byte_starts import ByteStart, ByteStarts
 from bridges.log.event_bytes import bytes_of, record_at
 from bridges.log.skips import Span, past
 from bridges.sliced import SlicedWorks
@@ -39,7 +39,7 @@ class ByteSearch:
         works: SlicedWorks,
         barrier: Barrier,
         snapshot: Callable[[PartitionLog], Awaitable[LogError | None]],
-        starts: ByteStartStore,
+        starts: ByteStarts,
         inflated_bytes: int = DEFAULT_LIMIT,
     ) -> None:
         self._works = works
@@ -194,7 +194,7 @@ class ByteSearch:
         except PositionLost as error:
             record, position = BytePlace(error.offset, error.position), error.position
         await self._starts.save(log.stream_id, ByteStart(position, record))
-        await log.trim(record.offset)
+        await log.trim(record.offset, own=True)
         log.moved()
         return await self.start(log)
 

@@ -43,16 +43,17 @@ def gather(client: Streams, wishes: Iterable[Wish], room: int, done: GatherDone,
 class _Gathering:
     """One call."""
 
-    __slots__ = ("_answers", "_done", "_found", "_here", "_later", "_left", "_numbers", "_wishes")
+    __slots__ = ("_answers", "_begun", "_done", "_found", "_here", "_later", "_left", "_numbers", "_sizes", "_wishes")
 
     def __init__(self, done: GatherDone, room: int, begun: bool) -> None:
         self._done = done
         self._left = room
-        self._found = begun
+        self._begun = self._found = begun
         self._wishes: list[Wish] = []
         self._answers: list[Answer] = []
-        # Those that the backend is asked for at once; those that are read by themselves, one after the other.
+        # Those that the backend is asked for at once, with their bytes; those that are read by themselves, in turn.
         self._numbers: list[int] = []
+        self._sizes: list[int] = []
         self._later: deque[int] = deque()
         self._here = False
 
@@ -82,6 +83,7 @@ class _Gathering:
                 self._later.append(number)
                 continue
             self._numbers.append(number)
+            self._sizes.append(size)
             self._found = True
             self._left -= size
             if self._left <= 0:
@@ -103,7 +105,7 @@ class _Gathering:
         return True
 
     def _gathered(self, found: Gathered) -> None:
-        for number, entries in zip(self._numbers, found, strict=True):
+        for number, size, entries in zip(self._numbers, self._sizes, found, strict=True):
             wish = self._wishes[number]
             batches: list[StoredBatch] = []
             if not isinstance(entries, Exception):
@@ -117,6 +119,10 @@ class _Gathering:
                 self._answers[number] = batches, None
             else:
                 self._later.append(number)  # which finds out what is wrong
+                self._left += size
+        if self._later:
+            # What could not be read takes no room, which it may have been given alone: its error must be told.
+            self._found = self._begun or any(answer is not None and answer[0] for answer in self._answers)
         self._go_on()
 
     def _go_on(self) -> None:

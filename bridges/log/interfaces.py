@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from bridges.log.skips import Span
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
+    from bridges.log.admission import Admission
     from bridges.log.byte_search import ByteSearch
     from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams, Writer
@@ -64,6 +65,11 @@ class Batch(Struct):
     LogError. ``transaction`` must say what the format tells of the batch's bytes. ``import_epoch``: it comes from the
     run of a migration that has this number (bridges/catalog/imports.py): what its ``producer`` wrote was checked where
     it was written, and is only remembered here.
+
+    What the topic demands is looked at when the batch is appended (bridges/log/admission.py), unless it was
+    ``admitted`` before. ``own``: the topic is the front's own, if it is internal to a protocol. ``lane``: whose batches
+    must not overtake one another; without, those of one ``producer``. ``header`` may be that of Kafka's format where
+    the front has parsed it. ``append_time_ms`` is told then: the timestamp that Kafka's records got, or -1.
     """
 
     payload: Buffer
@@ -75,6 +81,11 @@ class Batch(Struct):
     rest: Callable[[int], Batch] | None = None
     transaction: InTransaction | None = None
     import_epoch: int = -1
+    own: bool = False
+    lane: Hashable = None
+    header: object = None
+    admitted: bool = False
+    append_time_ms: int = -1
 
 
 def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
@@ -82,7 +93,7 @@ def note(stamp: EventStamp | SeqNoStamp, guard: Guard | None = None) -> Batch:
 
     It takes one offset (see :mod:`bridges.formats.ledger_note`).
     """
-    return Batch(encode_note(stamp), 1, int(FormatId.LEDGER_NOTE), -1, stamp, guard)
+    return Batch(encode_note(stamp), 1, int(FormatId.LEDGER_NOTE), -1, stamp, guard, own=True)
 
 
 class Rebuilt(Struct):
@@ -127,6 +138,9 @@ class Owner(Protocol):
     def search(self) -> TimeSearch: ...
 
     @property
+    def admission(self) -> Admission: ...
+
+    @property
     def positions(self) -> ByteSearch: ...
 
     def opening(self, log: PartitionLog) -> None:
@@ -138,6 +152,10 @@ class Owner(Protocol):
     def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
         """The backend says that it has given up ``offset``: find out where the log starts, and raise its start. The
         task's result is what prevented that."""
+
+    def lost(self, log: PartitionLog, span: Span) -> asyncio.Task[LogError | None]:
+        """The backend says that nobody has ``span`` any more: have readers pass over it, for good. The task's result is
+        what prevented that."""
 
     def let_go(self, writer: Writer) -> None:
         """Close a writer the log has no more use for."""

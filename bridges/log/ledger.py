@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from bridges.errors import ProducerFenced
 from bridges.formats.producer import LedgerKind, producer_key
-from bridges.log.ledger_rules import RULES, Last, Rule, epoch_of
+from bridges.log.ledger_rules import KEPT, RULES, Last, Rule, epoch_of
 from bridges.log.ledger_table import ENTRY, LAST_MS, SLICE, LedgerTable, TableCapture
 from sbp_back.errors import DecodeError
 
@@ -78,7 +78,8 @@ class Ledger:
         return table
 
     def _made(self, kind: int, rows: dict[bytes, bytes] | None = None) -> LedgerTable:
-        return LedgerTable(self._options.rules[kind], self._options.limits_of(kind).writers, rows)
+        rule = self._options.rules[kind] if rows is None else self._options.rules.get(kind, KEPT)
+        return LedgerTable(rule, self._options.limits_of(kind).writers, rows)
 
     def last(self, kind: int, key: bytes) -> Last | None:
         """A writer's last number, also if its batch is still in flight; None if nothing is known of it."""
@@ -107,8 +108,10 @@ class Ledger:
 
     def expire(self, now_ms: int) -> int:
         """Forget writers that were idle for longer than their kind is remembered, at most :data:`SLICE` of each kind;
-        returns how many."""
-        return sum(table.expire(now_ms - self._options.limits_of(kind).idle_ms) for kind, table in self.tables.items())
+        returns how many. Those of a kind without a rule stay: their front is not there to write."""
+        options = self._options
+        known = ((kind, table) for kind, table in self.tables.items() if kind in options.rules)
+        return sum(table.expire(now_ms - options.limits_of(kind).idle_ms) for kind, table in known)
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
@@ -121,20 +124,16 @@ class Ledger:
 
         ``stale``: what was written since is lost, and writers may be further than is known here; the repetitions of
         Kafka's are recognised, and what is none is taken for their next batch. ``former``: the pieces are of version 2,
-        from before there were kinds. Writers of a kind without a rule are forgotten. Raises DecodeError; then the
-        state is empty.
+        from before there were kinds. Writers of a kind without a rule, whose front is not installed, are kept as they
+        are. Raises DecodeError; then the state is empty.
         """
         self.tables = {}
         found: dict[int, dict[bytes, bytes]] = {}
-        number = 0
-        for kind, key, row in _former_rows(data) if former else _rows(data):
-            rule = self._options.rules.get(kind)
-            if rule is None:
-                continue
+        for number, (kind, key, row) in enumerate(_former_rows(data) if former else _rows(data), 1):
+            rule = self._options.rules.get(kind, KEPT)
             if not rule.valid(row):
                 raise DecodeError("ledger snapshot has another shape")
             found.setdefault(kind, {})[key] = rule.stale(row) if stale else row
-            number += 1
             if number % SLICE == 0:
                 yield
         self.tables = {kind: self._made(kind, rows) for kind, rows in found.items()}

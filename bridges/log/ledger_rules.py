@@ -11,7 +11,7 @@ import struct
 from bisect import bisect_right
 from typing import Any, NamedTuple, Protocol
 
-from bridges.errors import EventNumberConflict, OutOfOrderSequence, ProducerFenced
+from bridges.errors import EventNumberConflict, LogError, OutOfOrderSequence, ProducerFenced
 from bridges.formats.producer import SEQUENCES as _SEQUENCES
 from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
 
@@ -247,3 +247,26 @@ RULES: dict[int, Rule] = {
     LedgerKind.EVENT_NUMBER: EventNumberRule(),
     LedgerKind.SEQ_NO: SeqNoRule(),
 }
+
+
+class _Kept:
+    """Of a kind of writers whose front is not installed: nobody can write as one, and their rows are kept."""
+
+    def check(self, row: bytes | None, stamp: Any) -> None:
+        raise LogError(f"there is no rule for writers of kind {stamp.kind}")
+
+    def record(self, row: bytes | None, stamp: Any, base_offset: int, now_ms: int) -> bytes:
+        raise LogError(f"there is no rule for writers of kind {stamp.kind}")
+
+    def last(self, row: bytes) -> None:
+        return None
+
+    def valid(self, row: bytes) -> bool:
+        return True
+
+    def stale(self, row: bytes) -> bytes:
+        return row
+
+
+KEPT: Rule = _Kept()
+"""In the place of a rule that is not there."""

@@ -7,12 +7,12 @@ up and nobody looks for what is gone.
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
-from bridges.catalog.sql import Database
+from bridges.log.stream_rows import RaisedRows
 from sbp_back.errors import ErrorCode, Reclaimed, SbpError
 
 if TYPE_CHECKING:
@@ -21,88 +21,43 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("anabranch.logs")
 
 
-class StartStore(Protocol):
-    def of(self, stream_id: int) -> int: ...
-    async def save(self, stream_id: int, offset: int) -> None: ...
-    async def lost(self, stream_id: int, end: int) -> None: ...
+class LogStarts(RaisedRows[int]):
+    """The lowest offset that may be read, of the streams whose backend knows less than that."""
 
+    __slots__ = ()
 
-class LogStarts:
-    """Kept in the node's database, and in memory. Only streams whose backend knows less are in it."""
+    table = "log_starts"
+    columns = ("start",)
+    frees = True
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._starts: dict[int, int] = {}
+    def _row(self, value: int) -> tuple[int, ...]:
+        return (value,)
 
-    async def load(self) -> None:
-        """Read all of them into memory."""
-
-        def read(connection: sqlite3.Connection) -> dict[int, int]:
-            return dict(connection.execute("SELECT stream_id, start FROM log_starts"))
-
-        self._starts = await self._db.run(read)
+    def _with_row(self, stream_id: int, row: Sequence[int]) -> int:
+        return row[0]
 
     def of(self, stream_id: int) -> int:
         """The lowest offset of a stream that may be read; 0 if its backend decides."""
-        return self._starts.get(stream_id, 0)
-
-    async def save(self, stream_id: int, offset: int) -> None:
-        """Raise a stream's start to ``offset``; never lowers it. Nothing happens for a partition that was deleted.
-        Durable when it returns. Raises an error of the database."""
-
-        def write(connection: sqlite3.Connection) -> int | None:
-            connection.execute(
-                "INSERT INTO log_starts SELECT stream_id, ? FROM partitions WHERE stream_id = ? "
-                "ON CONFLICT (stream_id) DO UPDATE SET start = max(start, excluded.start)",
-                (offset, stream_id),
-            )
-            row = connection.execute("SELECT start FROM log_starts WHERE stream_id = ?", (stream_id,)).fetchone()
-            return None if row is None else int(row[0])
-
-        start = await self._db.run(write)
-        if start is not None:
-            self._starts[stream_id] = start
+        return self._known.get(stream_id, 0)
 
     async def lost(self, stream_id: int, end: int) -> None:
         """The log ends before its start: the backend has lost its end, and what is appended from ``end`` on is new.
 
         Durable when it returns, whatever the node's durability. Raises an error of the database."""
-        await self._db.run(
-            lambda connection: connection.execute(
-                "UPDATE log_starts SET start = ? WHERE stream_id = ?", (end, stream_id)
-            ),
-            flush=True,
-        )
-        self._starts[stream_id] = end
-
-
-class StartsInMemory:
-    """For logs without a database."""
-
-    def __init__(self) -> None:
-        self._starts: dict[int, int] = {}
-
-    def of(self, stream_id: int) -> int:
-        return self._starts.get(stream_id, 0)
-
-    async def save(self, stream_id: int, offset: int) -> None:
-        self._starts[stream_id] = max(offset, self.of(stream_id))
-
-    async def lost(self, stream_id: int, end: int) -> None:
-        self._starts[stream_id] = end
-
-
-def erase_starts(connection: sqlite3.Connection, topic: str) -> None:
-    """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
-    connection.execute(
-        "DELETE FROM log_starts WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
-    )
+        if self._db is not None:
+            await self._db.run(
+                lambda connection: connection.execute(
+                    "UPDATE log_starts SET start = ? WHERE stream_id = ?", (end, stream_id)
+                ),
+                flush=True,
+            )
+        self._known[stream_id] = end
 
 
 class Trims:
     """Trims streams where that can be done, and remembers the start of those where it cannot."""
 
-    def __init__(self, client: Streams, starts: StartStore) -> None:
+    def __init__(self, client: Streams, starts: LogStarts) -> None:
         self._client = client
         self._starts = starts
         self._told = False

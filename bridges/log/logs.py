@@ -7,6 +7,7 @@ of what was appended after it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -18,24 +19,27 @@ from bridges.barrier import Barrier
 from bridges.errors import LogDeleted, LogError, LogUnavailable
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.producer import LedgerKind
+from bridges.log.admission import Admission
 from bridges.log.byte_search import ByteSearch
-from bridges.log.byte_starts import ByteStarts, ByteStartStore
+from bridges.log.byte_starts import ByteStarts
 from bridges.log.ledger import KindLimits, LedgerOptions
 from bridges.log.ledger_rules import RULES, Rule
-from bridges.log.log_starts import StartsInMemory, StartStore, Trims, first_readable
+from bridges.log.log_starts import LogStarts, Trims, first_readable
 from bridges.log.partition_log import PartitionLog, Rebuilt, rebuild_cost
 from bridges.log.partition_state import PartitionState
-from bridges.log.skips import Skips, before, next_after, past
+from bridges.log.skips import Skips, Span, before, next_after, past
 from bridges.log.snapshotter import SnapshotStore, Snapshotter
 from bridges.log.streams import unwrapped
 from bridges.log.tail_cache import Tail, TailCache
 from bridges.log.time_search import TimeSearch
 from bridges.log.transactions import Transactions
+from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from sbp_back.cycle import cycle_of
-from sbp_back.errors import DecodeError, ErrorCode, FencedError, Reclaimed, SbpError
+from sbp_back.errors import DecodeError, ErrorCode, FencedError, Lost, Reclaimed, SbpError
 
 if TYPE_CHECKING:
+    from bridges.catalog.topic_rules import TopicRules
     from bridges.log.streams import Streams, Writer
     from sbp_back.wire.model import Entry
 
@@ -58,7 +62,8 @@ class LogOptions(Struct):
     open_concurrency: int = 64
     open_attempts: int = 5
     rebuild_read_bytes: int = 1024 * 1024
-    retention_openings: int = 100
+    retention_openings: int = 2_000
+    retention_patience_s: float = 1.0
     inflated_bytes: int = DEFAULT_LIMIT
     rules: Mapping[int, Rule] = field(default_factory=lambda: RULES)
     """How the ledger decides, by kind of writer."""
@@ -80,6 +85,14 @@ SealedAs = Callable[[str, int], tuple[tuple[int, ...], int | None] | None]
 
 _BATCHES_AT_ONCE = 500
 """Batches taken in, in one turn of the event loop, when a partition is rebuilt."""
+_SLOW_S = 0.25
+"""Seconds after which an opening that waits for its server gives its place to the next: a server that is gone holds up
+the partitions that it has, and no others."""
+_SLOW_MOST = 2_000
+"""Openings that wait so."""
+_RETAINED_AT_ONCE = 8
+_RETRY_FIRST_S = 0.5
+_RETRY_LAST_S = 10.0
 _LOGS_AT_ONCE = 200
 """Logs looked at in one turn of the event loop by chores that look at all of them."""
 _REBUILT_SNAPSHOTS = 4
@@ -91,7 +104,8 @@ class Logs:
 
     ``streams`` tells the SBP stream of a (topic, partition), or None when there is no such partition; ``sealed_as`` the
     (children, final end if it is known) of one that the catalog has sealed, or None while it takes appends;
-    ``import_epochs`` which run of a migration may write to one (-1: everybody may).
+    ``import_epochs`` which run of a migration may write to one (-1: everybody may); ``rules`` what a topic demands of
+    what is appended.
     """
 
     def __init__(
@@ -102,13 +116,14 @@ class Logs:
         next_epoch: Callable[[], Awaitable[int]],
         options: LogOptions | None = None,
         barrier: Barrier | None = None,
-        starts: StartStore | None = None,
+        starts: LogStarts | None = None,
         works: SlicedWorks | None = None,
         skips: Skips | None = None,
         sealed_as: SealedAs | None = None,
         hidden_streams: FindStream | None = None,
-        byte_starts: ByteStartStore | None = None,
+        byte_starts: ByteStarts | None = None,
         import_epochs: Callable[[str, int], int] | None = None,
+        rules: Callable[[str], TopicRules] | None = None,
     ) -> None:
         self.options = options or LogOptions()
         self._ledger = self.options.ledger()
@@ -124,18 +139,38 @@ class Logs:
         self._snapshots = snapshots
         self._snapshotter = Snapshotter(snapshots, self.barrier)
         self._next_epoch = next_epoch
-        self._starts: StartStore = starts or StartsInMemory()
+        self._starts = starts or LogStarts()
         self._trims = Trims(client, self._starts)
+        self.before_opening: Callable[[PartitionLog, int], Awaitable[None]] | None = None
+        """Awaited with the end of a log before anybody may append to it."""
         self._searches: dict[PartitionLog, asyncio.Task[LogError | None]] = {}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._by_stream: dict[int, PartitionLog] = {}
         self._cache = TailCache(self.options.tail_cache_bytes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unopened: deque[PartitionLog] = deque()
-        self._openers = 0
+        self._openers = 0  # without those whose opening is slow
+        self._slow = 0
+        self._rebuilds = asyncio.Semaphore(self.options.open_concurrency)
+        # By stream that could not be opened: how often in a row, and the monotonic time before which it is not again.
+        self._failing: dict[int, tuple[int, float]] = {}
+        self._put_off: dict[PartitionLog, asyncio.TimerHandle] = {}
+        self._retention: Rounds[tuple[str, int]] = Rounds(
+            self.barrier, "retention", at_once=_RETAINED_AT_ONCE, patience=self.options.retention_patience_s
+        )
+        # Those that are opened for it wait for their places and servers, not for anything of this node's.
+        self._retained_unopened: Rounds[tuple[str, int]] = Rounds(
+            self.barrier,
+            "retention",
+            at_once=self.options.open_concurrency,
+            patience=min(_SLOW_S, self.options.retention_patience_s),
+            left=_SLOW_MOST,
+        )
+        self._retained_last: tuple[str, int] | None = None  # the last one that retention has opened
         works = works or SlicedWorks()
+        self.admission = Admission(rules, works, self.barrier, self.options.inflated_bytes)
         self.search = TimeSearch(works, self.barrier, self.options.inflated_bytes)
-        self._byte_starts: ByteStartStore = byte_starts or ByteStarts()
+        self._byte_starts = byte_starts or ByteStarts()
         self.positions = ByteSearch(works, self.barrier, self.snapshot, self._byte_starts, self.options.inflated_bytes)
         self._loop = asyncio.get_running_loop()
         self._cycle = cycle_of(self._loop)
@@ -198,9 +233,13 @@ class Logs:
             log = self._logs.pop((topic, partition), None) or self._hidden.pop((topic, partition), None)
             if log is not None:
                 self._by_stream.pop(log.stream_id, None)
+                self._failing.pop(log.stream_id, None)
+                put_off = self._put_off.pop(log, None)
+                if put_off is not None:
+                    put_off.cancel()
                 log.delete()
-                self.skips.deleted(log.stream_id)
-                self._byte_starts.deleted(log.stream_id)
+                for known in (self.skips, self._starts, self._byte_starts):
+                    known.deleted(log.stream_id)
 
     def sealed(self, topic: str, partition: int, children: tuple[int, ...]) -> None:
         """The catalog has sealed a partition: its log refuses appends from now on."""
@@ -251,8 +290,20 @@ class Logs:
         self._cycle.answer(callback)
 
     def opening(self, log: PartitionLog) -> None:
+        _, not_before = self._failing.get(log.stream_id, (0, 0.0))
+        wait = not_before - self._loop.time()
+        if wait > 0:
+            self._put_off[log] = self._loop.call_later(wait, self._want_open, log)
+        else:
+            self._want_open(log)
+
+    def _want_open(self, log: PartitionLog) -> None:
+        self._put_off.pop(log, None)
         self._unopened.append(log)
-        if self._openers < self.options.open_concurrency:
+        self._more_openers()
+
+    def _more_openers(self) -> None:
+        if self._unopened and self._openers < self.options.open_concurrency:
             self._openers += 1
             self._spawn(self._open_waiting())
 
@@ -272,28 +323,53 @@ class Logs:
         await self._trims.trim(stream_id, offset)
 
     def reclaimed(self, log: PartitionLog, offset: int) -> asyncio.Task[LogError | None]:
+        return self._looked_into(log, lambda: self._raise_start(log, offset))
+
+    def lost(self, log: PartitionLog, span: Span) -> asyncio.Task[LogError | None]:
+        return self._looked_into(log, lambda: self._pass_over(log, span))
+
+    def _looked_into(self, log: PartitionLog, look: Callable[[], Awaitable[None]]) -> asyncio.Task[LogError | None]:
+        """What becomes of a place where the backend has no data; one look at a time for each log, which all who met
+        such a place meanwhile wait for."""
         task = self._searches.get(log)
         if task is None:
-            task = self._searches[log] = asyncio.ensure_future(self._raise_start(log, offset))
+            task = self._searches[log] = asyncio.ensure_future(self._look_into(log, look))
             task.add_done_callback(lambda _: self._searches.pop(log, None))
         return task
 
-    async def _raise_start(self, log: PartitionLog, offset: int) -> LogError | None:
+    async def _look_into(self, log: PartitionLog, look: Callable[[], Awaitable[None]]) -> LogError | None:
         try:
-            start, end = log.log_start_offset, log.high_watermark
-            first = await first_readable(self._client, log.stream_id, max(offset, start), end)
-            if first > start and log.is_open:
-                await self._give_up_below(log, start, first)
-                log.start_raised(first)
-                self._snapshotter.want(log)  # of the producers of what is gone the log tells nothing any more
+            await look()
         except SbpError as error:
             return LogUnavailable(f"{log.topic}-{log.partition}: {error}")
         except LogError as error:
             return error
         except Exception as error:  # noqa: BLE001 - logged, counted and answered
-            self.barrier.caught("search for the log's start", error, topic=log.topic, partition=log.partition)
+            self.barrier.caught("look at a place without data", error, topic=log.topic, partition=log.partition)
             return LogUnavailable(f"{log.topic}-{log.partition}: unexpectedly, {type(error).__name__}")
         return None
+
+    async def _raise_start(self, log: PartitionLog, offset: int) -> None:
+        start, end = log.log_start_offset, log.high_watermark
+        first = await first_readable(self._client, log.stream_id, max(offset, start), end)
+        if first > start and log.is_open:
+            await self._give_up_below(log, start, first)
+            log.start_raised(first)
+            self._snapshotter.want(log)  # of the producers of what is gone the log tells nothing any more
+
+    async def _pass_over(self, log: PartitionLog, span: Span) -> None:
+        """Nobody has ``span`` any more: readers find a gap there from now on, and whoever runs the node is told."""
+        await self.positions.keep_around(log, span)
+        await self.skips.add(log.stream_id, span, "its range server has lost it")
+        if log.is_open:
+            log.skip(span)
+        _log.error(
+            "acknowledged records are lost: the backend has none where its ranges say so; readers pass over them",
+            topic=log.topic,
+            partition=log.partition,
+            first=span[0],
+            end=span[1],
+        )
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -303,7 +379,7 @@ class Logs:
     async def _open_waiting(self) -> None:
         """Open one log after the other: a task for each would cost a consumer of ten thousand more than the opening."""
         try:
-            while self._unopened:
+            while self._unopened and self._openers <= self.options.open_concurrency:
                 log = self._unopened.popleft()
                 try:
                     await self._open(log)
@@ -315,8 +391,12 @@ class Logs:
     async def _open(self, log: PartitionLog) -> None:
         writer: Writer | None = None
         try:
-            writer = await self._take(log)
-            rebuilt = await self._rebuild_what_is_left(log, writer)
+            writer = await self._take_in_time(log)
+            async with self._rebuilds:
+                rebuilt = await self._rebuild_what_is_left(log, writer)
+                if self.before_opening is not None:
+                    await self.before_opening(log, writer.next_offset)
+            self._failing.pop(log.stream_id, None)
             if self._is_current(log):
                 log.opened(writer, rebuilt)
                 return
@@ -328,9 +408,37 @@ class Logs:
             reason = f"unexpectedly, {type(error).__name__}"
             self.barrier.caught("opening", error, topic=log.topic, partition=log.partition)
         if self._is_current(log):
+            self._failed_to_open(log)
             log.open_failed(LogUnavailable(f"{log.topic}-{log.partition} cannot be opened: {reason}"))
         if writer is not None:
             await self._close_writer(writer)
+
+    def _failed_to_open(self, log: PartitionLog) -> None:
+        times, _ = self._failing.get(log.stream_id, (0, 0.0))
+        # Once may be a coincidence; a server that is gone is not to be asked as fast as clients come again.
+        wait = 0.0 if not times else min(_RETRY_FIRST_S * 2 ** min(times - 1, 10), _RETRY_LAST_S)
+        self._failing[log.stream_id] = times + 1, self._loop.time() + wait
+
+    async def _take_in_time(self, log: PartitionLog) -> Writer:
+        """As :meth:`_take`; somebody else is opened meanwhile if it takes long."""
+        slow = False
+
+        def give_place() -> None:
+            nonlocal slow
+            if self._slow < _SLOW_MOST:
+                slow = True
+                self._slow += 1
+                self._openers -= 1
+                self._more_openers()
+
+        timer = self._loop.call_later(_SLOW_S, give_place)
+        try:
+            return await self._take(log)
+        finally:
+            timer.cancel()
+            if slow:
+                self._slow -= 1
+                self._openers += 1
 
     def _is_current(self, log: PartitionLog) -> bool:
         return self._by_stream.get(log.stream_id) is log
@@ -385,9 +493,15 @@ class Logs:
         cost = taken_in = 0
         save_at = step = self.options.snapshot_bytes * _REBUILT_SNAPSHOTS
         while position < end:
-            entries: list[Entry] = await self._client.fetch_entries(
-                log.stream_id, position, self.options.rebuild_read_bytes, limit=next_after(skipped, position, end)
-            )
+            try:
+                entries: list[Entry] = await self._client.fetch_entries(
+                    log.stream_id, position, self.options.rebuild_read_bytes, limit=next_after(skipped, position, end)
+                )
+            except Lost as error:
+                await self._pass_over(log, (max(error.offset, start), min(error.end, end)))
+                skipped = await self.skips.within(log.stream_id, start, end)
+                position = past(skipped, position)
+                continue
             if not entries:
                 raise LogUnavailable(f"the backend has nothing at offset {position}, below its own end {end}")
             for entry in unwrapped(entries):
@@ -400,7 +514,7 @@ class Logs:
                         await asyncio.sleep(0)  # a long rebuild must not hold up other partitions
             position = past(skipped, position)
             await asyncio.sleep(0)
-            if cost >= save_at and position < end:
+            if cost >= save_at and position < end and state.unread < 0:
                 try:
                     await self._snapshotter.save(log.stream_id, state.capture(position))
                     snapshot_offset, cost = position, 0
@@ -408,6 +522,15 @@ class Logs:
                     _log.warning("snapshot not saved", topic=log.topic, partition=log.partition, error=str(error))
                 save_at = cost + step
         state.drop_before(start)
+        if state.unread >= 0:
+            _log.warning(
+                "a front that is not installed wrote to a partition: it is opened without snapshots from there on",
+                topic=log.topic,
+                partition=log.partition,
+                first_unread=state.unread,
+                read_from=max(start, snapshot_offset),
+            )
+        state.index.not_after(time.time_ns() // 1_000_000)
         return Rebuilt(state, snapshot_offset, cost, skipped)
 
     async def _restored(self, log: PartitionLog, writer: Writer) -> tuple[PartitionState, int]:
@@ -470,37 +593,76 @@ class Logs:
 
         ``limits(topic)`` gives (milliseconds to keep, bytes to keep), -1 for no limit; ``needed(log, now_ms)`` the
         first offset that has to stay all the same, if there is one. A partition that nobody has used since the node
-        started is opened for it, a bounded number in each call.
+        started is opened for it, a bounded number in each call, the next ones in the next; one that could not be opened
+        a moment ago waits for another call. One that takes long goes on by itself, and counts no more.
         """
         trimmed = 0
-        openings = self.options.retention_openings
-        for number, (topic, partition) in enumerate(partitions):
+
+        async def look(place: tuple[str, int]) -> None:
+            nonlocal trimmed
+            trimmed += await self._retain(place, limits, now_ms, needed)
+
+        opened, unopened = await self._due(partitions, limits)
+        await self._retention.each(opened, look)
+        await self._retained_unopened.each(unopened, look)
+        return trimmed
+
+    async def _due(
+        self, partitions: Iterable[tuple[str, int]], limits: Callable[[str], tuple[int, int]]
+    ) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+        """Those of ``partitions`` that retention looks at now: open ones, and some of the others, in turns."""
+        most, last = self.options.retention_openings, self._retained_last
+        due: list[tuple[str, int]] = []
+        behind: list[tuple[str, int]] = []
+        before: list[tuple[str, int]] = []
+        unopened = before
+        for number, place in enumerate(partitions):
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
-                keep_ms, keep_bytes = limits(topic)
-                log = self.get(topic, partition)
-                if log is None or (keep_ms < 0 and keep_bytes < 0):
+                log = self.get(*place)
+                if log is None or max(limits(place[0])) < 0:
                     continue
-                if not log.is_open:
-                    if not openings:
-                        continue
-                    openings -= 1
-                await log.ready()
-                if keep_ms >= 0:
-                    await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
-                offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
-                if offset is not None and offset > log.log_start_offset and needed is not None:
-                    first = await needed(log, now_ms)
-                    offset = offset if first is None else min(offset, first)
-                if offset is not None and offset > log.log_start_offset:
-                    await log.trim(offset)
-                    trimmed += 1
-            except LogError as error:
-                _log.warning("retention not applied", topic=topic, partition=partition, error=str(error))
+                if log.is_open:
+                    due.append(place)
+                elif log.stream_id not in self._failing and len(unopened) < most:
+                    unopened.append(place)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
-                self.barrier.caught("retention", error, topic=topic, partition=partition)
-        return trimmed
+                self.barrier.caught("retention", error, topic=place[0], partition=place[1])
+            if place == last:
+                unopened = behind
+        opened = (behind + before)[:most]
+        if opened:
+            self._retained_last = opened[-1]
+        return due, opened
+
+    async def _retain(
+        self,
+        place: tuple[str, int],
+        limits: Callable[[str], tuple[int, int]],
+        now_ms: int,
+        needed: Callable[[PartitionLog, int], Awaitable[int | None]] | None,
+    ) -> bool:
+        """Apply retention to one partition; whether it was trimmed."""
+        topic, partition = place
+        try:
+            keep_ms, keep_bytes = limits(topic)
+            log = self.get(topic, partition)
+            if log is None:
+                return False
+            await log.ready()
+            if keep_ms >= 0:
+                await self.search.settle_ages(log, now_ms - keep_ms, now_ms)
+            offset = log.retention_offset(keep_ms, keep_bytes, now_ms)
+            if offset is not None and offset > log.log_start_offset and needed is not None:
+                first = await needed(log, now_ms)
+                offset = offset if first is None else min(offset, first)
+            if offset is not None and offset > log.log_start_offset:
+                await log.trim(offset, own=True)
+                return True
+        except LogError as error:
+            _log.warning("retention not applied", topic=topic, partition=partition, error=str(error))
+        return False
 
     async def expire_producers(self, now_ms: int) -> int:
         """Forget producers idle for too long; returns how many. Looks only at these, a bounded number in one turn."""
@@ -508,10 +670,13 @@ class Logs:
         for number, log in enumerate(self):
             if number % _LOGS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            while log.is_open and (gone := log.state.ledger.expire(now_ms)):
-                expired += gone
-                await asyncio.sleep(0)
-            known += len(log.state.ledger)
+            try:
+                while log.is_open and (gone := log.state.ledger.expire(now_ms)):
+                    expired += gone
+                    await asyncio.sleep(0)
+                known += len(log.state.ledger)
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next partition is another matter
+                self.barrier.caught("producer expiry", error, topic=log.topic, partition=log.partition)
         if known > self.options.max_producers:
             expired += await self._make_room_for_producers(known)
         return expired
@@ -534,14 +699,24 @@ class Logs:
         )
         forgotten = 0
         for ledger in ledgers:
-            if len(ledger) > level:
-                forgotten += ledger.shrink(level)
-                await asyncio.sleep(0)
+            try:
+                if len(ledger) > level:
+                    forgotten += ledger.shrink(level)
+                    await asyncio.sleep(0)
+            except Exception as error:  # noqa: BLE001 - logged and counted; the next one is another matter
+                self.barrier.caught("forgetting of producers", error)
         return forgotten
 
     async def close(self) -> None:
         """Save snapshots of everything that moved, and let go of the writers. Fronts must have stopped before."""
         self._closing = True
+        await self.admission.close()
+        await self._retention.close()
+        await self._retained_unopened.close()
+        for log, timer in list(self._put_off.items()):
+            timer.cancel()
+            log.open_failed(LogUnavailable(f"{log.topic}-{log.partition}: the node is stopping"))
+        self._put_off.clear()
         await self.search.close()
         await self.positions.close()
         while self._tasks or self._searches:

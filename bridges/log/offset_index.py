@@ -3,8 +3,10 @@
 One row for every ``interval`` bytes of log. It answers lookups by time (reference/kafka.md, rule 48), retention by
 size and by age, and the size of the partition, and it stays small: past ``max_rows`` every second row is dropped.
 
-The timestamps of records are what batch headers claim. Whoever looks at the records and finds that a claim is not true
-corrects the row. Batches without timestamps of their own are as old as their append.
+The timestamps of records are what batch headers claim, and serve lookups by time. How old a batch is decides about its
+deletion, and is the time of its append by the node's clock; only Kafka's batches are as old as they claim, as Kafka
+itself deletes by the largest timestamp of a segment (a claim that is an age is called ``counted`` here). Whoever looks
+at the records and finds that a claim is not true corrects the row.
 
 Where somebody asks for positions in bytes, the index has a further column (bridges/log/byte_column.py).
 """
@@ -21,21 +23,24 @@ from bridges.log.byte_column import ByteColumn
 from sbp_back.errors import DecodeError
 
 _HEAD = struct.Struct(">BIQQ")
-_VERSION = 2
-_VERSION_WITH_COLUMN = 3
+_VERSION = 4
+_VERSION_WITH_COLUMN = 5
 """Behind the rows lies what :meth:`ByteColumn.snapshot` gave."""
+_BEFORE_COUNTED = 2
+"""Up to one above it, every claim was an age."""
 
 
 class Row(NamedTuple):
-    """The rows' unit of search: batches from ``start`` on; ``highest`` is the highest timestamp they claim."""
+    """The rows' unit of search: batches from ``start`` on; ``highest`` is the highest timestamp they claim, in a search
+    by age the highest claim that is one."""
 
     start: int
     highest: int
 
 
 class OffsetIndex:
-    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, latest append in the interval
-    of a batch without timestamps)."""
+    """Rows of (offset, bytes before it, highest timestamp claimed in the row's interval, highest one of these that is
+    an age, latest append in the interval of a batch that is as old as that)."""
 
     __slots__ = (
         "_aged_before",
@@ -44,6 +49,7 @@ class OffsetIndex:
         "_claimed",
         "_claimed_before",
         "_confirmed",
+        "_counted",
         "_offsets",
         "_total",
         "column",
@@ -57,8 +63,9 @@ class OffsetIndex:
         self._offsets = array("q")
         self._bytes = array("Q")
         self._claimed = array("q")
+        self._counted = array("q")
         self._appended = array("q")
-        # Derived: of each row, the highest of all rows before it. By claims alone, and with appends.
+        # Derived: of each row, the highest of all rows before it. By claims, and by ages.
         self._claimed_before = array("q")
         self._aged_before = array("q")
         self._total = 0
@@ -67,30 +74,34 @@ class OffsetIndex:
         # Rows by offset, and the claim of theirs that somebody has seen in a record.
         self._confirmed: dict[int, int] = {}
 
-    def add(self, base_offset: int, size: int, max_timestamp: int, append_ms: int) -> None:
-        """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append."""
+    def add(self, base_offset: int, size: int, max_timestamp: int, counted: int, append_ms: int) -> None:
+        """Take in the next batch; ``max_timestamp`` -1 when it has none, ``append_ms`` the wall clock of its append,
+        which is its age where ``counted`` is -1."""
         if not self._offsets or self._total - self._bytes[-1] >= self.interval:
             if len(self._offsets) >= self.max_rows:
                 self._thin()
             claimed = aged = -1
             if self._offsets:
                 claimed = max(self._claimed_before[-1], self._claimed[-1])
-                aged = max(self._aged_before[-1], self._claimed[-1], self._appended[-1])
+                aged = max(self._aged_before[-1], self._counted[-1], self._appended[-1])
             self._claimed_before.append(claimed)
             self._aged_before.append(aged)
             self._offsets.append(base_offset)
             self._bytes.append(self._total)
             self._claimed.append(-1)
+            self._counted.append(-1)
             self._appended.append(-1)
         self._total += size
-        if max_timestamp < 0:
+        if max_timestamp > self._claimed[-1]:
+            self._claimed[-1] = max_timestamp
+        if counted < 0:
             if append_ms > self._appended[-1]:
                 self._appended[-1] = append_ms
-        elif max_timestamp > self._claimed[-1]:
-            self._claimed[-1] = max_timestamp
+        elif counted > self._counted[-1]:
+            self._counted[-1] = counted
 
     def _thin(self) -> None:
-        for name in ("_claimed", "_appended"):
+        for name in ("_claimed", "_counted", "_appended"):
             column = getattr(self, name)
             merged = array("q", map(max, column[0::2], column[1::2]))
             if len(column) % 2:
@@ -103,7 +114,7 @@ class OffsetIndex:
 
     def _derive(self) -> None:
         self._claimed_before = array("q", accumulate(self._claimed, max, initial=-1))
-        self._aged_before = array("q", accumulate(map(max, self._claimed, self._appended), max, initial=-1))
+        self._aged_before = array("q", accumulate(map(max, self._counted, self._appended), max, initial=-1))
         del self._claimed_before[-1:], self._aged_before[-1:]
         if self._confirmed:
             kept = set(self._offsets)
@@ -127,7 +138,7 @@ class OffsetIndex:
 
     def seek(self, timestamp: int) -> Row | None:
         """The first row that claims a timestamp of at least ``timestamp``; None if none does."""
-        return self._first(self._claimed_before, self._claimed, timestamp)
+        return self._first(self._claimed_before, self._claimed, self._claimed, timestamp)
 
     def highest(self) -> Row | None:
         """The first row that claims the highest timestamp of all; None when no batch carries one."""
@@ -137,13 +148,14 @@ class OffsetIndex:
 
     def blocking(self, timestamp: int) -> Row | None:
         """The first row that is not older than ``timestamp``; None if all are."""
-        return self._first(self._aged_before, list(map(max, self._claimed[-1:], self._appended[-1:])), timestamp)
+        own = list(map(max, self._counted[-1:], self._appended[-1:]))
+        return self._first(self._aged_before, own, self._counted, timestamp)
 
-    def _first(self, before: array[int], own: array[int] | list[int], timestamp: int) -> Row | None:
+    def _first(self, before: array[int], own: array[int] | list[int], claims: array[int], timestamp: int) -> Row | None:
         if not before or timestamp > max(before[-1], own[-1]):
             return None
-        row = bisect_left(before, timestamp) - 1
-        return Row(self._offsets[max(row, 0)], self._claimed[max(row, 0)])
+        row = max(bisect_left(before, timestamp) - 1, 0)
+        return Row(self._offsets[row], claims[row])
 
     def older_than(self, timestamp: int) -> int | None:
         """The highest indexed offset before which every batch is older than ``timestamp``; None if there is none."""
@@ -156,17 +168,25 @@ class OffsetIndex:
         row = bisect_right(self._offsets, start)
         return self._offsets[row] if row < len(self._offsets) else None
 
-    def correct(self, start: int, highest: int, unreadable_ms: int = -1) -> None:
-        """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim.
+    def correct(self, start: int, highest: int, counted: int, unreadable_ms: int = -1) -> None:
+        """The records of the row that begins at ``start`` have timestamps up to ``highest``, whatever headers claim,
+        and of these up to ``counted`` are ages.
 
         ``unreadable_ms``: a time at which there were records that could not be looked at.
         """
         row = bisect_left(self._offsets, start)
         if row == len(self._offsets) or self._offsets[row] != start:
             return
-        self._claimed[row] = highest
+        self._claimed[row], self._counted[row] = highest, counted
         self._appended[row] = max(self._appended[row], unreadable_ms)
         self._derive()
+
+    def not_after(self, now_ms: int) -> None:
+        """Take no append to be later than ``now_ms``: a clock may have been ahead, and what was written then must not
+        stay until it is right."""
+        if max(self._appended, default=-1) > now_ms:
+            self._appended = array("q", [min(one, now_ms) for one in self._appended])
+            self._derive()
 
     def confirm(self, row: Row) -> None:
         """A record with the highest timestamp that ``row`` claims has been seen."""
@@ -197,35 +217,53 @@ class OffsetIndex:
             self.column.drop_before(offset)
         row = bisect_right(self._offsets, offset) - 1
         if row > 0:
-            del self._offsets[:row], self._bytes[:row], self._claimed[:row], self._appended[:row]
+            for column in self._columns:
+                del column[:row]
             self._derive()
 
     def clear(self) -> None:
         """Forget every row: nothing is kept in the log."""
-        del self._offsets[:], self._bytes[:], self._claimed[:], self._appended[:]
+        for column in self._columns:
+            del column[:]
         self._derive()
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._offsets, self._bytes, self._claimed, self._counted, self._appended
 
     def snapshot(self) -> bytes:
         """All rows as bytes, for :meth:`restore`."""
         version = _VERSION if self.column is None else _VERSION_WITH_COLUMN
         head = _HEAD.pack(version, len(self._offsets), self.interval, self._total)
-        rows = b"".join(column.tobytes() for column in (self._offsets, self._bytes, self._claimed, self._appended))
+        rows = b"".join(column.tobytes() for column in self._columns)
         return head + rows + (b"" if self.column is None else self.column.snapshot())
 
-    def restore(self, data: bytes) -> None:
-        """Replace all rows by a snapshot's. Raises DecodeError."""
+    def restore(self, data: bytes, former_ms: int = -1) -> None:
+        """Replace all rows by a snapshot's. Raises DecodeError.
+
+        Where an earlier version wrote it, every claim was taken for an age. ``former_ms``: the claims of that snapshot
+        are not to be believed so; what they describe is taken to be as old as this, which must not be before the
+        append of any of it. -1: they are all of formats whose claims are ages, or that claim the node's own clock.
+        """
         if len(data) < _HEAD.size:
             raise DecodeError("offset index snapshot is cut short")
         version, rows, interval, total = _HEAD.unpack_from(data)
-        end = _HEAD.size + 32 * rows
-        if version not in (_VERSION, _VERSION_WITH_COLUMN) or len(data) < end:
+        former = version < _VERSION
+        columns = 4 if former else 5
+        end = _HEAD.size + 8 * columns * rows
+        if not _BEFORE_COUNTED <= version <= _VERSION_WITH_COLUMN or len(data) < end:
             raise DecodeError("offset index snapshot has another shape")
-        if version == _VERSION and len(data) != end:
+        with_column = version in (_VERSION_WITH_COLUMN, _BEFORE_COUNTED + 1)
+        if not with_column and len(data) != end:
             raise DecodeError("offset index snapshot is too long")
-        self.column = ByteColumn.restored(data[end:]) if version == _VERSION_WITH_COLUMN else None
-        columns = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(4)]
-        self._offsets = array("q", columns[0])
-        self._bytes = array("Q", columns[1])
-        self._claimed, self._appended = array("q", columns[2]), array("q", columns[3])
+        self.column = ByteColumn.restored(data[end:]) if with_column else None
+        parts = [data[_HEAD.size + 8 * rows * column :][: 8 * rows] for column in range(columns)]
+        self._offsets, self._bytes = array("q", parts[0]), array("Q", parts[1])
+        self._claimed, self._appended = array("q", parts[2]), array("q", parts[-1])
+        self._counted = array("q", parts[2] if former else parts[3])
+        if former and former_ms >= 0 and rows:
+            former_ms = max(former_ms, *self._appended)
+            self._counted = array("q", [-1]) * rows
+            self._appended = array("q", [former_ms]) * rows
         self.interval, self._total = interval, total
         self._derive()

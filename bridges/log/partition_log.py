@@ -13,7 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bridges.awaited import awaited
-from bridges.errors import ImportFenced, LogDeleted, LogError, LogUnavailable, OffsetOutOfRange, TopicImporting
+from bridges.errors import (
+    ImportFenced,
+    LogDeleted,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    TopicImporting,
+    TopicInternal,
+)
 from bridges.formats import FormatId
 from bridges.formats.kafka import marker
 from bridges.formats.producer import InTransaction, fence
@@ -303,7 +311,7 @@ class PartitionLog:
         part = InTransaction(producer_id, epoch, commit)
         payload = marker(part, time.time_ns() // 1_000_000, coordinator_epoch)
         append = self.append if hold is None else hold.append
-        append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part), done)
+        append(Batch(payload, 1, int(FormatId.KAFKA), producer=fence(part), transaction=part, own=True), done)
 
     def refuse(self, waiting: Iterable[AppendDone], error: LogError) -> None:
         """Answer appends with ``error``, a bounded number in one turn."""
@@ -509,11 +517,14 @@ class PartitionLog:
 
     # --- upkeep -------------------------------------------------------------------------------------------------
 
-    async def trim(self, offset: int, import_epoch: int = -1) -> int:
+    async def trim(self, offset: int, import_epoch: int = -1, *, own: bool = False) -> int:
         """Make everything below ``offset`` unreadable, durably, and give its space back; returns the log start.
 
-        Raises OffsetOutOfRange (above the high watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced.
+        ``own``: by retention, or by the protocol that a topic is internal to. Raises OffsetOutOfRange (above the high
+        watermark), LogUnavailable, LogDeleted, TopicImporting, ImportFenced, TopicInternal.
         """
+        if not own and self._owner.admission.rules(self.topic).internal:
+            raise TopicInternal(f"{self.topic} is internal to a protocol, and only that takes away what is in it")
         if import_epoch != self.import_epoch:
             raise self.not_importing(import_epoch)
         return await self._upkeep.trim(offset)
@@ -521,6 +532,10 @@ class PartitionLog:
     async def trimmed(self) -> None:
         """Return when no trim is under way."""
         await self._upkeep.trimmed()
+
+    async def saved_behind(self, offset: int) -> None:
+        """Have a snapshot at ``offset`` or behind it, of an open log. Raises LogUnavailable."""
+        await self._upkeep.saved_behind(offset)
 
     def start_raised(self, offset: int) -> None:
         """What lies below ``offset`` is not to be read any more, and somebody else has made that durable."""

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from bridges.errors import BatchInvalid
-from bridges.formats import FORMAT_MASK, IMPORTED, format_of
+from bridges.formats import APPEND_TIME, FORMAT_MASK, FORMATS, IMPORTED, FormatId, format_of
 from bridges.formats.records import Buffer
 from bridges.log.ledger import Durable, Ledger, LedgerCapture, LedgerOptions
 from bridges.log.offset_index import OffsetIndex
@@ -29,6 +29,9 @@ _HEAD_WITHOUT_FORMATS = struct.Struct(">BIIqqqI")
 _FORMER_HEAD = struct.Struct(">BIIqqq")
 _EPOCH = struct.Struct(">qq")
 
+_OWN_CLOCK = 1 << FormatId.RAW | 1 << FormatId.KAFKA | 1 << FormatId.PRAVEGA | 1 << FormatId.LEDGER_NOTE
+"""Formats whose claims are ages, that claim nothing, or the time of the append."""
+
 LastBatch = tuple[int, int, int]
 """Base offset, bytes and append time (ms) of a batch: no other history of a log has the same one in the same place."""
 _NO_BATCH: LastBatch = (-1, 0, 0)
@@ -37,7 +40,7 @@ _NO_BATCH: LastBatch = (-1, 0, 0)
 class PartitionState:
     """Derived state of one partition, fed batch by batch in offset order."""
 
-    __slots__ = ("epochs", "formats", "index", "last", "ledger", "transactions")
+    __slots__ = ("_unread_last", "epochs", "formats", "index", "last", "ledger", "transactions", "unread")
 
     def __init__(self, ledger: LedgerOptions | None = None, transactions: Transactions | None = None) -> None:
         self.ledger = Ledger(ledger)
@@ -48,6 +51,13 @@ class PartitionState:
         self.last = _NO_BATCH
         #: Bit n: there have been batches of the stored format n. None of a snapshot that does not tell.
         self.formats = 0
+        #: Offset of the first batch that was read and whose format only a front knows that is not installed, -1 without
+        #: any: what it says of writers and transactions is told by nothing but the log.
+        self.all_read()
+
+    def all_read(self) -> None:
+        """What is to be read anew has been given up."""
+        self.unread = self._unread_last = -1
 
     def enter_epoch(self, epoch: int, start_offset: int) -> None:
         """Note that batches from ``start_offset`` on are written in ``epoch``."""
@@ -62,9 +72,14 @@ class PartitionState:
             info = format_of(flags).describe(payload)
         except BatchInvalid:
             # Written by an SBP client that lied about the format: it has no header to learn from.
-            self.index.add(base_offset, len(payload), -1, append_ms)
+            self.index.add(base_offset, len(payload), -1, -1, append_ms)
+            if flags & FORMAT_MASK not in FORMATS:
+                self.unread = base_offset if self.unread < 0 else self.unread
+                self._unread_last = base_offset
             return
-        self.index.add(base_offset, len(payload), info.max_timestamp, append_ms)
+        claimed = append_ms if flags & APPEND_TIME else info.max_timestamp
+        counted = info.max_timestamp if flags & FORMAT_MASK == FormatId.KAFKA else -1
+        self.index.add(base_offset, len(payload), claimed, counted, append_ms)
         self.enter_epoch(info.epoch, base_offset)
         if info.producer is not None and not flags & IMPORTED:
             self.ledger.record(info.producer, base_offset, append_ms)
@@ -90,6 +105,8 @@ class PartitionState:
         """Forget what describes only offsets below ``offset``."""
         self.index.drop_before(offset)
         self.transactions.drop_before(offset)
+        if self.unread < offset:
+            self.unread = -1 if self._unread_last < offset else max(self.unread, offset)
         while len(self.epochs) > 1 and self.epochs[1][1] <= offset:
             del self.epochs[0]
 
@@ -125,7 +142,8 @@ class PartitionState:
             raise DecodeError("partition snapshot has another shape")
         self.last = (base, size, append_ms)
         self.formats = formats
-        self.index.restore(data[at : at + index])
+        # Rows of before ages were told from claims: what another clock may have claimed is as old as the last append.
+        self.index.restore(data[at : at + index], -1 if not formats & ~_OWN_CLOCK else append_ms)
         self.epochs = list(_EPOCH.iter_unpack(data[at + index : at + index + epochs]))
         at += index + epochs
         if transactions:

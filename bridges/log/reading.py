@@ -11,9 +11,11 @@ from bridges.log.interfaces import Phase, Place
 from bridges.log.skips import next_after, past
 from bridges.log.streams import stored_batches
 from bridges.log.transactions import NEVER
-from sbp_back.errors import ErrorCode, Reclaimed, SbpError
+from sbp_back.errors import ErrorCode, Lost, Reclaimed, SbpError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bridges.formats.records import StoredBatch
     from bridges.log.interfaces import Owner, ReadDone
     from bridges.log.partition_log import PartitionLog
@@ -61,6 +63,9 @@ class Reading:
             if isinstance(answer, Reclaimed) and offset >= log.log_start_offset:
                 self._read_reclaimed(offset, done)
                 return
+            if isinstance(answer, Lost):
+                self._read_lost(answer, lambda: self.read(answer.end, max_bytes, done, limit), done)
+                return
             if isinstance(answer, SbpError):
                 failure = read_error(answer)
             else:
@@ -102,6 +107,19 @@ class Reading:
             self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
 
         self._owner.reclaimed(log, offset).add_done_callback(settled)
+
+    def _read_lost(self, lost: Lost, read_on: Callable[[], None], done: ReadDone) -> None:
+        """Answers with what comes behind what is lost, once that is declared so."""
+        log = self._log
+
+        def settled(task: asyncio.Task[LogError | None]) -> None:
+            failure = LogUnavailable("the node is stopping") if task.cancelled() else task.result()
+            if failure is None:
+                self._barrier.call("read", read_on, topic=log.topic, partition=log.partition)
+            else:
+                self._barrier.call("read answer", done, [], failure, topic=log.topic, partition=log.partition)
+
+        self._owner.lost(log, (lost.offset, lost.end)).add_done_callback(settled)
 
     def _read_when_open(self, offset: int, max_bytes: int, done: ReadDone, limit: int, error: LogError | None) -> None:
         if error is None:

@@ -10,6 +10,7 @@ import structlog
 from bridges.errors import BatchInvalid, DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.kafka import check_batch
+from bridges.log.damage import end_of_damage
 from bridges.log.partition_log import PartitionLog, read_error
 from bridges.log.skips import Span, past
 from bridges.log.streams import stored_batches
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from bridges.formats.records import StoredBatch
     from bridges.log.logs import Logs
     from bridges.log.streams import Streams
-
-_SAMPLES = 64
-"""Offsets looked at inside a damaged stretch, lest something good lies between two damaged batches."""
 
 _log = structlog.get_logger("anabranch.skips")
 
@@ -49,9 +47,11 @@ async def skip(logs: Logs, log: PartitionLog, offset: int, *, force: bool) -> tu
                 raise StillReadable(f"the batch at offsets {span[0]} to {span[1] - 1} can be read: it is not skipped")
             reason = "an operator wanted it so, though it can be read"
     else:
-        span = (offset, await look.end_of_damage(offset))
+        span = (offset, await end_of_damage(offset, look.good_from))
         reason = look.reason
     await logs.positions.keep_around(log, span)
+    # What the batch said, as a transaction's end, is known to a log that is open, and would be to no later opening.
+    await log.saved_behind(min(span[1], log.high_watermark))
     await logs.skips.add(log.stream_id, span, reason)
     await _opened(log)
     if log.is_open:
@@ -93,40 +93,13 @@ class _Look:
             raise OffsetOutOfRange(f"there is nothing at offset {offset}")
         return batches[0]
 
-    async def _good_from(self, offset: int) -> int | None:
+    async def good_from(self, offset: int) -> int | None:
         """Where what can be read at ``offset`` begins, the end of the log included; None if it is damaged."""
         try:
             batch = await self.at(offset)
         except OffsetOutOfRange:
             return offset
         return None if batch is None else batch.base_offset
-
-    async def end_of_damage(self, offset: int) -> int:
-        """The first offset behind the damaged one at ``offset`` that can be read, or at which the log ends."""
-        step = 1
-        while (good := await self._good_from(offset + step)) is None:
-            step *= 2
-        while True:
-            good = await self._begin(offset, good)
-            width = max(1, (good - offset) // _SAMPLES)
-            for sample in range(offset + width, good, width):
-                found = await self._good_from(sample)
-                if found is not None:
-                    good = found
-                    break
-            else:
-                return good
-
-    async def _begin(self, bad: int, good: int) -> int:
-        """An offset up to ``good`` that can be read while the one before it cannot."""
-        while good - bad > 1:
-            middle = (bad + good) // 2
-            found = await self._good_from(middle)
-            if found is None:
-                bad = middle
-            else:
-                good = max(found, bad + 1)
-        return good
 
 
 async def _why_unreadable(batch: StoredBatch) -> str | None:

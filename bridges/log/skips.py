@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 
-from bridges.catalog.sql import Database
+from bridges.log.stream_rows import KnownRows
 
 Span = tuple[int, int]
 """First offset, and the one after the last."""
@@ -51,29 +51,20 @@ def next_after(spans: Sequence[Span], offset: int, limit: int) -> int:
     return limit
 
 
-class Skips:
-    """What was skipped of every stream, in memory and, with a database, for good."""
+class Skips(KnownRows[tuple[Span, ...]]):
+    """What was skipped of every stream."""
 
-    __slots__ = ("_db", "_spans")
+    __slots__ = ()
 
-    def __init__(self, db: Database | None = None) -> None:
-        self._db = db
-        self._spans: dict[int, tuple[Span, ...]] = {}
+    table = "skipped_offsets"
+    columns = ("first_offset", "end_offset")
 
-    async def load(self) -> None:
-        """Read everything; there is little of it."""
-        if self._db is None:
-            return
-
-        def select(connection: sqlite3.Connection) -> list[tuple[int, int, int]]:
-            return connection.execute("SELECT stream_id, first_offset, end_offset FROM skipped_offsets").fetchall()
-
-        for stream_id, first, end in await self._db.run(select):
-            self._spans[stream_id] = merged([*self.of(stream_id), (first, end)])
+    def _with_row(self, stream_id: int, row: Sequence[int]) -> tuple[Span, ...]:
+        return merged([*self.of(stream_id), (row[0], row[1])])
 
     def of(self, stream_id: int) -> tuple[Span, ...]:
         """What was skipped of a stream: in order, without overlap."""
-        return self._spans.get(stream_id, ())
+        return self._known.get(stream_id, ())
 
     async def add(self, stream_id: int, span: Span, reason: str) -> None:
         """Skip ``span`` for good: it stays skipped whatever happens to the node, loss of power included.
@@ -89,7 +80,7 @@ class Skips:
 
         if self._db is not None:
             await self._db.run(insert, flush=True)
-        self._spans[stream_id] = merged([*self.of(stream_id), span])
+        self._known[stream_id] = merged([*self.of(stream_id), span])
 
     async def within(self, stream_id: int, start: int, end: int) -> tuple[Span, ...]:
         """What was skipped of a log that reaches from ``start`` to ``end``.
@@ -108,16 +99,5 @@ class Skips:
                     ),
                     flush=True,
                 )
-            self._spans[stream_id] = kept
+            self._known[stream_id] = kept
         return kept
-
-    def deleted(self, stream_id: int) -> None:
-        """Forget a stream whose rows went with its topic."""
-        self._spans.pop(stream_id, None)
-
-
-def erase_skips(connection: sqlite3.Connection, topic: str) -> None:
-    """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
-    connection.execute(
-        "DELETE FROM skipped_offsets WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
-    )

@@ -14,6 +14,7 @@ from functools import partial
 
 from bridges.catalog.sql import Database
 from bridges.errors import LogError
+from bridges.log.stream_rows import StreamRows
 
 _CRC_BYTES = 4
 _AT_ONCE = 500
@@ -22,10 +23,13 @@ _AT_ONCE = 500
 _Snapshot = tuple[int, bytes]
 
 
-class Snapshots:
+class Snapshots(StreamRows):
     """One snapshot per SBP stream, the latest."""
 
     __slots__ = ("_db", "_wanted")
+
+    table = "partition_snapshots"
+    columns = ("log_offset", "state")
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -71,10 +75,7 @@ class Snapshots:
 
         def replace(connection: sqlite3.Connection) -> None:
             state = b"".join(pieces)
-            connection.execute(
-                "INSERT OR REPLACE INTO partition_snapshots SELECT stream_id, ?, ? FROM partitions WHERE stream_id = ?",
-                (offset, state + _crc(offset, state), stream_id),
-            )
+            self.put(connection, stream_id, (offset, state + _crc(offset, state)))
 
         await self._db.run(replace)
 
@@ -84,14 +85,6 @@ class Snapshots:
             lambda connection: connection.execute("DELETE FROM partition_snapshots WHERE stream_id = ?", (stream_id,)),
             flush=True,
         )
-
-
-def erase_snapshots(connection: sqlite3.Connection, topic: str) -> None:
-    """Drop the snapshots of a topic's partitions, in the transaction that deletes the topic."""
-    connection.execute(
-        "DELETE FROM partition_snapshots WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)",
-        (topic,),
-    )
 
 
 def _select(stream_ids: Sequence[int], connection: sqlite3.Connection) -> dict[int, _Snapshot]:

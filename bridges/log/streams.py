@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from bridges.errors import BatchInvalid
 from bridges.formats import FORMAT_MASK, FormatId, format_of
 from bridges.formats.records import StoredBatch
-from sbp_back.document.wrapped import unwrap
+from sbp_back.wire.wrapped import unwrap
 
 if TYPE_CHECKING:
     from bridges.formats.records import Buffer
@@ -69,6 +69,12 @@ class Streams(Protocol):
     async def fetch_entries(self, stream_id: int, offset: int, max_bytes: int, *, limit: int = -1) -> list[Entry]: ...
 
     async def close(self) -> None: ...
+
+
+class SharedStreams(Protocol):
+    """Of a client whose streams others may append to as well: ``overtaken`` is told what they have appended."""
+
+    overtaken: Callable[[int, list[Entry]], None]
 
 
 def unwrapped(entries: Iterable[Entry]) -> list[Entry]:

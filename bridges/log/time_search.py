@@ -2,8 +2,9 @@
 
 The index of a partition knows what batch headers claim (bridges/log/offset_index.py). A lookup takes the first row that
 claims enough and looks at the records of its batches. Where it finds none, the claim is not true, and the row is
-corrected: so a claim misleads once. Retention believes times up to ``CLOCK_SKEW_MS`` ahead of the clock; a claim beyond
-them that keeps a partition from being trimmed is looked into.
+corrected: so a claim misleads once. Retention goes by the time of the append, of Kafka's batches by what they claim. It
+believes times up to ``CLOCK_SKEW_MS`` ahead of the clock; a claim beyond them that keeps a partition from being trimmed
+is looked into.
 
 Work goes slice by slice (bridges/sliced.py), and the searches of all clients take turns, read by read.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.errors import BatchInvalid, LogError, OffsetOutOfRange
-from bridges.formats import format_of
+from bridges.formats import APPEND_TIME, FORMAT_MASK, FormatId, format_of, times_of
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import StoredBatch
 from bridges.log.offset_index import Row
 from bridges.sliced import SLICE_RECORDS, Sliced, SlicedWorks
+from bridges.turns import Turns
 
 if TYPE_CHECKING:
     from bridges.barrier import Barrier
@@ -39,7 +41,6 @@ Found = tuple[int, int]
 """(offset, timestamp in ms) of a record."""
 
 _READ_BYTES = 256 * 1024
-_BATCHES_PER_TURN = 64
 _AT_ONCE = 8
 _ROWS_PER_CHECK = 64
 _PATIENCE_S = 5.0
@@ -100,7 +101,7 @@ class TimeSearch:
             row = self._doubtful(log, oldest, now_ms)
             if row is None:
                 return
-            if await self._look(log, row, row.highest) is not None:
+            if await self._look(log, row, row.highest, _age) is not None:
                 log.state.index.confirm(row)
 
     def _settled(self, log: PartitionLog, task: asyncio.Task[None]) -> None:
@@ -121,33 +122,38 @@ class TimeSearch:
 
     # --- one row ------------------------------------------------------------------------------------------------
 
-    async def _look(self, log: PartitionLog, row: Row, timestamp: int) -> Found | None:
-        """The first record of ``row`` not older than ``timestamp``; without one the row is corrected to say so."""
+    async def _look(
+        self, log: PartitionLog, row: Row, timestamp: int, told: Callable[[StoredBatch], int] | None = None
+    ) -> Found | None:
+        """The first record of ``row`` not older than ``timestamp``, of batches of which ``told`` (what they claim)
+        tells as much; without one the row is corrected to say so."""
         index = log.state.index
+        tells = told or _claim
         async with aclosing(self._batches(log, row)) as batches:
             async for batch in batches:
-                if _claim(batch) >= timestamp:
+                if tells(batch) >= timestamp:
                     found, _ = await self._walk(log, batch, timestamp)
                     if found is not None:
                         return found
         # Nobody need look at this row again because of an untrue claim: find out what is true of all its batches.
-        highest = unreadable = -1
+        highest = counted = unreadable = -1
         async with aclosing(self._batches(log, row)) as batches:
             async for batch in batches:
-                claim = _claim(batch)
-                if claim > highest:
+                claim, age = _claim(batch), _age(batch)
+                if claim > highest or age > counted:
                     _, of_records = await self._walk(log, batch, None)
                     if of_records is None:
                         unreadable = time.time_ns() // 1_000_000
                     else:
                         highest = max(highest, min(claim, of_records))
-        index.correct(row.start, highest, unreadable)
+                        counted = max(counted, min(age, of_records))
+        index.correct(row.start, highest, counted, unreadable)
         return None
 
     async def _batches(self, log: PartitionLog, row: Row) -> AsyncGenerator[StoredBatch, None]:
         """The batches of a row, also those that are appended to it meanwhile."""
         index = log.state.index
-        position = row.start
+        position, turns = row.start, Turns()
         while True:
             position = max(position, log.log_start_offset)
             end = index.end_of(row.start)
@@ -162,13 +168,12 @@ class TimeSearch:
                 continue  # the log starts later now
             if not batches:
                 return
-            for number, batch in enumerate(batches, 1):
+            for batch in batches:
                 if end is not None and batch.base_offset >= end:
                     return
                 yield batch
                 position = batch.end_offset
-                if not number % _BATCHES_PER_TURN:
-                    await asyncio.sleep(0)
+                await turns.rest()
 
     async def _walk(
         self, log: PartitionLog, batch: StoredBatch, timestamp: int | None
@@ -185,10 +190,17 @@ class TimeSearch:
 
 
 def _claim(batch: StoredBatch) -> int:
+    if batch.flags & APPEND_TIME:
+        return batch.written_ms
     try:
         return format_of(batch.flags).describe(batch.payload).max_timestamp
     except BatchInvalid:
         return -1
+
+
+def _age(batch: StoredBatch) -> int:
+    """What a batch claims where that is its age, as in Kafka (see :class:`bridges.log.offset_index.OffsetIndex`)."""
+    return _claim(batch) if batch.flags & FORMAT_MASK == FormatId.KAFKA else -1
 
 
 def _walking(
@@ -196,7 +208,7 @@ def _walking(
 ) -> Sliced[tuple[Found | None, int | None]]:
     highest = -1
     count = 0
-    for item in format_of(batch.flags).times(batch, limit):
+    for item in times_of(format_of(batch.flags), batch, limit):
         if item is None:
             yield None
             continue

@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from bridges.errors import LogUnavailable, OffsetOutOfRange, StorageFull
+import structlog
+
+from bridges.errors import LogError, LogUnavailable, OffsetOutOfRange, StorageFull
 from sbp_back.errors import SbpError
 
 if TYPE_CHECKING:
     from bridges.log.interfaces import Owner, Rebuilt
     from bridges.log.partition_log import PartitionLog
     from bridges.log.partition_state import StateCapture
+
+_log = structlog.get_logger("anabranch.logs")
 
 _NEVER = 1 << 62
 _SNAPSHOT_BATCH_COST = 2048
@@ -22,13 +26,23 @@ _SNAPSHOT_BATCH_COST = 2048
 class Upkeep:
     """Trims one partition's log, and knows when a snapshot of it is due."""
 
-    __slots__ = ("_log", "_owner", "_snapshot_bytes", "_snapshot_offset", "_trimming", "since_snapshot", "snapshot_at")
+    __slots__ = (
+        "_log",
+        "_needed",
+        "_owner",
+        "_snapshot_bytes",
+        "_snapshot_offset",
+        "_trimming",
+        "since_snapshot",
+        "snapshot_at",
+    )
 
     def __init__(self, log: PartitionLog, owner: Owner, snapshot_bytes: int) -> None:
         self._log = log
         self._owner = owner
         self._snapshot_bytes = snapshot_bytes
         self._snapshot_offset = -1
+        self._needed = 0  # whoever cannot go on without a snapshot
         self._trimming: asyncio.Future[None] | None = None
         #: What was appended since the last snapshot that was saved (see :func:`rebuild_cost`), and how much of it asks
         #: for the next one.
@@ -80,12 +94,42 @@ class Upkeep:
             log.state.index.clear()
         log.moved()
 
+    async def saved_behind(self, offset: int) -> None:
+        """Have a snapshot at ``offset`` or behind it, of an open log: nothing below need be read any more to open it.
+
+        Raises LogUnavailable, also where there is no room for one.
+        """
+        log = self._log
+        while log.is_open and self._snapshot_offset < offset:
+            error = await self._snapshot_now()
+            if error is not None:
+                raise LogUnavailable(
+                    f"what is known of {log.topic}-{log.partition} cannot be saved: {error}"
+                ) from error
+
+    async def _snapshot_now(self) -> LogError | None:
+        """Have a snapshot taken, also of a log with batches that cannot be read; gives what went wrong."""
+        log = self._log
+        if log.state.unread >= 0:
+            _log.warning(
+                "a snapshot has to be taken without the front that wrote some of a partition: what its writers repeat, "
+                "and how its transactions end, will not be known",
+                topic=log.topic,
+                partition=log.partition,
+                first_unread=log.state.unread,
+            )
+        self._needed += 1
+        try:
+            return await self._owner.snapshot(log)
+        finally:
+            self._needed -= 1
+
     async def _keep_knowledge_below(self, offset: int) -> None:
         """Have a snapshot that knows the producers and the positions of what is about to be trimmed: the log will not
         tell any more."""
         log = self._log
         while log.is_open and self._unknown_below(offset):
-            error = await self._owner.snapshot(log)
+            error = await self._snapshot_now()
             if isinstance(error, StorageFull):
                 return  # trimming is what gives space back
             if error is not None:
@@ -111,6 +155,10 @@ class Upkeep:
         log = self._log
         if not log.is_open:
             return
+        if log.state.unread >= 0 and not self._needed:
+            # Its front finds what it wrote, when it is installed again, by reading the log from the former snapshot on.
+            self.snapshot_at = self.since_snapshot + self._snapshot_bytes
+            return
         state, since, offset = log.state, self.since_snapshot, log.high_watermark
         column = state.index.column
         counted = -1 if column is None else column.end.offset
@@ -123,6 +171,7 @@ class Upkeep:
                 if saved:
                     self.since_snapshot -= since
                     self._snapshot_offset = offset
+                    state.all_read()
                     if column is not None:
                         column.saved_offset = counted
                 self.snapshot_at = self._snapshot_bytes + (0 if saved else self.since_snapshot)

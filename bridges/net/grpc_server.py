@@ -45,8 +45,8 @@ class GrpcRefusal(Exception):
 
 
 class GrpcLimits(Struct, frozen=True):
-    """Bounds of a server: bytes of one message, calls and streams at a time, of one connection and of all; connections
-    of each listener, where a further one is closed as soon as it is made."""
+    """Bounds of a server: bytes of one message; of each listener calls and streams at a time, of one connection and of
+    all, and connections, of which a further one is closed as soon as it is made."""
 
     message_bytes: int
     streams: int
@@ -68,10 +68,14 @@ class Observer(Protocol):
 class GrpcCall:
     """What is known of one call besides its messages, and what memory it holds."""
 
-    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "_task", "account", "method")
+    __slots__ = ("_certificate_name", "_connection", "_context", "_metadata", "_task", "account", "listener", "method")
 
-    def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
+    def __init__(
+        self, context: Any, method: str, listener: str, budget: MemoryBudget, received: ReceivedMemory
+    ) -> None:
         self._context = context
+        self.listener = listener
+        """Name of the one that it came by."""
         self._task = asyncio.current_task()
         self._metadata: dict[str, str] | None = None
         self._certificate_name: str | None = None
@@ -149,8 +153,10 @@ class GrpcStream(GrpcCall):
 
     __slots__ = ("_on_drain", "_waiting", "draining", "received", "sent")
 
-    def __init__(self, context: Any, method: str, budget: MemoryBudget, received: ReceivedMemory) -> None:
-        super().__init__(context, method, budget, received)
+    def __init__(
+        self, context: Any, method: str, listener: str, budget: MemoryBudget, received: ReceivedMemory
+    ) -> None:
+        super().__init__(context, method, listener, budget, received)
         self._waiting: asyncio.Future[None] | None = None
         self._on_drain: Callable[[], None] | None = None
         self.draining = False
@@ -233,8 +239,9 @@ class GrpcServer:
         self._observer = observer
         self._budget = budget
         self._barrier = barrier
-        self._server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=limits.streams)
-        self._services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+        # One for each listener: gRPC does not tell of a call by which port it came.
+        self._servers: list[grpc.aio.Server] = []
+        self._services: dict[str, dict[str, Callable[[str], grpc.RpcMethodHandler]]] = {}
         self.received = ReceivedMemory(budget, barrier)
         """What clients have sent of messages that are not whole."""
         self._watching: asyncio.Task[None] | None = None
@@ -243,16 +250,21 @@ class GrpcServer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
-        self._started = False
 
     def add_call(self, service: str, method: str, handler: Unary) -> None:
         """Have calls of a method answered by ``handler``."""
-        serve = grpc.unary_unary_rpc_method_handler(partial(self._answer, handler, method))
+
+        def serve(listener: str) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(partial(self._answer, handler, method, listener))
+
         self._services.setdefault(service, {})[method] = serve
 
     def add_stream(self, service: str, method: str, handler: Streaming) -> None:
         """Have streams of a method served by ``handler``."""
-        serve = grpc.stream_stream_rpc_method_handler(partial(self._stream, handler, method))
+
+        def serve(listener: str) -> grpc.RpcMethodHandler:
+            return grpc.stream_stream_rpc_method_handler(partial(self._stream, handler, method, listener))
+
         self._services.setdefault(service, {})[method] = serve
 
     async def start(self, listen: Mapping[str, tuple[str, int, ssl.SSLContext | None]]) -> dict[str, int]:
@@ -260,27 +272,32 @@ class GrpcServer:
 
         Methods that were not added are answered UNIMPLEMENTED.
         """
-        handlers = [grpc.method_handlers_generic_handler(name, methods) for name, methods in self._services.items()]
-        self._server.add_generic_rpc_handlers(handlers)
-        # gRPC takes calls one by one, each when the loop has come round, from a queue that has no end. With handlers
-        # that it knows by method each method has a queue of its own: calls of one do not wait behind those of others.
-        for name, methods in self._services.items():
-            self._server.add_registered_method_handlers(name, methods)
         ports: dict[str, int] = {}
-        for name, (host, port, tls) in listen.items():
+        for listener, (host, port, tls) in listen.items():
+            server = grpc.aio.server(options=options(self._limits), maximum_concurrent_rpcs=self._limits.streams)
+            self._add_handlers(server, listener)
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             try:
                 if tls is None:
-                    ports[name] = self._server.add_insecure_port(address)
+                    ports[listener] = server.add_insecure_port(address)
                 else:
-                    ports[name] = self._server.add_secure_port(address, credentials(tls))
+                    ports[listener] = server.add_secure_port(address, credentials(tls))
             except RuntimeError as error:
                 raise OSError(f"cannot listen on {address}: {error}") from None
-        await self._server.start()
+            await server.start()
+            self._servers.append(server)
         take_all_wakenings(asyncio.get_running_loop())
-        self._started = True
         self._watching = asyncio.create_task(self.received.watch(ports.values()))
         return ports
+
+    def _add_handlers(self, server: grpc.aio.Server, listener: str) -> None:
+        for name, methods in self._services.items():
+            handlers = {method: serve(listener) for method, serve in methods.items()}
+            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(name, handlers)])
+            # gRPC takes calls one by one, each when the loop has come round, from a queue that has no end. With
+            # handlers that it knows by method each method has a queue of its own: calls of one do not wait behind
+            # those of others.
+            server.add_registered_method_handlers(name, handlers)
 
     async def drain(self) -> None:
         """Refuse what is new, tell streams that the node stops, and return when all calls and streams have ended."""
@@ -294,12 +311,12 @@ class GrpcServer:
         self._draining = True
         if self._watching is not None:
             await ended(self._watching)
-        if self._started:
-            await self._server.stop(0)
+        if self._servers:
+            await asyncio.gather(*(server.stop(0) for server in self._servers))
             await self._idle.wait()
 
-    async def _answer(self, handler: Unary, method: str, raw: bytes, context: Any) -> bytes:
-        call = GrpcCall(context, method, self._budget, self.received)
+    async def _answer(self, handler: Unary, method: str, listener: str, raw: bytes, context: Any) -> bytes:
+        call = GrpcCall(context, method, listener, self._budget, self.received)
         held = len(raw)
         call._connection.took(held)
         began = time.monotonic()
@@ -326,8 +343,8 @@ class GrpcServer:
             self._leave()
         raise AssertionError("abort raises")
 
-    async def _stream(self, handler: Streaming, method: str, requests: object, context: Any) -> None:
-        stream = GrpcStream(context, method, self._budget, self.received)
+    async def _stream(self, handler: Streaming, method: str, listener: str, requests: object, context: Any) -> None:
+        stream = GrpcStream(context, method, listener, self._budget, self.received)
         self._enter()
         self._observer.opened()
         self._streams.add(stream)

@@ -10,9 +10,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 _SHUTDOWN_S = 2.0
+_READ_BYTES = 32 * 1024
+"""Of a body, half of what is kept for its reader before no more is received: counted in nothing, but the number of
+connections is bounded."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Told = Callable[[asyncio.Transport], None]
-"""Is told that a request of a connection begins, or ends."""
+Begins = Callable[[asyncio.Transport, web.Request], bool]
+"""Is told that a request of a connection begins, and says whether there is room for it."""
+Refusal = Callable[[web.Request], str | None]
+"""Says why a request is not to be answered."""
+Ends = Callable[[asyncio.Transport], None]
+"""Is told that it has ended."""
 
 
 class _PeersFault(logging.Filter):
@@ -51,16 +58,26 @@ class Running:
         await self._runner.cleanup()
 
 
-async def run(app: web.Application, begins: Told, ends: Told, handler_cancellation: bool) -> Running:
-    """Have ``app``, which must not be running, serve; ``begins`` and ``ends`` are told of requests."""
+async def run(
+    app: web.Application, refusal: Refusal, begins: Begins, ends: Ends, handler_cancellation: bool
+) -> Running:
+    """Have ``app``, which must not be running, serve those of whom ``refusal`` does not say why not; ``begins`` and
+    ``ends`` are told of requests."""
 
     @web.middleware
     async def in_progress(request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
             return await handler(request)
-        begins(transport)
+        has_room = begins(transport, request)
         try:
+            if not has_room:
+                full = _refused("as many clients as may be served at the same time are, try again", 503)
+                full.force_close()
+                return full
+            reason = refusal(request)
+            if reason is not None:
+                return _refused(reason, 403)
             return await handler(request)
         except web.HTTPException as refused:
             # Not raised further: the request that is refused keeps it, as a path that there is not, and it its frames.
@@ -76,10 +93,15 @@ async def run(app: web.Application, begins: Told, ends: Told, handler_cancellati
         logger=_server_logger,
         handler_cancellation=handler_cancellation,
         shutdown_timeout=_SHUTDOWN_S,
+        read_bufsize=_READ_BYTES,
     )
     await runner.setup()
     assert runner.server is not None, "set up above"
     return Running(runner, runner.server)
+
+
+def _refused(reason: str, status: int) -> web.Response:
+    return web.json_response({"error": reason, "kind": "RequestError"}, status=status)
 
 
 def _told(refused: web.HTTPException) -> web.Response:

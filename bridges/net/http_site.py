@@ -1,7 +1,7 @@
 """Serves an aiohttp application to strangers: bounded in connections and in how long one may hold one for nothing.
 
-aiohttp itself takes every connection and waits for ever for the first request's end. Each connection holds a file
-descriptor, of which the other listeners of the process need some, too.
+aiohttp itself takes every connection and waits for ever for a request's end, its body included, and for an answer to
+be taken. Each connection holds a file descriptor, of which the other listeners of the process need some, too.
 
 The application is made, and aiohttp imported, when the first client has come: it takes a quarter of the time and of the
 memory of a node's start, and many nodes are never asked anything over HTTP.
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from importlib import import_module
+from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -25,29 +27,73 @@ from sbp_back.transport.tls_server import served
 from sbp_back.transport.untie import socket_transport, untie
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from aiohttp import StreamReader, web
 
     from bridges.net.http_running import Running
+    from bridges.net.own_names import OwnNames
 
 _log = structlog.get_logger("anabranch.http")
 
 
+HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths by which the process is watched."""
+
+_KEPT_PLACES = 16
+"""For the paths that are answered whatever else is going on."""
+_RECEIVED_AT_ONCE = 64 * 1024
+"""asyncio takes four times as much otherwise, of each connection, for which nobody has asked yet."""
+_LOOKED_AT = 16
+"""Connections that are looked at for one to close, when a further one comes."""
+
+
+class BodyStalled(ConnectionError):
+    """The client sends nothing of its body any more. A :class:`ConnectionError`: when it is answered, if it can be, the
+    connection is over."""
+
+
 class _Gated(asyncio.Protocol):
-    """A connection on its way to aiohttp's handler; ``since``: when it last had no request in progress any more."""
+    """A connection on its way to aiohttp's handler.
 
-    __slots__ = ("_early", "_handler", "_site", "_socket", "since", "transport")
+    ``since``: when its client last did something of what it owes, which is a request, the rest of a body (``body``), or
+    to take what is sent (``unsent`` bytes are not). ``busy``: a request is in progress. ``extra``: it came when all
+    places were taken. ``told``: its body has ended for who reads it.
+    """
 
-    def __init__(self, site: HttpSite) -> None:
+    __slots__ = (
+        "_early",
+        "_handler",
+        "_site",
+        "_socket",
+        "body",
+        "busy",
+        "extra",
+        "listener",
+        "names",
+        "since",
+        "told",
+        "transport",
+        "unsent",
+    )
+
+    def __init__(self, site: HttpSite, listener: str, names: OwnNames) -> None:
         self._site = site
+        self.listener = listener
+        self.names = names
         self._handler: asyncio.Protocol | None = None
         self._early = b""
         self._socket: object = None
         self.since = monotonic()
         self.transport: asyncio.Transport | None = None
+        self.body: StreamReader | None = None
+        self.unsent = 0
+        self.busy = False
+        self.extra = False
+        self.told = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._socket = socket_transport(transport)
+        cast(Any, self._socket).max_size = _RECEIVED_AT_ONCE
         if transport.get_extra_info("sslcontext") is not None:
             bound_tls_memory(transport)
         self._site.admit(self)
@@ -68,6 +114,8 @@ class _Gated(asyncio.Protocol):
             self._early += data
             self.transport.pause_reading()
         else:
+            if self.body is not None:
+                self._site.moved(self)
             self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -78,10 +126,30 @@ class _Gated(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._handler is not None:
             self._handler.pause_writing()
+        assert self.transport is not None
+        self.unsent = self.transport.get_write_buffer_size()
+        self._site.moved(self)
 
     def resume_writing(self) -> None:
+        self.unsent = 0
+        self._site.moved(self)
         if self._handler is not None:
             self._handler.resume_writing()
+
+    @property
+    def owes(self) -> bool:
+        """Whether it is the client's turn."""
+        return not self.busy or self.body is not None or self.unsent > 0
+
+    def has_moved(self) -> bool:
+        """Whether more was taken since the last time, or it is for us to go on, who read nothing of the body."""
+        transport, before = self.transport, self.unsent
+        assert transport is not None
+        if transport.is_closing():
+            return False
+        if before:
+            self.unsent = max(1, transport.get_write_buffer_size())
+        return self.unsent < before or (self.body is not None and not transport.is_reading())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.forget(self)
@@ -91,24 +159,30 @@ class _Gated(asyncio.Protocol):
 
 
 class HttpSite:
-    """One HTTP listener.
+    """One application, at one HTTP listener or several.
 
-    At most ``most_connections`` at the same time: a further one takes the place of the one that has gone without a
-    request for longest, or is closed at once when all of them have one in progress. A connection that has no request
-    in progress for ``request_seconds``, be it the first or a later one, is closed.
+    At most ``most_connections`` at the same time: a further one takes the place of the one that has been waited for
+    longest, for a request, the rest of a body, or to take what it is sent. A connection that is waited for so for
+    ``request_seconds``, and does nothing of it meanwhile, is closed. Only requests that ask for one of their listener's
+    names are answered.
+
+    When nobody is waited for, a few further ones are taken, which are answered if they ask for one of the paths in
+    ``kept``, and told otherwise that there is no room; without ``kept`` they are closed at once.
     """
 
-    def __init__(self, *, most_connections: int, request_seconds: float) -> None:
+    def __init__(self, *, most_connections: int, request_seconds: float, kept: Collection[str] = ()) -> None:
         self._most = most_connections
+        self._kept = kept
         self._request_s = request_seconds
         self._make: Callable[[], Awaitable[web.Application]] | None = None
         self._cancelling = False
         self._opening: asyncio.Task[None] | None = None
         self._running: Running | None = None
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._open: dict[asyncio.Transport, _Gated] = {}
-        # Those without a request in progress, the one that has gone without for longest first.
+        # Those that are waited for, the one that has done nothing for longest first.
         self._owing: dict[_Gated, None] = {}
+        self._extra: set[_Gated] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self.refused = 0
 
@@ -118,35 +192,51 @@ class HttpSite:
         return len(self._open)
 
     @property
+    def waited_for(self) -> Collection[_Gated]:
+        """Those whose turn it is, the one that has done nothing for longest first (a live view)."""
+        return self._owing.keys()
+
+    @property
     def is_running(self) -> bool:
         """Whether the application has been made."""
         return self._running is not None
 
-    async def start(
-        self,
-        make: Callable[[], Awaitable[web.Application]],
-        address: Address,
-        *,
-        handler_cancellation: bool = False,
-        tls: ssl.SSLContext | None = None,
-    ) -> Address:
-        """Listen; returns the real address. Raises OSError.
+    def serve(self, make: Callable[[], Awaitable[web.Application]], *, handler_cancellation: bool = False) -> None:
+        """Have ``make`` make the application, when the first client has come or :meth:`open` is called.
 
-        ``make`` makes the application, when the first client has come or :meth:`open` is called. If it raises, that is
-        logged, those who have come are sent away, and it is asked again for the next one.
+        If it raises, that is logged, those who have come are sent away, and it is asked again for the next one.
         """
         self._make, self._cancelling = make, handler_cancellation
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            served(lambda: _Gated(self), tls, HANDSHAKE_SECONDS),
+        self._sweep_later(asyncio.get_running_loop())
+
+    async def listen(self, name: str, address: Address, names: OwnNames, tls: ssl.SSLContext | None = None) -> Address:
+        """Listen at one address, behind :meth:`serve`; returns the real one. Raises OSError.
+
+        Whoever comes is told apart by ``name`` (:meth:`listener_of`), and may ask for one of ``names``.
+        """
+        listener = await asyncio.get_running_loop().create_server(
+            served(lambda: _Gated(self, name, names), tls, HANDSHAKE_SECONDS),
             address.host,
             address.port,
             backlog=128,
             reuse_address=True,
         )
-        self._sweep_later(loop)
-        host, port = self._listener.sockets[0].getsockname()[:2]
+        self._listeners.append(listener)
+        host, port = listener.sockets[0].getsockname()[:2]
         return Address(str(host), int(port))
+
+    def listener_of(self, request: web.Request) -> str:
+        """By which listener a request came; empty once its connection is gone."""
+        gated = self._gated(request)
+        return "" if gated is None else gated.listener
+
+    def refusal(self, request: web.Request) -> str | None:
+        """For the application: why a request is not for its listener to answer; None if it is."""
+        gated = self._gated(request)
+        return "the connection has ended" if gated is None else gated.names.refusal(request)
+
+    def _gated(self, request: web.Request) -> _Gated | None:
+        return None if request.transport is None else self._open.get(request.transport)
 
     async def open(self) -> None:
         """Make the application now, unless it is there. Raises what that raises."""
@@ -163,7 +253,7 @@ class HttpSite:
         # In a thread: others are served meanwhile.
         running = await asyncio.to_thread(import_module, "bridges.net.http_running")
         app = await self._make()
-        self._running = await running.run(app, self.request_begins, self.request_ends, self._cancelling)
+        self._running = await running.run(app, self.refusal, self.request_begins, self.request_ends, self._cancelling)
         for gated in list(self._open.values()):
             self._serve(gated)
 
@@ -179,9 +269,9 @@ class HttpSite:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
         if self._opening is not None:
             await asyncio.wait({self._opening})  # what it has begun can be ended then
         running, self._running = self._running, None
@@ -193,19 +283,29 @@ class HttpSite:
     def admit(self, gated: _Gated) -> None:
         """Count a new connection, and close one when there are too many."""
         assert gated.transport is not None
-        if len(self._open) >= self._most:
+        if len(self._open) - len(self._extra) >= self._most and not self._make_room():
             self.refused += 1
-            idle = next(iter(self._owing), None)
-            if idle is None:
+            if not self._kept or (len(self._extra) >= _KEPT_PLACES and not self._make_room(extra=True)):
                 gated.transport.abort()
                 return
-            self._drop(idle)
+            gated.extra = True
+            self._extra.add(gated)
         self._open[gated.transport] = gated
         self._owing[gated] = None
         if self._running is not None:
             self._serve(gated)
         elif self._opening is None:
             self._begin()
+
+    def _make_room(self, *, extra: bool = False) -> bool:
+        """Close the one that has been waited for longest; False if nobody is."""
+        for gated in [*islice((one for one in self._owing if one.extra is extra), _LOOKED_AT)]:
+            if not gated.has_moved():
+                self._drop(gated)
+                self.refused += not extra
+                return True
+            self._wait_for(gated)
+        return False
 
     def _serve(self, gated: _Gated) -> None:
         assert self._running is not None
@@ -221,19 +321,47 @@ class HttpSite:
         if gated.transport is not None:
             self._open.pop(gated.transport, None)
         self._owing.pop(gated, None)
+        self._extra.discard(gated)
 
-    def request_begins(self, transport: asyncio.Transport) -> None:
-        """For the application: a request of the connection is in progress."""
+    def request_begins(self, transport: asyncio.Transport, request: web.Request) -> bool:
+        """For the application: a request of the connection is in progress. False: there is no room for it."""
         gated = self._open.get(transport)
-        if gated is not None:
-            self._owing.pop(gated, None)
+        if gated is None:
+            return True
+        gated.busy, gated.told = True, False
+        if gated.extra and len(self._open) - len(self._extra) < self._most:
+            gated.extra = False
+            self._extra.discard(gated)
+        if not request.content.is_eof():
+            gated.body = request.content
+            request.content.on_eof(partial(self._body_ends, gated, request.content))
+        self.moved(gated)
+        return not gated.extra or request.path in self._kept
+
+    def _body_ends(self, gated: _Gated, body: StreamReader) -> None:
+        if gated.body is body:
+            gated.body = None
+            self.moved(gated)
+
+    def moved(self, gated: _Gated) -> None:
+        """The client of a request in progress has done something of what it owes."""
+        if gated.busy and gated.transport in self._open:
+            if gated.owes:
+                self._wait_for(gated)
+            else:
+                self._owing.pop(gated, None)
 
     def request_ends(self, transport: asyncio.Transport) -> None:
         """For the application: it is no more."""
         gated = self._open.get(transport)
         if gated is not None:
-            gated.since = monotonic()
-            self._owing[gated] = None
+            gated.busy, gated.body = False, None
+            self._wait_for(gated)
+
+    def _wait_for(self, gated: _Gated) -> None:
+        gated.since = monotonic()
+        self._owing.pop(gated, None)
+        self._owing[gated] = None
 
     def _sweep_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeper = loop.call_later(max(self._request_s / 4, 0.01), self._sweep, loop)
@@ -242,4 +370,12 @@ class HttpSite:
         self._sweep_later(loop)
         oldest = monotonic() - self._request_s
         while (idle := next(iter(self._owing), None)) is not None and idle.since < oldest:
-            self._drop(idle)
+            if idle.has_moved():
+                self._wait_for(idle)
+            elif idle.body is not None and not idle.told:
+                # Whoever reads it can still say so; if nobody does, the connection ends the next time.
+                idle.told = True
+                idle.body.set_exception(BodyStalled(f"nothing of the body came for {self._request_s:g} s"))
+                self._wait_for(idle)
+            else:
+                self._drop(idle)

@@ -16,10 +16,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from bridges.barrier import Barrier
 from bridges.errors import LogError
 from bridges.net.budget import Account, Kind
 from sbp_back.transport.outbox import PIECE
 from sbp_back.transport.outbox import joined as joined_bytes
+from sbp_back.transport.turn import Turn
 from sbp_back.wire.model import Buffer
 
 __all__ = ["CHUNK", "Buffer", "Outbox", "Source", "Turns", "joined"]
@@ -62,42 +64,36 @@ class Source(Protocol):
         """The last ``size`` bytes of the last read are wanted again."""
 
 
-class Turns:
-    """Whose turn it is to read: a few in each turn of the loop, so that everything else goes on between them.
+class Turns(Turn):
+    """Whose turn it is to read, or to go on with what is long: a few in each turn of the loop, so that everything else
+    goes on between them.
 
-    However many connections read large answers, a request of another waits for no more than a few chunks.
+    However many connections read large answers, or are sent one at the same time, a request of another waits for no
+    more than a few chunks.
     """
 
-    __slots__ = ("_running", "_waiting", "loop")
+    __slots__ = ("_readers",)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running = False
+    def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
+        super().__init__(loop, barrier)
+        self._readers: deque[Callable[[], None]] = deque()
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits."""
-        return self._running
+        """Whether somebody waits to read."""
+        return bool(self._readers)
 
     def ask(self, turn: Callable[[], None]) -> None:
         """Have ``turn`` called in a later turn of the loop."""
-        self._waiting.append(turn)
-        if not self._running:
-            self._running = True
-            self.loop.call_soon(self._run)
+        self._readers.append(turn)
+        self._schedule()
 
-    def _run(self) -> None:
-        # Before anything can go wrong: whoever comes next must not wait for ever.
-        self._running = len(self._waiting) > _TURNS_AT_ONCE
-        if self._running:
-            self.loop.call_soon(self._run)
-        for _ in range(min(len(self._waiting), _TURNS_AT_ONCE)):
-            turn = self._waiting.popleft()
-            try:
-                turn()
-            except Exception as error:  # noqa: BLE001 - told; the others' turns come
-                self.loop.call_exception_handler({"message": "sending a response failed", "exception": error})
+    def _next(self) -> None:
+        super()._next()
+        if len(self._readers) > _TURNS_AT_ONCE:
+            self._schedule()
+        for _ in range(min(len(self._readers), _TURNS_AT_ONCE)):
+            self._barrier.call("answer that is read", self._readers.popleft())
 
 
 class Outbox:
@@ -210,12 +206,23 @@ class Outbox:
         self._pump(reads=True)
         self._moved()
 
+    def _go_on(self) -> None:
+        self._pump()
+        self._moved()
+
     def _pump(self, reads: bool = False) -> None:
-        """Send what the socket takes. A source is read at a turn of ours only, one chunk each time."""
-        pieces = self._pieces
+        """Send what the socket takes, as much as fits into this turn of the loop. A source is read at a turn of ours
+        only, one chunk each time."""
+        pieces, turns = self._pieces, self._turns
         level = self._account.level
         most = self._most if level < 1 / 4 else _SMALLER_PIECE if level < 3 / 4 else _SMALLEST_PIECE
         while pieces and self.blocked_since is None:
+            if self._transport.is_closing():
+                self.drop()  # nothing goes out any more: the transport would drop it a piece at a time, and log each
+                return
+            if turns.is_over:
+                turns.wait(self, self._go_on)
+                break
             piece = pieces[0]
             if not isinstance(piece, _BYTES):
                 if self._reading or self.starved:
@@ -259,7 +266,7 @@ class Outbox:
             size += len(piece)
             if size >= _OFFERED or len(offered) == _OFFERED_PIECES:
                 break
-        if size <= _LEFT_OVER or self._transport.is_closing():
+        if size <= _LEFT_OVER:
             return False
         try:
             taken = left = os.writev(direct.fileno(), offered)
@@ -286,6 +293,7 @@ class Outbox:
     def _sent(self, size: int) -> None:
         """So many bytes are queued no more."""
         self._queued -= size
+        self._turns.spend(size)
         if self._chunk_left:
             self._chunk_left = max(0, self._chunk_left - size)
 
@@ -364,7 +372,7 @@ class Outbox:
 
     def finish(self, then: Callable[[], None]) -> None:
         """Call ``then`` when the transport has been given everything; it may be closed then and sends what it has."""
-        if self._promised or self._reading:
+        if self._promised or self._reading or self._queued > CHUNK:
             self._finished = then
             self._pump()
             return

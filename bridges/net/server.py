@@ -85,7 +85,7 @@ class Server(ABC):
         self.loop = asyncio.get_running_loop()
         self.cycle = cycle_of(self.loop)
         self.budget = budget or MemoryBudget(_BUDGET, self.loop.call_soon)
-        self.turns = Turns(self.loop)
+        self.turns = Turns(self.loop, self.barrier)
         self.receive_buffer = ReceiveBuffer()
         #: In the order of their last activity, the one that has been silent for longest first.
         self.connections: OrderedDict[Connection, None] = OrderedDict()

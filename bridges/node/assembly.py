@@ -28,19 +28,20 @@ from bridges.catalog.group_view import GroupDirectory
 from bridges.catalog.job_view import JobDirectory
 from bridges.catalog.pd_identity import StreamHome
 from bridges.catalog.progress import Progress, erase_topic
-from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
+from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, ChangeKind
+from bridges.catalog.topic_rules import RulesCache
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.console.door import ConsoleDoor
 from bridges.errors import LogError
 from bridges.formats import FormatTaken, Translator, register
-from bridges.log.byte_starts import ByteStarts, erase_byte_starts
+from bridges.log.byte_starts import ByteStarts
 from bridges.log.ledger_rules import RULES
-from bridges.log.log_starts import LogStarts, erase_starts
+from bridges.log.log_starts import LogStarts
 from bridges.log.logs import LogOptions, Logs
-from bridges.log.skips import Skips, erase_skips
-from bridges.log.snapshots import Snapshots, erase_snapshots
+from bridges.log.skips import Skips
+from bridges.log.snapshots import Snapshots
 from bridges.metrics import Metrics
 from bridges.net.address import Address
 from bridges.net.budget import Kind, MemoryBudget
@@ -48,12 +49,24 @@ from bridges.node import backend, promises
 from bridges.node.config import Settings
 from bridges.node.data_dir import DataDirectory, write_ready_file
 from bridges.node.document_owner import PartitionOwners
-from bridges.node.front import Front, FrontError, NodeFacts, NodeServices, SbpPlace, check, group_directories
+from bridges.node.front import (
+    Front,
+    FrontError,
+    Listener,
+    NodeFacts,
+    NodeServices,
+    SbpPlace,
+    check,
+    group_directories,
+    listener_kind,
+)
 from bridges.node.memory import FreeMemory
-from bridges.node.retention import NeededByConsumers
+from bridges.node.retention import HandedOver, NeededByConsumers
 from bridges.node.sections import LimitSettings, SettingsError
+from bridges.node.spent import SpentPartitions
 from bridges.node.stalls import LoopStalls
 from bridges.node.tls_settings import Tls
+from bridges.rounds import Rounds
 from bridges.sliced import SlicedWorks
 from bridges.version import VERSION
 
@@ -63,6 +76,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from bridges.log.partition_log import PartitionLog
     from bridges.log.streams import Streams
     from sbp_back.embedded import Embedded
 
@@ -73,6 +87,9 @@ OFF = "off"
 
 _USERS_CHECK_MS = 1000
 """How often the file of users is looked at; who is removed is known for so long at most."""
+
+_RESERVE_BYTES = 8 * 1024 * 1024
+"""Of disk, for the commits that delete topics when all of it is full."""
 
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -133,6 +150,7 @@ class Node:
         self._directory: DataDirectory | None = None
         self._console: ConsoleDoor | None = None
         self._chores: list[asyncio.Task[None]] = []
+        self._rounds: list[Rounds[Any]] = []
         self._ready_file: Path | None = None
         self._hurry = asyncio.Event()
         self._tls: Tls | None = None
@@ -213,7 +231,7 @@ class Node:
         self._check_fronts()
         listen = self._listen_addresses()
         self._check_authentication(listen)
-        able = [listener.name for kind in self._kinds for listener in kind.listeners if listener.tls]
+        able = [name for name in {*settings.listen, *self._kind_of} if (of := self._listener(name)) and of.tls]
         inner = [name for name in backend.listeners(settings) if name in backend.LISTENERS]
         self._tls = Tls(settings.tls, settings.sbp, [CONSOLE, *able, *inner], listen)
         self.budget = MemoryBudget(settings.limits.connections_memory_bytes, asyncio.get_running_loop().call_soon)
@@ -231,6 +249,8 @@ class Node:
             MIGRATIONS,
             application_id=APPLICATION_ID,
             synchronous="FULL" if durable else "NORMAL",
+            unwatched=HAS_CHECKSUMS,
+            reserve_bytes=_RESERVE_BYTES,
             on_failed=lambda error: self.fail(str(error)),
         )
         await self.db.open()
@@ -257,10 +277,12 @@ class Node:
             owns_streams=settings.sbp.mode == "embedded",
         )
         fronts_erasers = (eraser for kind in self._kinds for eraser in kind.erasers)
-        erasers = (erase_topic, erase_snapshots, erase_starts, erase_byte_starts, erase_skips, *fronts_erasers)
+        of_streams = (store.erase for store in (Snapshots, LogStarts, ByteStarts, Skips))
+        erasers = (erase_topic, *of_streams, *fronts_erasers)
         self.catalog = Catalog(self.db, self.client, options, erasers, self.metrics.barrier)
         await self.catalog.load()
         self._needed = NeededByConsumers(self.catalog, self.progress)
+        self._handed_over = HandedOver(settings.migrate.grace_ms)
         starts = LogStarts(self.db)
         await starts.load()
         skips = Skips(self.db)
@@ -281,7 +303,10 @@ class Node:
             self.catalog.hidden_stream_of,
             byte_starts,
             self.catalog.import_epoch,
+            RulesCache(self.catalog).of,
         )
+        if not durable and settings.sbp.mode == "embedded":
+            self.logs.before_opening = self._take_positions_back
         await self.logs.start()
         if self._backend.shared is not None:
             self._backend.shared.overtaken = self.logs.overtaken
@@ -296,24 +321,30 @@ class Node:
         self.metrics.add_source(self._families)
 
         for kind in self._kinds:
-            wanted = _only(listen, [listener.name for listener in kind.listeners])
+            own = [listener.name for listener in kind.listeners]
+            wanted = {name: address for name, address in listen.items() if self._kind(name) in own}
             if wanted or not kind.listeners:
                 front = kind(self.services(kind))
                 self.fronts.append(front)
                 self.addresses.update(await front.start(wanted))
         self._tell_configuration(self.addresses)
         if CONSOLE in listen:
-            self._console = ConsoleDoor(self, open_health=settings.auth.open_health)
+            names = settings.own_names(CONSOLE)
+            self._console = ConsoleDoor(self, names, open_health=settings.auth.open_health)
             self.addresses[CONSOLE] = await self._console.start(listen[CONSOLE], self.tls(CONSOLE))
         self.started_ms = _now_ms()
         self.every(FreeMemory.LOOK_MS, FreeMemory(settings.limits.connections_memory_bytes).look, "free memory")
         self.every(settings.log.retention_check_interval_ms, self._enforce_retention, "retention")
+        spent = SpentPartitions(self.catalog, self.logs, self.rounds("sealed partitions that are given back"))
+        self.every(settings.log.retention_check_interval_ms, spent.look, "sealed partitions that are given back")
         self.every(settings.node.check_interval_ms, self._expire_producers, "producer expiry")
         self.every(_USERS_CHECK_MS, self._refresh_users, "users")
 
     def _migrate_fronts(self, connection: sqlite3.Connection) -> None:
         for kind in self._kinds:
             front_tables.migrate(connection, kind.name, kind.migrations)
+            formats = [int(plug.id) for plug in kind.formats]
+            front_tables.claim_numbers(connection, kind.name, formats, kind.ledger_rules)
 
     def _families(self) -> Iterator[Metric]:
         from bridges.node.node_metrics import of_node  # where somebody scrapes
@@ -352,7 +383,10 @@ class Node:
             metrics=self.metrics.front(kind.name),
             barrier=self.metrics.barrier,
             every=self.every,
+            rounds=self.rounds,
+            is_kept=self._handed_over.holds,
             advertised=self.advertised,
+            own_names=self.settings.own_names,
             tls=self.tls,
             sbp=self._sbp_place,
         )
@@ -361,12 +395,27 @@ class Node:
         assert self._backend is not None, "started before the fronts"
         sbp, identity = self.settings.sbp, self._backend.home.identity
         if self.embedded is None:
-            nodes = tuple(Address.parse(one) for one in sbp.pd.split(","))
+            # Servers elsewhere let do everything whoever reaches them, which is not for clients who have to say who
+            # they are. A listener of this node's that somebody has opened all the same is another matter.
+            nodes = () if self.settings.auth.required else tuple(Address.parse(one) for one in sbp.pd.split(","))
             return SbpPlace(nodes, sbp.dialect, sbp.flavor, sbp.tls, identity)
         told = self.settings.advertise.get(backend.PD)
         found = self.addresses.get(backend.PD) if told is None else Address.parse(told)
-        open_to_others = () if found is None or backend.PD not in self.addresses else (found,)
+        is_open = {backend.PD, backend.RANGE_SERVER} <= self.addresses.keys()
+        open_to_others = (found,) if is_open and found is not None else ()
         return SbpPlace(open_to_others, "0.2", "anabranch", self.tls(backend.PD) is not None, identity)
+
+    async def _take_positions_back(self, log: PartitionLog, end: int) -> None:
+        """A loss of power may have taken the end of a log whose positions were kept: without flushes of the log."""
+        groups = await self.progress.not_beyond(log.topic, log.partition, end)
+        if groups:
+            _log.warning(
+                "consumers had read further than the log goes, which has lost its end: they go on where it ends",
+                topic=log.topic,
+                partition=log.partition,
+                end=end,
+                groups=[name for _, name in groups],
+            )
 
     def _tell_configuration(self, addresses: Mapping[str, Address]) -> None:
         """Have the node-level configuration tell what is known now; ``addresses`` by listener. Raises FrontError."""
@@ -389,11 +438,15 @@ class Node:
 
     def _listen_addresses(self) -> dict[str, Address]:
         ports = {**backend.listeners(self.settings), CONSOLE: CONSOLE_PORT}
-        for kind in self._kinds:
-            ports.update({listener.name: listener.port for listener in kind.listeners})
+        ports.update({name: listener.port for name, listener in self._kind_of.items()})
         given = {name: text for name, text in self.settings.listen.items() if text != OFF}
+        further = {name: 0 for name in given if name not in ports and self._kind(name) is not None}
+        ports.update(further)
         if unknown := sorted(set(given) - set(ports)):
-            raise SettingsError(f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}")
+            raise SettingsError(
+                f"there is no listener {unknown[0]!r}; there are {', '.join(sorted(ports))}, and further ones of a "
+                "front's, under names like kafka-external"
+            )
         # Those of the backend ask nobody who it is: where that must be said, they open only when they are asked for.
         inner, required = backend.listeners(self.settings), self.settings.auth.required
         addresses: dict[str, Address] = {}
@@ -415,13 +468,29 @@ class Node:
 
     def _check_authentication(self, listen: Mapping[str, Address]) -> None:
         """Where clients must say who they are, whether they can, everywhere. Raises SettingsError."""
-        if self.settings.auth.required:
-            for listener in (listener for kind in self._kinds for listener in kind.listeners):
-                if listener.name in listen and not listener.authentication:
-                    raise SettingsError(
-                        f"auth.required: at listener {listener.name} clients cannot say who they are; close it with "
-                        f"listen.{listener.name} = {OFF}"
-                    )
+        for name in self.settings.auth_required:
+            if name != CONSOLE and self._kind(name) is None:
+                raise SettingsError(f"auth_required.{name}: there is no such listener that asks clients who they are")
+        for name in listen:
+            listener = self._listener(name)
+            if listener is not None and not listener.authentication and self.authenticator.required_at(name):
+                raise SettingsError(
+                    f"auth.required: at listener {name} clients cannot say who they are; close it with "
+                    f"listen.{name} = {OFF}"
+                )
+
+    @property
+    def _kind_of(self) -> dict[str, Listener]:
+        """The listeners that fronts have, by name."""
+        return {listener.name: listener for kind in self._kinds for listener in kind.listeners}
+
+    def _kind(self, name: str) -> str | None:
+        """Of which of the fronts' listeners this is one; None for others."""
+        return listener_kind(name, self._kind_of)
+
+    def _listener(self, name: str) -> Listener | None:
+        kind = self._kind(name)
+        return None if kind is None else self._kind_of[kind]
 
     def _advertised_of(self, addresses: Mapping[str, Address]) -> dict[str, Address]:
         told = self.settings.advertise
@@ -455,7 +524,7 @@ class Node:
             self._ready_file.unlink(missing_ok=True)
         for chore in self._chores:
             chore.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await asyncio.gather(*self._chores, *(one.close() for one in self._rounds), return_exceptions=True)
         if drain and self.failure is None:
             await self._drain()
         for front in self.fronts:
@@ -501,6 +570,8 @@ class Node:
             _log.warning("requests in flight were given up", waited_up_to_seconds=seconds)
             drains.cancel()
             await asyncio.wait({drains})
+            if not drains.cancelled():
+                drains.exception()  # that they were cancelled: asyncio would take it for an error that nobody saw
 
     async def _step(self, what: str, work: Awaitable[object]) -> None:
         # Every later step protects data or frees something: one that fails must not keep them from happening.
@@ -529,6 +600,12 @@ class Node:
         """
         self._chores.append(asyncio.create_task(self._repeat(interval_ms / 1000, chore, what), name=what))
 
+    def rounds(self, what: str) -> Rounds[Any]:
+        """What a chore over many goes through them with; it ends when the node stops."""
+        made: Rounds[Any] = Rounds(self.metrics.barrier, what)
+        self._rounds.append(made)
+        return made
+
     async def _repeat(self, seconds: float, chore: Callable[[int], Awaitable[object]], what: str) -> None:
         while True:
             await asyncio.sleep(seconds)
@@ -538,8 +615,7 @@ class Node:
                 _log.exception("a chore failed", chore=what)
 
     async def _enforce_retention(self, now_ms: int) -> None:
-        # What is being imported is compared with its source until it is handed over.
-        topics = [topic for topic in self.catalog.topics.values() if topic.import_epoch < 0]
+        topics = self._handed_over.others(self.catalog.topics.values(), now_ms)
         places = ((topic.name, index) for topic in topics for index in range(len(topic.partitions)))
         trimmed = await self.logs.enforce_retention(places, self._retention_limits, now_ms, self._needed.first)
         if trimmed:
@@ -554,7 +630,11 @@ class Node:
         return -1, -1
 
     async def _refresh_users(self, now_ms: int) -> None:
-        await self.authenticator.refresh()
+        assert self._directory is not None, "held while the node runs"
+        if await asyncio.to_thread(self._directory.is_held):
+            await self.authenticator.refresh()
+        else:
+            self.fail(f"data directory {self._directory.path} was removed, or another one put in its place")
 
     async def _expire_producers(self, now_ms: int) -> None:
         await self.logs.expire_producers(now_ms)

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
     from bridges.barrier import Barrier
     from bridges.catalog.pd_identity import StreamHome
-    from bridges.log.streams import Streams
+    from bridges.log.streams import SharedStreams, Streams
     from bridges.net.budget import MemoryBudget
     from bridges.node.tls_settings import Tls
     from sbp_back.client.client import ClientOptions
-    from sbp_back.document.streams import DocumentStreams
     from sbp_back.embedded import Embedded
     from sbp_back.range_server.store.options import StoreOptions
-    from sbp_back.transport.carrier import Carrier
-    from sbp_back.wire.model import RangeServerInfo
 
 PD = "sbp-pd"
 RANGE_SERVER = "sbp-range-server"
@@ -49,7 +46,7 @@ class Backend(Struct):
     client: Streams
     home: StreamHome
     embedded: Embedded | None = None
-    shared: DocumentStreams | None = None
+    shared: SharedStreams | None = None
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -159,26 +156,20 @@ def client_options(sbp: SbpSettings) -> ClientOptions:
 
 
 async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls: ssl.SSLContext | None) -> Backend:
-    from sbp_back.client.leader import pd_carrier
     from sbp_back.errors import SbpError, StoreError
-    from sbp_back.transport.dialects import DIALECTS
-    from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
-    from sbp_back.wire.identity import RangeServerCheck
+    from sbp_back.external import Servers, external_client
+    from sbp_back.transport.tcp_carrier import TcpOptions
     from sbp_back.wire.model import DescribePdRequest
 
     sbp = settings.sbp
     # A server that comes back should be found soon: what waits for it are clients of the node.
     tcp = TcpOptions(backoff_limit=0.5, connect_timeout=sbp.timeout_ms / 3000, tls=tls)
-    # A server of the specification document may be anybody's; what the document promises is all that is asked of it.
-    home.strangers = sbp.flavor != "anabranch" or sbp.dialect == "v0.1"
-    dialect = DIALECTS[f"sbp-{sbp.dialect}"]
-    pd = pd_carrier(sbp.pd, dialect, tcp, home.introduce, barrier)
-    check = RangeServerCheck(strangers=home.strangers, identity=lambda: home.identity)
-    connect = tcp_connector(dialect, tcp, check, barrier)
-    made = _shared if sbp.dialect == "v0.1" else _fenced
-    backend = made(sbp, home, pd, connect, barrier)
+    servers = Servers(sbp.pd, sbp.dialect, sbp.flavor)
+    home.strangers = servers.strangers
+    made = external_client(servers, tcp, home.introduce, lambda: home.identity, client_options(sbp), barrier)
+    backend = Backend(made.client, home, shared=made.shared)
     try:
-        described = await pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
+        described = await made.pd.call(DescribePdRequest(), timeout=min(5.0, sbp.timeout_ms / 3000))
         problem = None if described.status.ok else f"{described.status.code} {described.status.message}"
     except SbpError as error:
         problem = error.message
@@ -188,36 +179,3 @@ async def _external(settings: Settings, home: StreamHome, barrier: Barrier, tls:
     if problem is not None:
         _log.warning("the placement driver does not answer: partitions are unavailable until it does", error=problem)
     return backend
-
-
-def _fenced(
-    sbp: SbpSettings,
-    home: StreamHome,
-    pd: Carrier,
-    connect: Callable[[RangeServerInfo], Carrier],
-    barrier: Barrier,
-) -> Backend:
-    from sbp_back.client.client import Client
-    from sbp_back.client.foreign import ForeignClient
-
-    kind = ForeignClient if sbp.flavor == "elastic-stream" else Client
-    return Backend(kind(pd, connect, client_options(sbp), barrier), home)
-
-
-def _shared(
-    sbp: SbpSettings,
-    home: StreamHome,
-    pd: Carrier,
-    connect: Callable[[RangeServerInfo], Carrier],
-    barrier: Barrier,
-) -> Backend:
-    from sbp_back.client.control import ControlOptions
-    from sbp_back.document.streams import DocumentStreams, StreamsOptions
-
-    seconds = sbp.timeout_ms / 1000
-    control = ControlOptions(timeout=seconds / 3)
-    options = StreamsOptions(
-        control, append_timeout=seconds / 2, fetch_timeout=seconds / 2, open_timeout=seconds, patience=seconds
-    )
-    streams = DocumentStreams(pd, connect, options, barrier)
-    return Backend(streams, home, shared=streams)

@@ -40,17 +40,22 @@ if TYPE_CHECKING:
 
 METRICS = "metrics"
 """The listener of health and metrics."""
+_LOOK_S = 1.0
+"""Seconds between looks at whether the data directory is still there."""
 
 _log = structlog.get_logger("anabranch.backend")
 
 
 class _Process:
-    """What both have in common. ``kind`` is the name of the listener."""
+    """What both have in common. ``kind`` is the name of the listener, and ``give_up`` is called with a sentence when it
+    cannot go on."""
 
     kind: str
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, give_up: Callable[[str], None]) -> None:
         self.settings = settings
+        self._give_up = give_up
+        self._looking: asyncio.Task[None] | None = None
         self.failure: str | None = None
         self.is_serving = False
         self.addresses: dict[str, Address] = {}
@@ -76,11 +81,14 @@ class _Process:
             await self.stop()
             raise
         self.is_serving = True
+        self._looking = asyncio.create_task(self._look_at_directory(), name="data directory")
         _log.info("serving", kind=self.kind, **{name: str(address) for name, address in self.addresses.items()})
 
     async def stop(self) -> None:
         """Finish what is under way, for a limited time, and stop. Idempotent."""
         served, self.is_serving = self.is_serving, False
+        if self._looking is not None:
+            self._looking.cancel()
         if self._ready_file is not None:
             self._ready_file.unlink(missing_ok=True)
             self._ready_file = None
@@ -89,6 +97,17 @@ class _Process:
             await self._step("stopping health and metrics", self._health.stop())
         if served:
             _log.info("stopped", kind=self.kind, failure=self.failure)
+
+    async def _look_at_directory(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not await asyncio.to_thread(self._is_held):
+                self._failed(f"data directory {self.settings.data_dir} was removed, or another one put in its place")
+                return
+
+    def _failed(self, reason: str) -> None:
+        self.failure = reason
+        self._give_up(reason)
 
     def hurry(self) -> None:
         """Have a stop that is under way cut its connections."""
@@ -105,9 +124,10 @@ class _Process:
             from bridges.node.health import HealthServer
 
             self.metrics.add_source(lambda: _of_process(budget))
-            self._health = HealthServer(self, self.metrics)
+            at = self._address(METRICS, given[METRICS])
+            self._health = HealthServer(self, self.metrics, self.settings.own_names(METRICS))
             # First, so that a long recovery can be watched.
-            self.addresses[METRICS] = await self._health.start(self._address(METRICS, given[METRICS]))
+            self.addresses[METRICS] = await self._health.start(at)
         port = backend.LISTENERS[self.kind]
         host = self.settings.default_host
         address = self._address(self.kind, given[self.kind]) if self.kind in given else Address(host, port)
@@ -138,6 +158,10 @@ class _Process:
             if self.failure is None:
                 self.failure = f"{what} failed: {error}"
 
+    def _is_held(self) -> bool:
+        """Whether the data directory is still this process's. Blocks."""
+        raise NotImplementedError
+
     def _listener_options(self) -> ListenerOptions:
         raise NotImplementedError
 
@@ -156,9 +180,12 @@ class PdProcess(_Process):
 
     kind = backend.PD
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: Settings, give_up: Callable[[str], None]) -> None:
+        super().__init__(settings, give_up)
         self._service: PlacementDriverService | None = None
+
+    def _is_held(self) -> bool:
+        return self._service is None or self._service.is_held()
 
     def _listener_options(self) -> ListenerOptions:
         return ListenerOptions.placement_driver()
@@ -191,15 +218,17 @@ class PdProcess(_Process):
 
 
 class RangeServerProcess(_Process):
-    """A range server. ``give_up`` is called with a sentence when its store fails."""
+    """A range server."""
 
     kind = backend.RANGE_SERVER
 
     def __init__(self, settings: Settings, give_up: Callable[[str], None]) -> None:
-        super().__init__(settings)
-        self._give_up = give_up
+        super().__init__(settings, give_up)
         self._pd: Carrier | None = None
         self._service: RangeServerService | None = None
+
+    def _is_held(self) -> bool:
+        return self._service is None or self._service.store.is_held()
 
     def _listener_options(self) -> ListenerOptions:
         return ListenerOptions()
@@ -232,10 +261,6 @@ class RangeServerProcess(_Process):
             await self._service.close()
         if self._pd is not None:
             await self._pd.close()
-
-    def _failed(self, reason: str) -> None:
-        self.failure = reason
-        self._give_up(reason)
 
     def _collect(self) -> Iterator[Metric]:
         from bridges.metric_text import value

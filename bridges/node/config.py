@@ -9,6 +9,7 @@ the value stands, so that an error or the command ``anabranch config`` can name 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import new_class
@@ -19,6 +20,8 @@ from msgspec import Struct
 from bridges.auth.authenticator import AuthOptions
 from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic_config import validate
+from bridges.net.address import Address
+from bridges.net.own_names import OwnNames
 from bridges.node import tls_settings
 from bridges.node.front import Front, check, installed
 from bridges.node.sections import (
@@ -26,25 +29,35 @@ from bridges.node.sections import (
     LimitSettings,
     LoggingSettings,
     LogSettings,
+    MigrateSettings,
     NodeSettings,
     SbpSettings,
     SettingsError,
 )
-from bridges.node.setting import Kind, Section, Spec, kind_of, setting, settings_of
+from bridges.node.setting import Kind, Section, Spec, kind_of, setting, settings_of, true_or_false
 
 S = TypeVar("S", bound=Section)
 
 PREFIX = "ANABRANCH_"
 DEFAULT_FILE = "anabranch.toml"
 
-_NOT_SETTINGS = frozenset({"ANABRANCH_NODE", "ANABRANCH_USER", "ANABRANCH_PASSWORD", "ANABRANCH_CONFIG"})
-"""Variables of the command line itself: a node's address and user for client commands, and the settings file."""
+_NOT_SETTINGS = frozenset(
+    f"{PREFIX}{name}" for name in ("NODE", "USER", "PASSWORD", "CONFIG", "SOURCE_OPTIONS", "TARGET_OPTIONS")
+)
+"""Variables of the command line itself: a node's address and user for client commands, the settings file, and options
+of what jobs of the pipeline read and write."""
 
 
 def _tls(value: object) -> object:
     if isinstance(value, dict):
         value = {name: str(one) for name, one in value.items()}
         tls_settings.check(value)
+    return value
+
+
+def _auth_required(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: str(true_or_false(one)).lower() for name, one in value.items()}
     return value
 
 
@@ -88,8 +101,8 @@ class Settings(Section):
     data_dir: Path = setting(Path("anabranch-data"), description="Directory of everything the node keeps.")
     listen: dict[str, str] = setting(
         {},
-        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server, sbp-v0.1; port 0: "
-        "any free one.",
+        description="Address HOST:PORT of a listener: of a front, console, sbp-pd, sbp-range-server, sbp-v0.1; of a "
+        "further one of a front's under a name that goes on, as kafka-external; port 0: any free one.",
     )
     advertise: dict[str, str] = setting(
         {},
@@ -100,6 +113,12 @@ class Settings(Section):
         read=_tls,
         description="TLS of a listener (not sbp-v0.1's): LISTENER.cert and LISTENER.key, PEM files; "
         "LISTENER.client_ca, the authority of clients' certificates; LISTENER.client, required (default) or optional.",
+    )
+    auth_required: dict[str, str] = setting(
+        {},
+        read=_auth_required,
+        description="true or false for one listener: whether its clients must say who they are, where that is not as "
+        "auth.required says.",
     )
     default_host: str = setting(
         "127.0.0.1", read=_host, description="Host that listeners without an address of their own listen on."
@@ -113,6 +132,7 @@ class Settings(Section):
     sbp: SbpSettings = SbpSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
+    migrate: MigrateSettings = MigrateSettings()
     auth: AuthSettings = AuthSettings()
     logging: LoggingSettings = LoggingSettings()
 
@@ -124,9 +144,18 @@ class Settings(Section):
             users_file=Path(auth.users_file or self.data_dir / "users.json"),
             keys_file=Path(auth.keys_file or self.data_dir / "token-keys.json"),
             required=auth.required,
+            at={name: text == "true" for name, text in self.auth_required.items()},
             token_seconds=auth.token_ms // 1000,
             key_seconds=auth.key_ms // 1000,
         )
+
+    def own_names(self, listener: str) -> OwnNames:
+        """By which names browsers may ask an HTTP listener, besides addresses."""
+        hosts = [self.default_host]
+        for told in (self.listen, self.advertise):
+            with suppress(ValueError):  # which whoever opens the listener tells of
+                hosts.append(Address.parse(told.get(listener, ""), self.default_host).host)
+        return OwnNames(hosts, self.node.http_names.split(","))
 
     def of(self, front: type[Front]) -> Section | None:
         """The section of a front; its defaults when the settings were made without it."""
@@ -289,7 +318,8 @@ def _fields(model: type[Settings]) -> dict[str, _Field]:
     return dict(_leaves(model))
 
 
-_LISTENER_MAPS = frozenset({"listen", "advertise"})
+_ADDRESS_MAPS = frozenset({"listen", "advertise"})
+_LISTENER_MAPS = _ADDRESS_MAPS | {"auth_required"}
 _MAPS = _LISTENER_MAPS | {"topic_defaults", "tls"}
 
 
@@ -322,7 +352,7 @@ def _values(given: Mapping[str, tuple[Any, str]], model: type[Settings]) -> tupl
                 values[key] = fields[key].value(value)
             except ValueError as error:
                 problems.append(f"{where}: {key} = {value!r}: {error}")
-        elif head in _LISTENER_MAPS and not isinstance(value, str):
+        elif head in _ADDRESS_MAPS and not isinstance(value, str):
             problems.append(f"{where}: {key} = {value!r}: must be text")
         else:
             values.setdefault(head, {})[name] = value

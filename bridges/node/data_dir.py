@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from sbp_back.errors import StoreError, StoreLocked
 from sbp_back.files import Files, make_directories
+from sbp_back.held import HeldFile
 
 
 class DataDirectory:
@@ -22,25 +22,24 @@ class DataDirectory:
         self.backend = path / "sbp"
         try:
             make_directories(Files(), path)
-            # Never truncated before the lock is held: the file tells who holds it.
-            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"cannot use data directory {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
-            os.close(self._lock)
+            self._lock = HeldFile(path / "lock")
+        except BlockingIOError as error:
+            holder = (path / "lock").read_bytes()[:20].decode("ascii", "replace").strip()
             who = f"process {holder}" if holder else "another process"
             raise StoreLocked(f"data directory {path} is in use by {who}; a directory serves one node") from error
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise StoreError(f"cannot use data directory {path}: {error.strerror}") from error
+        # Not before the lock is held: the file tells who holds it.
+        os.ftruncate(self._lock.fd, 0)
+        os.pwrite(self._lock.fd, f"{os.getpid()}\n".encode(), 0)
+
+    def is_held(self) -> bool:
+        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        return self._lock.is_there()
 
     def release(self) -> None:
         """Let others have it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.release()
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:

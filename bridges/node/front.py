@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from msgspec import Struct
 
@@ -33,17 +33,21 @@ if TYPE_CHECKING:
     from bridges.catalog.job_view import JobDirectory
     from bridges.catalog.progress import FrontProgress
     from bridges.catalog.sql import Database
+    from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.formats import StoredFormat, Translator
     from bridges.log.ledger_rules import Rule
     from bridges.log.logs import Logs
     from bridges.metrics import FrontMetrics
     from bridges.net.budget import MemoryBudget
+    from bridges.net.own_names import OwnNames
+    from bridges.rounds import Rounds
     from bridges.sliced import SlicedWorks
 
 ENTRY_POINTS = "anabranch.fronts"
 
 _NAME = re.compile(r"[a-z][a-z0-9]*")
+_FURTHER = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 S = TypeVar("S", bound=Section)
 
@@ -53,7 +57,8 @@ class FrontError(SettingsError):
 
 
 class Listener(Struct, frozen=True):
-    """Something a front listens on: ``port`` is the usual one.
+    """Something a front listens on: ``port`` is the usual one. Operators may open further ones of the kind, under
+    names that go on from this one: ``kafka-external``.
 
     ``tls`` tells whether it may be given certificates, ``authentication`` in which ways clients can say who they are.
     """
@@ -62,6 +67,15 @@ class Listener(Struct, frozen=True):
     port: int
     tls: bool = False
     authentication: tuple[str, ...] = ()
+
+
+def listener_kind(name: str, kinds: Iterable[str]) -> str | None:
+    """Which of ``kinds`` a listener is: the one of its name, or the longest that its name goes on from.
+
+    ``kafka-external`` is a further listener of the kind ``kafka``, ``pravega-segmentstore`` one of its own kind.
+    """
+    found = [kind for kind in kinds if name == kind or (name.startswith(f"{kind}-") and _FURTHER.fullmatch(name))]
+    return max(found, key=len, default=None)
 
 
 class NodeFacts(Struct, frozen=True):
@@ -113,7 +127,7 @@ class NodeServices(Struct, frozen=True):
     budget: MemoryBudget
     """The one bound on memory for all fronts: requests in flight, unsent answers, reads."""
     authenticator: Authenticator
-    """Tells who has a name and password, or a token; whether clients must have them (``required``)."""
+    """Tells who has a name and password, or a token; whether clients of a listener must have them (``required_at``)."""
     authorizer: Authorizer
     """To be asked on every operation."""
     metrics: FrontMetrics
@@ -121,8 +135,14 @@ class NodeServices(Struct, frozen=True):
     """Through which others' callbacks are called."""
     every: Callable[[int, Callable[[int], Awaitable[object]], str], None]
     """``every(interval_ms, chore, what)``: have ``chore`` called with the wall clock (ms) until the node stops."""
+    rounds: Callable[[str], Rounds[Any]]
+    """``rounds(what)``: for chores over many, of which none is to hold up the others; ends with the chores."""
+    is_kept: Callable[[Topic], bool]
+    """Whether retention of any kind must not act on a topic now, since a migration is bringing it or only just did."""
     advertised: Callable[[str], Address | None]
     """The address clients of a listener are told; None: that which the client itself connected to."""
+    own_names: Callable[[str], OwnNames]
+    """By which names the clients of a listener of HTTP may ask for it."""
     tls: Callable[[str], ssl.SSLContext | None]
     """What a listener is to be opened with (``ssl`` of asyncio's ``create_server``); None: without TLS."""
     sbp: Callable[[], SbpPlace]
@@ -169,7 +189,11 @@ class Front(ABC):
 
     @abstractmethod
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
-        """Listen on the given addresses; returns the real ones (ports chosen). Raises OSError if one is taken."""
+        """Listen on the given addresses, by name; returns the real ones (ports chosen). Raises OSError if one is taken.
+
+        Besides the front's own listeners there may be further ones of their kinds (:func:`listener_kind`). What clients
+        are told of where to go is the address of the listener that they came by.
+        """
 
     @abstractmethod
     async def drain(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.net.address import Address
-from bridges.net.http_site import HttpSite
+from bridges.net.http_site import HEALTH, HttpSite
+from bridges.net.own_names import OwnNames
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -20,14 +21,16 @@ _REQUEST_S = 60.0
 class HealthServer:
     """``/healthz``, ``/readyz`` and ``/metrics``, answered as a node answers them (docs/operations.md)."""
 
-    def __init__(self, patient: Patient, metrics: Metrics) -> None:
+    def __init__(self, patient: Patient, metrics: Metrics, names: OwnNames) -> None:
         self._patient = patient
         self._metrics = metrics
-        self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S)
+        self._names = names
+        self._site = HttpSite(most_connections=_CONNECTIONS, request_seconds=_REQUEST_S, kept=HEALTH)
 
     async def start(self, address: Address) -> Address:
         """Listen; returns the real address. Raises OSError."""
-        return await self._site.start(self._application, address)
+        self._site.serve(self._application)
+        return await self._site.listen("metrics", address, self._names)
 
     async def stop(self) -> None:
         """Close everything. Idempotent."""

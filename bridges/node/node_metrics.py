@@ -79,8 +79,7 @@ def _about(node: Scraped) -> Iterator[Metric]:
         "anabranch_streams_left", "Streams of deleted topics that the backend cannot delete.", node.catalog.left_streams
     )
     yield value("anabranch_tail_cache_bytes", "Bytes of batches kept in memory for readers.", node.logs.cached_bytes)
-    groups = {*live_groups(node.group_directories), *node.progress.names()}
-    yield value("anabranch_groups", "Consumer groups, joined or with committed positions.", len(groups))
+    yield from _groups(node)
     yield from process_metrics()
     yield from budget_metrics(node.budget)
     authentications = counter("anabranch_authentications", "Passwords and tokens that were shown.", "result")
@@ -156,6 +155,17 @@ def _jobs(node: Scraped) -> Iterator[Metric]:
                 if amount is not None:
                     family.add_metric([view.kind, view.name, view.job_id, view.unit], amount)
             yield family
+
+
+def _groups(node: Scraped) -> Iterator[Metric]:
+    about = ("anabranch_groups", "Consumer groups, joined or with committed positions.")
+    elsewhere: set[GroupName] = set()
+    for number, (name, _, _) in enumerate(live_groups(node.group_directories), 1):
+        if not node.progress.has_positions(name):
+            elsewhere.add(name)
+        if not number % SLICE:
+            yield gauge(*about)
+    yield value(*about, len(elsewhere) + len(node.progress.names()))
 
 
 def _lag_family() -> GaugeMetricFamily:

@@ -1,27 +1,89 @@
-"""What retention must not take yet: what consumers have not read for whom a topic waits.
+"""What retention must not take yet: what was only just brought from elsewhere, and what consumers have not read for
+whom a topic waits.
 
-A topic names them in its configuration (:mod:`bridges.catalog.retained_for`). They hold back retention by age and by
-size, so what bounds a partition then is only their progress, the time given with their names, and the disk: below
-``sbp.low_water_bytes`` of free space the node refuses appends, and beyond ``sbp.retention_bytes`` the oldest data of
-all topics goes, whoever waits for it. What somebody deletes on purpose goes, too.
+A topic that a migration or a replay brings is compared with its source until it is handed over. What retention takes
+behind that is gone at the target while an operator may still look whether everything came as it was, its settings
+included: so it waits for ``migrate.grace_ms`` longer, and the log tells from when on it acts.
+
+A topic names its consumers in its configuration (:mod:`bridges.catalog.retained_for`). They hold back retention by age
+and by size, so what bounds a partition then is only their progress, the time given with their names, and the disk:
+below ``sbp.low_water_bytes`` of free space the node refuses appends, and beyond ``sbp.retention_bytes`` the oldest data
+of all topics goes, whoever waits for it. What somebody deletes on purpose goes, too.
 """
 
 from __future__ import annotations
 
-import asyncio
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import structlog
 
 from bridges.catalog import retained_for
 from bridges.catalog.group_view import CONSUMERS
 from bridges.catalog.topic_config import RETAINED_FOR
+from bridges.turns import in_turns
 
 if TYPE_CHECKING:
+    from bridges.catalog.imports import Import
     from bridges.catalog.progress import Progress
+    from bridges.catalog.topic import Topic
     from bridges.catalog.topics import Catalog
     from bridges.log.partition_log import PartitionLog
 
-_AT_ONCE = 1000
-"""Consumers looked at in one turn of the event loop."""
+_log = structlog.get_logger(__name__)
+
+_NAMED = 20
+"""Topics that a line of the log names."""
+
+
+class HandedOver:
+    """Knows which topics were brought from elsewhere too short a while ago for retention to act on them."""
+
+    def __init__(self, grace_ms: int) -> None:
+        self._grace_ms = grace_ms
+        self._told: set[tuple[str, int]] = set()
+
+    def others(self, topics: Iterable[Topic], now_ms: int) -> list[Topic]:
+        """The topics that retention may act on. Of those it may not, because they were handed over, the log tells
+        once from when on it will; a node that was started again tells it again."""
+        found: list[Topic] = []
+        waiting: set[tuple[str, int]] = set()
+        for topic in topics:
+            if topic.imported is None:
+                found.append(topic)
+            elif not topic.imported.is_running:
+                until = self._until_ms(topic.imported)
+                if until <= now_ms:
+                    found.append(topic)
+                else:
+                    waiting.add((topic.name, until))
+        new = sorted(waiting - self._told)
+        self._told = waiting
+        if new:
+            _log.info(
+                "retention does not act yet on topics that were handed over",
+                topics=len(new),
+                named=[name for name, _ in new[:_NAMED]],
+                acts_from=_moment(min(until for _, until in new)),
+                on_all_from=_moment(max(until for _, until in new)),
+            )
+        return found
+
+    def holds(self, topic: Topic) -> bool:
+        """Whether retention must not act on a topic now, since it is being brought or was only just."""
+        imported = topic.imported
+        if imported is None:
+            return False
+        return imported.is_running or self._until_ms(imported) > time.time_ns() // 1_000_000
+
+    def _until_ms(self, imported: Import) -> int:
+        return (imported.handed_over_ms or 0) + self._grace_ms
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 class NeededByConsumers:
@@ -35,12 +97,10 @@ class NeededByConsumers:
         """The first offset that somebody is to read yet, None if retention waits for nobody. Raises TopicNotFound."""
         needed: int | None = None
         consumers = retained_for.parse(self._catalog.effective(log.topic, RETAINED_FOR))
-        for number, (name, keep_ms) in enumerate(consumers, 1):
+        async for name, keep_ms in in_turns(consumers):
             committed = self._progress.committed((CONSUMERS, name), log.topic, log.partition)
             position = max(log.log_start_offset, 0 if committed is None else committed.offset)
             if keep_ms:
                 position = max(position, log.retention_offset(keep_ms, -1, now_ms) or 0)
             needed = position if needed is None else min(needed, position)
-            if not number % _AT_ONCE:
-                await asyncio.sleep(0)
         return needed

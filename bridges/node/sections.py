@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from bridges.net.address import Address
 from bridges.node.setting import Duration, Section, Size, SizeOrNone, setting
+
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class SettingsError(Exception):
@@ -27,12 +30,27 @@ def _dialect(value: object) -> object:
     return value.removeprefix("sbp-") if isinstance(value, str) else value
 
 
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        names = [part.strip() for part in value.split(",") if part.strip()]
+        if any(not _HOST.fullmatch(name) for name in names):
+            raise ValueError("must be names of hosts, without ports, separated by commas")
+        return ",".join(names)
+    return value
+
+
 class NodeSettings(Section):
     id: int = setting(0, ge=0, le=2**31 - 1, description="Number of this node among its peers.")
     rack: str = setting("", description="Where the node stands; told to clients that prefer near nodes.")
     drain_timeout_ms: Duration = setting(
         10_000,
         description="How long a stopping node waits for requests in flight before it closes connections.",
+    )
+    http_names: str = setting(
+        "",
+        read=_names,
+        description="Further names by which HTTP listeners are reached, as a proxy's, separated by commas. Addresses, "
+        "localhost, the machine's name and the one that is listened at or advertised are taken anyway.",
     )
     check_interval_ms: Duration = setting(
         10_000, ge=10, description="How often committed positions and producers are looked at for expiry."
@@ -153,7 +171,11 @@ class LogSettings(Section):
 
 class LimitSettings(Section):
     max_partitions: int = setting(100_000, ge=1, description="Most partitions of all topics together.")
-    max_partitions_per_topic: int = setting(10_000, ge=1, description="Most partitions of one topic.")
+    max_partitions_per_topic: int = setting(
+        10_000,
+        ge=1,
+        description="Most partitions of one topic; sealed ones of which everything was trimmed do not count.",
+    )
     connections_memory_bytes: Size = setting(
         256 * 1024**2,
         ge=1024**2,
@@ -182,12 +204,20 @@ class LimitSettings(Section):
     http_request_ms: Duration = setting(
         60_000,
         ge=100,
-        description="How long a connection to the console address may go without a request in progress.",
+        description="How long a connection to the console address may go without a request in progress, or with one of "
+        "which it sends nothing more, or takes nothing of the answer.",
     )
     group_lag_series: int = setting(
         10_000,
         ge=0,
         description="Most time series of the metric of lag, one for each position of a group; small groups come first.",
+    )
+
+
+class MigrateSettings(Section):
+    grace_ms: Duration = setting(
+        86_400_000,
+        description="How long retention leaves a topic alone that was brought from elsewhere, once it is handed over.",
     )
 
 
@@ -198,7 +228,8 @@ class AuthSettings(Section):
     )
     open_health: bool = setting(
         True,
-        description="Whether health and metrics (/healthz, /readyz, /metrics) are told to everybody all the same.",
+        description="Whether health and metrics (/healthz, /readyz, /metrics) are told to everybody all the same, "
+        "without the names of topics, groups and jobs, and without the reason of a failure.",
     )
     users_file: str = setting(
         "", description="File of users and what recognises their passwords; empty: users.json in data_dir."

@@ -160,7 +160,7 @@ def _text(given: object) -> str:
     raise ValueError("must be text")
 
 
-def _true_or_false(given: object) -> bool:
+def true_or_false(given: object) -> bool:
     word = str(given).lower()
     if word in _TRUE:
         return True
@@ -183,7 +183,7 @@ def _choice(choices: tuple[str, ...]) -> Kind:
 _PLAIN = {
     int: Kind("number", _number),
     str: Kind("text", _text),
-    bool: Kind("true or false", _true_or_false, lambda value: "true" if value else "false"),
+    bool: Kind("true or false", true_or_false, lambda value: "true" if value else "false"),
     Path: Kind("path", lambda given: Path(_text(given))),
     dict: Kind("map", dict),
 }

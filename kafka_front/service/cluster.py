@@ -15,13 +15,13 @@ from bridges.auth import Operation
 from bridges.catalog.topic import TopicKind
 from bridges.errors import LogError
 from bridges.formats.producer import LedgerKind
-from bridges.log.ledger import SLICE
 from bridges.log.ledger_rules import kafka_producer
 from bridges.log.partition_log import PartitionLog
+from bridges.turns import by_name, gathered, in_order, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
 from kafka_front.service.admin_errors import admin_code
-from kafka_front.service.turns import Once, gathered, in_turns
+from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -97,10 +97,12 @@ class Cluster:
     # --- disk -------------------------------------------------------------------------------------------------------
 
     async def log_dirs(self, ctx: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        wanted: Iterable[tuple[str, Iterable[int]]]
         if request.topics is None:
-            wanted = {name: list(range(len(topic.partitions))) for name, topic in self._catalog.topics.items()}
+            wanted = ((topic.name, range(len(topic.partitions))) for topic in list(self._catalog.topics.values()))
         else:
-            wanted = {one.topic: one.partitions for one in request.topics}
+            named, _ = await by_name(request.topics, lambda one: one.topic)
+            wanted = ((one.topic, one.partitions) for one in named.values())
         path = self._service.node.data_dir.resolve()
         disk = await asyncio.to_thread(os.statvfs, path)
         result = DescribeLogDirsResponse.DescribeLogDirsResult(
@@ -108,7 +110,7 @@ class Cluster:
             total_bytes=disk.f_blocks * disk.f_frsize,
             usable_bytes=disk.f_bavail * disk.f_frsize,
         )
-        async for name, partitions in in_turns(wanted.items()):
+        async for name, partitions in in_turns(wanted):
             logs = await self._opened(self._logs.get(name, index) for index in dict.fromkeys(partitions))
             rows = [
                 DescribeLogDirsResponse.DescribeLogDirsPartition(
@@ -157,7 +159,10 @@ class Cluster:
     async def reassign(
         self, ctx: Context, request: AlterPartitionReassignmentsRequest
     ) -> AlterPartitionReassignmentsResponse:
-        response = AlterPartitionReassignmentsResponse()
+        # Whether a change of the factor is allowed makes no difference where there is one replica.
+        response = AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change
+        )
         async for topic in in_turns(request.topics):
             answer = AlterPartitionReassignmentsResponse.ReassignableTopicResponse(topic.name)
             response.responses.append(answer)
@@ -186,10 +191,10 @@ class Cluster:
     ) -> DescribeTopicPartitionsResponse:
         """Partitions in the order of topic names, from the cursor on, as many as fit a page."""
         response = DescribeTopicPartitionsResponse()
-        names = {topic.name for topic in request.topics} or set(self._catalog.topics)
+        named, _ = await by_name(request.topics, lambda topic: topic.name)
         cursor = request.cursor
         room = min(max(request.response_partition_limit, 1), _MAX_PAGE)
-        async for name in in_turns(sorted(names)):
+        async for name in in_order(named or list(self._catalog.topics)):
             if cursor is not None and name < cursor.topic_name:
                 continue
             topic = self._catalog.topics.get(name)
@@ -266,9 +271,7 @@ class Cluster:
             result.error_code, result.error_message = int(admin_code(error)), str(error)
             return result
         producers = log.state.ledger.table(LedgerKind.KAFKA)
-        for number, key in enumerate(producers.writers()):
-            if number % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
+        async for key in in_turns(producers.writers()):
             row = producers.row(key)
             if row is not None:
                 state = kafka_producer(key, row)

@@ -14,10 +14,11 @@ from bridges.catalog import topic_config, topic_defaults
 from bridges.catalog.config_types import ConfigDef, ConfigSource, ConfigType, ConfigValue, InvalidConfig
 from bridges.catalog.names import check_topic_name
 from bridges.errors import LogError
+from bridges.turns import by_name, in_turns
 from kafka_front import group_config, node_config
 from kafka_front.dispatch import Registry
 from kafka_front.service.admin_errors import admin_code, repeated
-from kafka_front.service.turns import Once, in_turns
+from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -205,7 +206,7 @@ class Configs:
         validate_only: bool,
     ) -> list[_Altered]:
         """``changes`` are what is asked of a resource; what it raises is that resource's result."""
-        twice = repeated((one.resource_type, one.resource_name) for one in resources)
+        _, twice = await by_name(resources, lambda one: (one.resource_type, one.resource_name))
         results: list[_Altered] = []
         async for one in in_turns(resources):
             result = kind(resource_type=one.resource_type, resource_name=one.resource_name)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bridges.catalog.topic_rules import RulesCache
 from kafka_front.service.access import Access
 from kafka_front.service.fetch_sessions import FetchSessions
 from kafka_front.settings import KafkaSettings
@@ -34,7 +33,6 @@ class KafkaService:
         self.loop = asyncio.get_running_loop()
         self.log = structlog.get_logger("anabranch.kafka")
         self.access = Access(node.authorizer)
-        self.rules = RulesCache(node.catalog)
         self.translator = node.translator
         self.fetch_sessions = FetchSessions(
             kafka.fetch_sessions, partitions=kafka.fetch_session_partitions, later=self.loop.call_soon

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from bridges.turns import in_turns, portions
 from kafka_front.context import Outcome
 from kafka_front.dispatch import Registry
 from kafka_front.service.fetch_operation import FetchOperation
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession, SessionError, asked_for
-from kafka_front.service.turns import in_turns, portions
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 

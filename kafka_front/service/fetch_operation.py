@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog, Phase
 from bridges.net.budget import Kind
+from bridges.turns import portions
 from kafka_front.context import DEFERRED, Outcome
 from kafka_front.service.fetch_partitions import Partitions, Slot
 from kafka_front.service.fetch_places import Key, Places
 from kafka_front.service.fetch_reading import Reading
 from kafka_front.service.fetch_sessions import FetchedPartition, FetchSession
 from kafka_front.service.log_errors import code_of
-from kafka_front.service.turns import portions
 from kafka_front.wire.messages import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from bridges.log.gathering import GatherDone, Wish, gather
 from bridges.log.partition_log import PartitionLog, Phase
 from kafka_front.service.fetch_places import Key
 from kafka_front.service.fetch_sessions import FetchedPartition
+from kafka_front.service.leader_hints import LeaderHints
 from kafka_front.service.list_offsets import epoch_error
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -70,12 +70,14 @@ class Partitions:
 
     def __init__(self, service: KafkaService) -> None:
         self._logs = service.logs
-        self._catalog = service.catalog
+        self._topics = service.catalog.topics
+        self._by_id = service.catalog.by_id
         self._access = service.access
         self._translator = service.translator
         self._barrier = service.logs.barrier
         self._tasks: set[asyncio.Task[None]] = set()
         self.metrics = service.metrics
+        self.hints = LeaderHints(service)
         self.count_error = service.metrics.kind(APIS[ApiKey.FETCH].name).failed
         self.loop = service.loop
         self.max_bytes = service.fetch_max_bytes
@@ -87,12 +89,14 @@ class Partitions:
         asked = slot.asked
         name = asked.topic
         if not isinstance(slot.key[0], str):
-            topic = self._catalog.by_id.get(uuid.UUID(bytes=asked.topic_id))
+            topic = self._by_id.get(asked.topic_id)
             if topic is None:
-                slot.refuse(ErrorCode.UNKNOWN_TOPIC_ID)
+                # What a session has read under this id, and what has its name now, are different topics.
+                anew = name in self._topics
+                slot.refuse(ErrorCode.INCONSISTENT_TOPIC_ID if anew else ErrorCode.UNKNOWN_TOPIC_ID)
                 slot.unknown = True
                 return
-            name = topic.name
+            name = asked.topic = topic.name
         allowed = readable.get(name)
         if allowed is None:
             allowed = readable[name] = self._access.topic(ctx, Operation.READ, name)
@@ -107,7 +111,8 @@ class Partitions:
     def position_error(self, asked: FetchedPartition, log: PartitionLog) -> ErrorCode | None:
         """What is wrong with reading ``log`` at the asked position and epoch, if anything (rules 18 and 44)."""
         if log.phase is not Phase.OPEN:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            gone = log.phase is Phase.DELETED
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if asked.leader_epoch >= 0 and (code := epoch_error(asked.leader_epoch, log)) is not None:
             return code
         if log.log_start_offset <= asked.fetch_offset <= log.high_watermark:

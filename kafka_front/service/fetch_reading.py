@@ -46,6 +46,7 @@ class Reading(ABC):
         "_granted",
         "_held",
         "_here",
+        "_hinted",
         "_owner",
         "_places",
         "_position",
@@ -103,6 +104,8 @@ class Reading(ABC):
         # What the answer tells so far, and of how many partitions.
         self._topics: dict[str | bytes, _TopicData] = {}
         self._told = 0
+        # Whether the answer tells who leads a partition.
+        self._hinted = False
         self.response: FetchResponse | None = None
 
     @abstractmethod
@@ -418,6 +421,7 @@ class Reading(ABC):
         for slot in islice(self._slots, self._told, self._told + self._owner.at_once):
             if slot.data.error_code:
                 self._owner.count_error(ErrorCode(slot.data.error_code).name)
+                self._hinted |= self._owner.hints.fetch(self._ctx, slot.asked.topic, slot.data)
             told = slot.asked.news(slot.data) if session is not None else True
             if self._places is not None and self._is_told(slot):
                 assert slot.log is not None
@@ -439,6 +443,8 @@ class Reading(ABC):
             session.served(self._served)
         session_id = session.id if session is not None else 0
         response = FetchResponse(session_id=session_id, responses=list(topics.values()))
+        if self._hinted:
+            response.node_endpoints = [self._owner.hints.fetch_endpoint(self._ctx)]
         if len(self._slots) > self._owner.at_once:
             self._ctx.respond_off_loop(response, self._release)  # until it is written, all of it is here
         else:

@@ -34,6 +34,7 @@ class FetchedPartition:
     )
 
     def __init__(self, topic: str, topic_id: bytes, request: FetchRequest.FetchPartition) -> None:
+        # Of one that is asked for by id, the name that it had when it was last found; empty until then.
         self.topic = topic
         self.topic_id = topic_id
         self.partition = request.partition

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bridges.auth import Operation
 from bridges.errors import LogError
 from bridges.log.partition_log import PartitionLog
+from bridges.turns import Turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import ApiKey
@@ -31,10 +32,12 @@ EARLIEST = -2
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
 
-_PER_TURN = 100
-"""Partitions answered in one turn of the event loop."""
 
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The versions from which on these positions may be asked for; nothing else is below zero."""
+_NEVER = 1 << 15
 _Offset = ListOffsetsResponse.ListOffsetsPartitionResponse
 _EpochEnd = OffsetForLeaderEpochResponse.EpochEndOffset
 
@@ -72,26 +75,27 @@ class Offsets:
 
     async def _list(self, ctx: Context, request: ListOffsetsRequest) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
-        answered = 0
+        turns = Turns()
         for topic in request.topics:
             answer = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answer)
             allowed = self._access.topic(ctx, Operation.DESCRIBE, topic.name)
             for asked in topic.partitions:
-                answered += 1
-                if not answered % _PER_TURN:
-                    await asyncio.sleep(0)
+                await turns.rest()
                 answer.partitions.append(
-                    await self._offset(topic.name, asked, request.isolation_level)
+                    await self._offset(ctx.version, topic.name, asked, request.isolation_level)
                     if allowed
                     else _Offset(partition_index=asked.partition_index, error_code=_FORBIDDEN)
                 )
         return response
 
     async def _offset(
-        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation_level: int
+        self, version: int, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation_level: int
     ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
         answer = _Offset(partition_index=asked.partition_index, offset=-1, timestamp=-1, leader_epoch=-1)
+        if asked.timestamp < 0 and version < _SINCE.get(asked.timestamp, _NEVER):
+            answer.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+            return answer
         log = self._logs.get(topic, asked.partition_index)
         if log is None:
             answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -118,7 +122,7 @@ class Offsets:
         if timestamp == MAX_TIMESTAMP:
             found = await log.find_max_timestamp()
         elif timestamp < 0:
-            return None  # LATEST_TIERED: nothing is tiered
+            return None  # nothing is tiered, nor waits for that
         else:
             found = await log.find_timestamp(timestamp)
         if found is not None and isolation_level and found[0] >= log.last_stable_offset:
@@ -129,15 +133,13 @@ class Offsets:
         self, ctx: Context, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
-        answered = 0
+        turns = Turns()
         for topic in request.topics:
             answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(topic=topic.topic)
             response.topics.append(answer)
             allowed = self._access.topic(ctx, Operation.DESCRIBE, topic.topic)
             for asked in topic.partitions:
-                answered += 1
-                if not answered % _PER_TURN:
-                    await asyncio.sleep(0)
+                await turns.rest()
                 answer.partitions.append(
                     await self._epoch_end(topic.topic, asked)
                     if allowed

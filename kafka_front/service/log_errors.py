@@ -16,6 +16,8 @@ _CODES: tuple[tuple[type[errors.LogError], ErrorCode], ...] = (
     # Every client gives up at once, and the message tells where to write instead.
     (errors.PartitionSealed, ErrorCode.POLICY_VIOLATION),
     (errors.TopicImporting, ErrorCode.POLICY_VIOLATION),
+    (errors.TopicInternal, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (errors.TimeOutOfBounds, ErrorCode.INVALID_TIMESTAMP),
     # Producers that can split the batch do so.
     (errors.BatchTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.DataCorrupt, ErrorCode.CORRUPT_MESSAGE),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
 from bridges.catalog.names import InvalidTopicName
 from bridges.catalog.topic import NameCollision, Topic, TopicExists, TopicKind
 from bridges.errors import LogError
+from bridges.turns import Turns, in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
-from kafka_front.service.turns import Turns, in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import MetadataRequest, MetadataResponse
@@ -58,10 +57,11 @@ class Metadata:
         may_create = service.auto_create_topics and (
             ctx.version < _AUTO_CREATE_FLAG_SINCE or request.allow_auto_topic_creation
         )
-        # A broker takes the topics for a set, too.
-        once = {(wanted.name, wanted.topic_id): wanted for wanted in asked}
-        async for wanted in in_turns(once.values()):
-            response.topics.append(await self._one(ctx, wanted, may_create, operations))
+        seen: set[tuple[str | None, bytes]] = set()
+        async for wanted in in_turns(asked):
+            if (key := (wanted.name, wanted.topic_id)) not in seen:  # a broker takes the topics for a set, too
+                seen.add(key)
+                response.topics.append(await self._one(ctx, wanted, may_create, operations))
         return response
 
     async def _one(
@@ -69,7 +69,7 @@ class Metadata:
     ) -> MetadataResponse.MetadataResponseTopic:
         name = wanted.name
         if name is None:
-            topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+            topic = self._catalog.by_id.get(wanted.topic_id)
             if topic is None:
                 return _failed(None, ErrorCode.UNKNOWN_TOPIC_ID, wanted.topic_id)
             if not self._access.topic(ctx, Operation.DESCRIBE, topic.name):

@@ -7,6 +7,7 @@ are appended in its order, and requests of a connection in theirs, so a pipelini
 from __future__ import annotations
 
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bridges.auth import Operation
-from bridges.errors import LogError
+from bridges.errors import LogError, RecordsRefused
+from bridges.formats.kafka import checksum
 from bridges.log.partition_log import Appended, Batch
 from kafka_front.context import DEFERRED, NO_RESPONSE, Outcome
 from kafka_front.dispatch import Registry
-from kafka_front.service.batch_check import BatchLimits, Glances, Refusal, accept
-from kafka_front.service.deferred_appends import DeferredAppends
+from kafka_front.service.batch_check import BatchLimits, Refusal, accept
+from kafka_front.service.leader_hints import LeaderHints
 from kafka_front.service.log_errors import code_of
 from kafka_front.wire.apis import APIS, ApiKey
 from kafka_front.wire.errors import ErrorCode
@@ -32,15 +34,19 @@ if TYPE_CHECKING:
 
 _TopicResponse = ProduceResponse.TopicProduceResponse
 _PartitionResponse = ProduceResponse.PartitionProduceResponse
+_Refused = tuple[ErrorCode, str]
+_IDS_SINCE = 13
 _OVERDUE_SCAN_S = 0.5
 _PER_TURN = 1000
 """Partitions of one request that are handed to their logs in one turn of the event loop."""
+_BYTES_PER_TURN = 4 * 1024 * 1024
+"""Bytes of one request whose checksums are looked at in one turn."""
 
 
 class _Operation:
     """One Produce request in flight."""
 
-    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "owner", "response", "whole")
+    __slots__ = ("acks", "ctx", "deadline", "expired", "failed", "left", "names", "owner", "response", "whole")
 
     def __init__(self, owner: Produce, ctx: Context, acks: int, deadline: float) -> None:
         self.owner = owner
@@ -52,6 +58,8 @@ class _Operation:
         self.whole = True
         """Whether all partitions are handed out: there is no answer before."""
         self.response = ProduceResponse()
+        self.names: list[str] = []
+        """Of the response's topics."""
         # Starts at one for the loop that hands the partitions out, so that it cannot end before they all are.
         self.left = 1
 
@@ -71,12 +79,12 @@ class _Operation:
         response.error_message = message
         self.owner.count_error(code.name)
 
-    def refuse_batch(self, response: _PartitionResponse, refusal: Refusal) -> None:
-        """Answer a partition whose batch must not be appended."""
-        self.refuse(response, refusal.code, refusal.message)
-        response.record_errors = [
-            ProduceResponse.BatchIndexAndErrorMessage(index, text) for index, text in refusal.records
-        ]
+    def refused_by_log(self, response: _PartitionResponse, error: LogError) -> None:
+        """Answer a partition whose batch the log does not take; names the records that are the reason (KIP-467)."""
+        text = str(error)
+        self.refuse(response, code_of(error), text)
+        if isinstance(error, RecordsRefused):
+            response.record_errors = [ProduceResponse.BatchIndexAndErrorMessage(index, text) for index in error.indexes]
 
     def expire(self) -> None:
         """Answer what is not durable in the client's time; the batch may still become so (rule 28).
@@ -97,7 +105,6 @@ class _Append(Struct, eq=False):
 
     operation: _Operation
     response: _PartitionResponse
-    append_time: int
     batch: Batch
     traffic: TopicTraffic
 
@@ -110,19 +117,12 @@ class _Append(Struct, eq=False):
                 response = self.response
                 if error is None:
                     response.base_offset = appended.base
-                    response.log_append_time_ms = self.append_time
+                    response.log_append_time_ms = self.batch.append_time_ms
                 else:
-                    operation.refuse(response, code_of(error), str(error))
+                    operation.refused_by_log(response, error)
             operation.settle()
         except Exception:  # noqa: BLE001  # the log has others to tell, and this request must be answered
             operation.ctx.crashed()
-
-    def refused(self, refusal: Refusal) -> None:
-        """The batch turned out to be bad when its records were looked at."""
-        operation = self.operation
-        if not operation.expired:
-            operation.refuse_batch(self.response, refusal)
-        operation.settle()
 
 
 class Produce:
@@ -131,15 +131,14 @@ class Produce:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self._logs = service.logs
-        self._rules = service.rules
         self._access = service.access
+        self._by_id = service.catalog.by_id
+        self._hints = LeaderHints(service)
         self._metrics = service.metrics
         self.count_error = service.metrics.kind(APIS[ApiKey.PRODUCE].name).failed
         limits = service.node.limits
         self._limits = BatchLimits(limits.batch_records, limits.batch_inflated_bytes)
-        self._glances = Glances(service.loop.call_soon)
-        self._deferred = DeferredAppends(service.works, service.node.barrier)
-        # By connection: requests of many partitions, and what came behind them.
+        # By connection: requests of many partitions or bytes, and what came behind them.
         self._handing: dict[Client, deque[tuple[_Operation, Iterator[None]]]] = {}
         self._outstanding: dict[_Operation, None] = {}
         self._scanning = False
@@ -148,9 +147,10 @@ class Produce:
         operation = _Operation(self, ctx, request.acks, time.monotonic() + request.timeout_ms / 1000)
         topics = request.topic_data
         parts = len(topics[0].partition_data) if len(topics) == 1 else sum(len(one.partition_data) for one in topics)
-        if parts > _PER_TURN or self._handing:
+        is_long = parts > _PER_TURN or ctx.size > _BYTES_PER_TURN
+        if is_long or self._handing:
             queue = self._handing.get(ctx.connection)
-            if queue is None and parts > _PER_TURN:
+            if queue is None and is_long:
                 queue = self._handing[ctx.connection] = deque()
                 self._service.loop.call_soon(self._turn, ctx.connection)
             if queue is not None:
@@ -158,13 +158,10 @@ class Produce:
                 queue.append((operation, self._in_turns(operation, request)))
                 return self._deferred_answer(operation)
         whole = self._refused_whole(ctx.version, request)
-        now_ms = time.time_ns() // 1_000_000
         for topic in topics:
-            answers: list[_PartitionResponse] = []
-            operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
-            refused = whole or self._refused_topic(ctx, topic.name)
+            name, answers, refused = self._begin_topic(operation, topic, whole)
             for data in topic.partition_data:
-                self._hand_out(operation, topic.name, data, answers, refused, now_ms)
+                self._hand_out(operation, name, data, answers, refused)
         operation.left -= 1
         if operation.left == 0:
             return self._answer(operation)
@@ -178,18 +175,22 @@ class Produce:
         return DEFERRED
 
     def _in_turns(self, operation: _Operation, request: ProduceRequest) -> Iterator[None]:
-        """Hand out a request of many partitions; yields when a turn of the event loop has had its share."""
+        """Hand out a request of many partitions or bytes; yields when a turn of the event loop has had its share."""
         whole = self._refused_whole(operation.ctx.version, request)
-        handed = 0
+        handed = looked_at = 0
         for topic in request.topic_data:
-            answers: list[_PartitionResponse] = []
-            operation.response.responses.append(_TopicResponse(name=topic.name, partition_responses=answers))
-            refused = whole or self._refused_topic(operation.ctx, topic.name)
+            name, answers, refused = self._begin_topic(operation, topic, whole)
             for data in topic.partition_data:
-                if handed and not handed % _PER_TURN:
+                size = 0 if data.records is None else len(data.records)
+                if handed and (not handed % _PER_TURN or looked_at + size > _BYTES_PER_TURN):
                     yield
+                    looked_at = 0
                 handed += 1
-                self._hand_out(operation, topic.name, data, answers, refused, time.time_ns() // 1_000_000)
+                looked_at += size
+                crc = None
+                if data.records is not None and refused is None and size > _BYTES_PER_TURN:
+                    crc = yield from checksum(data.records)
+                self._hand_out(operation, name, data, answers, refused, crc)
 
     def _turn(self, connection: Client) -> None:
         """Go on with what a connection sent since its request of many partitions, in order."""
@@ -213,17 +214,29 @@ class Produce:
         else:
             del self._handing[connection]
 
-    def _refused_whole(self, version: int, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+    def _refused_whole(self, version: int, request: ProduceRequest) -> _Refused | None:
         if version < 3:
             return ErrorCode.UNSUPPORTED_VERSION, "Produce is served from version 3 on"
         if request.acks not in (-1, 0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
         return None
 
-    def _refused_topic(self, ctx: Context, topic: str) -> tuple[ErrorCode, str] | None:
-        if self._access.topic(ctx, Operation.WRITE, topic):
-            return None
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"you may not write to topic {topic!r}"
+    def _begin_topic(
+        self, operation: _Operation, topic: ProduceRequest.TopicProduceData, refused: _Refused | None
+    ) -> tuple[str, list[_PartitionResponse], _Refused | None]:
+        """Name of a topic of a request, its place in the answer, and why nothing can be written to it, if so."""
+        name, ctx = topic.name, operation.ctx
+        answers: list[_PartitionResponse] = []
+        operation.response.responses.append(_TopicResponse(topic.topic_id, answers, name))
+        if ctx.version >= _IDS_SINCE:
+            found = self._by_id.get(topic.topic_id)
+            name = "" if found is None else found.name
+            if found is None and refused is None:
+                refused = ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {uuid.UUID(bytes=topic.topic_id)}"
+        operation.names.append(name)
+        if refused is None and not self._access.topic(ctx, Operation.WRITE, name):
+            refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"you may not write to topic {name!r}"
+        return name, answers, refused
 
     def _hand_out(
         self,
@@ -231,8 +244,8 @@ class Produce:
         topic: str,
         data: ProduceRequest.PartitionProduceData,
         answers: list[_PartitionResponse],
-        refused: tuple[ErrorCode, str] | None,
-        now_ms: int,
+        refused: _Refused | None,
+        crc: int | None = None,
     ) -> None:
         response = _PartitionResponse(index=data.index, base_offset=-1, log_append_time_ms=-1)
         answers.append(response)
@@ -244,25 +257,15 @@ class Produce:
             message = f"there is no partition {topic}-{response.index}"
             operation.refuse(response, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
             return
-        rules = self._rules.of(topic)
-        if rules.internal:
-            message = f"{topic} is internal to another protocol, and only that writes to it"
-            operation.refuse(response, ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-            return
+        ctx = operation.ctx
         try:
-            taken = accept(data.records, operation.ctx.version, rules, now_ms, self._limits, self._glances)
+            batch = accept(data.records, ctx.version, ctx.connection, self._limits, crc)
         except Refusal as refusal:
-            operation.refuse_batch(response, refusal)
+            operation.refuse(response, refusal.code, refusal.message)
             return
         response.log_start_offset = log.log_start_offset
         operation.left += 1
-        append_time = now_ms if rules.log_append_time else -1
-        batch = taken if isinstance(taken, Batch) else taken.batch
-        done = _Append(operation, response, append_time, batch, self._metrics.topic(topic))
-        if taken is batch and not self._deferred.queues:
-            log.append(batch, done)
-        else:
-            self._deferred.append(operation.ctx.connection, log, taken, done)
+        log.append(batch, _Append(operation, response, batch, self._metrics.topic(topic)))
 
     def finished(self, operation: _Operation) -> None:
         """Every part of a deferred operation is answered, or its time ran out."""
@@ -270,6 +273,8 @@ class Produce:
         operation.ctx.respond(self._answer(operation))
 
     def _answer(self, operation: _Operation) -> ProduceResponse | Outcome:
+        if operation.failed:
+            self._hints.produce(operation.ctx, operation.response, operation.names)
         if operation.acks != 0:
             return operation.response
         # Nobody waits for an answer: the only way to tell of a failure is to close the connection (rule 3).

@@ -77,7 +77,7 @@ class Sasl:
         message = bytes(request.auth_bytes)
         try:
             if login.exchange is None:
-                principal = await self._plain(message)
+                principal = await self._plain(message, ctx.connection.peer[0])
                 return self._refused(ctx) if principal is None else self._accepted(ctx, login, principal, b"")
             if not login.started:
                 login.started = True
@@ -93,14 +93,14 @@ class Sasl:
             ctx.connection.close(str(error), client_id=ctx.client_id)
             return DEFERRED
 
-    async def _plain(self, message: bytes) -> Principal | None:
+    async def _plain(self, message: bytes, source: str) -> Principal | None:
         """Who the message of PLAIN (RFC 4616) is from; None if that is not so."""
         acting_for, _, rest = message.partition(b"\0")
         name, _, password = rest.partition(b"\0")
         try:
             if not name or (acting_for and acting_for != name):
                 raise ValueError("nobody may act for somebody else")
-            return await self._authenticator.verify(name.decode(), password.decode())
+            return await self._authenticator.verify(name.decode(), password.decode(), source)
         except ValueError:
             self._authenticator.refused()
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,9 @@ from bridges.auth import Operation
 from bridges.catalog import topic_config
 from bridges.catalog.topic import Topic
 from bridges.errors import LogError, OffsetOutOfRange
+from bridges.turns import by_name, gathered, in_turns, portions
 from kafka_front.dispatch import Registry
-from kafka_front.service.admin_errors import admin_code, repeated
-from kafka_front.service.turns import gathered, in_turns
+from kafka_front.service.admin_errors import admin_code
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
@@ -55,22 +54,22 @@ class Topics:
     # --- creating ---------------------------------------------------------------------------------------------------
 
     async def create(self, ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        twice = repeated(topic.name for topic in request.topics)
-        first = {topic.name: topic for topic in request.topics}
-        too_many = self._too_many(first.values())
+        first, twice = await by_name(request.topics, lambda topic: topic.name)
+        too_many = await self._too_many(first.values())
         results = await gathered(
             self._create_one(ctx, topic, topic.name in twice, request.validate_only, too_many)
             for topic in first.values()
         )
         return CreateTopicsResponse(topics=results)
 
-    def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
+    async def _too_many(self, wanted: Iterable[_NewTopic]) -> bool:
         """Whether the request asks for more partitions than a broker makes at once."""
         default = self._service.default_partitions()
         total = 0
-        for topic in wanted:
-            asked = len(topic.assignments) or topic.num_partitions
-            total += default if asked == _USE_DEFAULT else max(asked, 1)
+        async for some in portions(wanted):
+            for topic in some:
+                asked = len(topic.assignments) or topic.num_partitions
+                total += default if asked == _USE_DEFAULT else max(asked, 1)
         return total > self._at_once
 
     async def _create_one(
@@ -142,8 +141,7 @@ class Topics:
         )
 
     async def create_partitions(self, ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        twice = repeated(topic.name for topic in request.topics)
-        first = {topic.name: topic for topic in request.topics}
+        first, twice = await by_name(request.topics, lambda topic: topic.name)
         results = await gathered(
             self._add_partitions(ctx, topic, topic.name in twice, request.validate_only) for topic in first.values()
         )
@@ -177,8 +175,10 @@ class Topics:
 
     async def delete(self, ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         state = DeleteTopicsRequest.DeleteTopicState
-        wanted = request.topics if ctx.version >= 6 else [state(name=name) for name in request.topic_names]
-        twice = repeated(self._identity(one) for one in wanted)
+        wanted = request.topics
+        if ctx.version < 6:
+            wanted = [state(name=name) async for name in in_turns(request.topic_names)]
+        _, twice = await by_name(wanted, self._identity)
         results = await gathered(self._delete_one(ctx, one, self._identity(one) in twice) for one in wanted)
         return DeleteTopicsResponse(responses=results)
 
@@ -186,7 +186,7 @@ class Topics:
         """The same for a topic's name and its id."""
         if wanted.name is not None:
             return wanted.name
-        found = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+        found = self._catalog.by_id.get(wanted.topic_id)
         return wanted.topic_id if found is None else found.name
 
     async def _delete_one(
@@ -200,7 +200,7 @@ class Topics:
             if wanted.name is None:
                 if wanted.topic_id == _NO_ID:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "neither name nor id of the topic is given")
-                topic = self._catalog.by_id.get(uuid.UUID(bytes=wanted.topic_id))
+                topic = self._catalog.by_id.get(wanted.topic_id)
                 if topic is None:
                     raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "there is no topic with this id")
             else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bridges.auth import Operation
+from bridges.turns import by_name, in_turns
 from kafka_front.dispatch import Registry
-from kafka_front.service.admin_errors import repeated
-from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import (
@@ -72,9 +71,9 @@ class Credentials:
             names = [name for name, user in users.items() if user.scram]
         else:
             names = [user.name for user in request.users]
-        twice = repeated(names)
+        first, twice = await by_name(names, str)
         results = []
-        async for name in in_turns(dict.fromkeys(names)):
+        async for name in in_turns(first):
             user = users.get(name)
             if name in twice:
                 code, text = ErrorCode.DUPLICATE_RESOURCE, f"{name[:100]!r} occurs twice in the request"

@@ -4,11 +4,14 @@ neighbours merged.
 Rates are looked at once in an interval, from what the logs have grown by, whoever wrote. A segment is split when it was
 above its target for as many intervals in a row as the settings say, and two neighbours are merged when both were below
 half of it for long, as long as the stream keeps the least number of segments that its policy names.
+
+A split helps where several routing keys are hot. Where all that a segment gets has one key, one of its parts gets it
+all, and so on down to ranges that cannot be split any more: after :data:`_IN_VAIN` splits in a row of which one part
+got nearly everything, that part is left as it is, as long as it is so.
 """
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,26 +20,32 @@ from msgspec import Struct
 
 from bridges.catalog.lineage import KeyRange, PartitionInfo
 from bridges.errors import LogError
+from bridges.rounds import Rounds
 from pravega_front.wire.controller import ScaleType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from pravega_front.controller.core import Controller
 
 log = structlog.get_logger(__name__)
 
-_SLICE = 50
-"""Streams that are looked at in one turn of the event loop."""
 _MOST_PARTS = 16
 """Into how many a segment is split at once, whatever the policy says."""
+_IN_VAIN = 2
+_LITTLE = 0.1
+"""Part of a hot segment's rate: where the others that came of the same split have less together, it has not helped."""
 
 
 class _Load(Struct):
-    """What is known of one segment: where it ended, and for how many intervals it has been hot or cold."""
+    """What is known of one segment: where it ended, its rate in the last interval, and for how many intervals it has
+    been hot or cold."""
 
     end: int
     seen_ms: int
+    rate: float = 0.0
     hot: int = 0
     cold: int = 0
 
@@ -48,22 +57,14 @@ class AutoScaler:
         self._controller = controller
         self._settings = controller.settings
         self._loads: dict[PartitionLog, _Load] = {}
-        self._running = False
+        self._rounds: Rounds[Topic] = controller.node.rounds("scaling by rate")
 
     async def look(self, now_ms: int) -> None:
-        """Look at all streams once, one after the other: one that waits for its transactions holds up the others."""
-        if self._running:
-            return
-        self._running = True
-        try:
-            loads: dict[PartitionLog, _Load] = {}
-            for number, topic in enumerate(self._controller.streams.scaled_by_rate()):
-                if number % _SLICE == 0:
-                    await asyncio.sleep(0)
-                await self._look_at(topic, now_ms, loads)
-            self._loads = loads
-        finally:
-            self._running = False
+        """Look at all streams once; one that waits for its transactions is left out until it was scaled."""
+        loads: dict[PartitionLog, _Load] = {}
+        streams = self._controller.streams.scaled_by_rate()
+        await self._rounds.each(streams, lambda topic: self._look_at(topic, now_ms, loads))
+        self._loads = loads
 
     async def _look_at(self, topic: Topic, now_ms: int, loads: dict[PartitionLog, _Load]) -> None:
         policy = self._controller.streams.config(topic).scalingPolicy
@@ -80,7 +81,7 @@ class AutoScaler:
             elapsed = now_ms - load.seen_ms
             if elapsed > 0:
                 grown = end - load.end if load.end >= 0 and end >= 0 else 0
-                rate = grown * 1000 / elapsed
+                rate = load.rate = grown * 1000 / elapsed
                 load.hot = load.hot + 1 if rate > policy.targetRate else 0
                 load.cold = load.cold + 1 if rate < policy.targetRate / 2 else 0
                 load.end, load.seen_ms = end, now_ms
@@ -104,8 +105,11 @@ class AutoScaler:
         factor = max(2, min(_MOST_PARTS, policy.scaleFactor))  # type: ignore[attr-defined]
         for one in active:
             load = loads.get(one.index)
-            if load is not None and load.hot >= self._settings.scale_up_intervals:
-                return [one.index], split(one, factor)
+            if load is None or load.hot < self._settings.scale_up_intervals:
+                continue
+            ranges = split(one, factor)
+            if len(ranges) > 1 and not _in_vain(topic, one, loads):
+                return [one.index], ranges
         if len(active) <= max(1, policy.minNumSegments):  # type: ignore[attr-defined]
             return None
         needed = self._settings.scale_down_intervals
@@ -117,11 +121,30 @@ class AutoScaler:
 
 
 def split(partition: PartitionInfo, parts: int) -> list[KeyRange]:
-    """A partition's keys in equal parts, with bounds that are doubles, as clients get them."""
+    """A partition's keys in equal parts, with bounds that are doubles, as clients get them; in fewer where no more lie
+    between its bounds."""
     low, high = partition.keys.doubles
-    inner = [low + (high - low) * part / parts for part in range(1, parts)]
-    bounds = [partition.keys.low, *(KeyRange.of_doubles(0.0, bound).high for bound in inner), partition.keys.high]
-    return [KeyRange(one, after) for one, after in pairwise(bounds)]
+    inner = {low + (high - low) * part / parts for part in range(1, parts)}
+    between = sorted(KeyRange.of_doubles(0.0, bound).high for bound in inner if low < bound < high)
+    return [KeyRange(one, after) for one, after in pairwise([partition.keys.low, *between, partition.keys.high])]
+
+
+def _in_vain(topic: Topic, partition: PartitionInfo, loads: Mapping[int, _Load]) -> bool:
+    """Whether the last splits that led to a hot segment have left nearly everything with it."""
+    least = loads[partition.index].rate * _LITTLE
+    splits = 0
+    while splits < _IN_VAIN and len(partition.parents) == 1:
+        parent = topic.partitions[partition.parents[0]]
+        others = sum(
+            loads[one.index].rate
+            for one in topic.active
+            if one.index in loads and one.keys.overlaps(parent.keys) and not one.keys.overlaps(partition.keys)
+        )
+        if others > least:
+            return False
+        partition = parent
+        splits += 1
+    return splits == _IN_VAIN
 
 
 def _end(partition_log: PartitionLog, kind: int) -> int | None:

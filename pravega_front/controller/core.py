@@ -10,6 +10,7 @@ from pravega_front.controller.auto_scale import AutoScaler
 from pravega_front.controller.size_retention import SizeRetention
 from pravega_front.controller.streams import Streams
 from pravega_front.controller.watermarks import Watermarks
+from pravega_front.listeners import segment_store_of
 from pravega_front.service.key_value_tables import KeyValueTables
 from pravega_front.service.transactions import Transactions
 
@@ -48,8 +49,8 @@ class Controller:
         self.transactions = Transactions(node, settings, segments)
         self.key_value_tables = KeyValueTables(node.db, dropped, segments.room_for_tables)
         self.watermarks = Watermarks(self)
-        self.controller_address = ("", 0)
-        self.segment_store_address = ("", 0)
+        self.addresses: dict[str, tuple[str, int]] = {}
+        """Where clients are told that listeners are, by name."""
 
     async def load(self) -> None:
         """Know what is durable."""
@@ -82,8 +83,12 @@ class Controller:
         await self.watermarks.close()
         await self.transactions.close()
 
-    def reachable(self, listener: str, bound: Address) -> tuple[str, int]:
-        """Where clients are told that a listener is."""
+    def listening(self, listener: str, bound: Address) -> None:
+        """Tell clients from now on where a listener is."""
         address = self.node.advertised(listener) or bound
         host = socket.gethostname() if address.host in _EVERYWHERE else address.host
-        return host, address.port
+        self.addresses[listener] = host, address.port
+
+    def segment_store_of(self, listener: str) -> tuple[str, int]:
+        """Where clients that ask at a listener of the controller find the segment store."""
+        return self.addresses.get(segment_store_of(listener), ("", 0))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Any, Principal], Awaitable[Any]]
 """``handler(request, caller)`` gives the answer's message. Raises GrpcRefusal, LogError."""
+PlaceHandler = Callable[[Any, str], Awaitable[Any]]
+"""The same, of where things are: gets the name of the listener instead."""
 
 _ON_NODE = {
     "createScope": Operation.CREATE,
@@ -46,6 +48,7 @@ _ON_STREAM = {
     "commitTransaction": Operation.WRITE,
     "abortTransaction": Operation.WRITE,
     "pingTransaction": Operation.WRITE,
+    "updateSubscriberStreamCut": Operation.READ,
 }
 _ON_TABLE = {
     "createKeyValueTable": Operation.CREATE,
@@ -68,7 +71,6 @@ _FREE = frozenset(
         "getDelegationToken",  # the token says what is allowed
         "noteTimestampFromWriter",
         "removeWriter",
-        "updateSubscriberStreamCut",
     }
 )
 #: Memory of a parsed message for each byte: of a map of small numbers measured.
@@ -82,19 +84,24 @@ class Registry:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._calls: dict[str, Handler] = {}
+        self._calls: dict[str, Callable[[Any, Principal, GrpcCall], Awaitable[Any]]] = {}
 
     def call(self, name: str, handler: Handler) -> None:
         """Have calls of the method ``name`` answered by ``handler``."""
         assert name in METHODS, name
-        self._calls[name] = handler
+        self._calls[name] = lambda request, caller, call: handler(request, caller)
+
+    def place(self, name: str, handler: PlaceHandler) -> None:
+        """Have calls of the method ``name``, which asks where something is, answered by ``handler``."""
+        assert name in METHODS, name
+        self._calls[name] = lambda request, caller, call: handler(request, call.listener)
 
     def fill(self, server: GrpcServer) -> None:
         """Put everything into a server."""
         for name, handler in self._calls.items():
             server.add_call(SERVICE, name, self._unary(name, handler))
 
-    def _unary(self, name: str, handler: Handler) -> Unary:
+    def _unary(self, name: str, handler: Callable[[Any, Principal, GrpcCall], Awaitable[Any]]) -> Unary:
         request_class = message(METHODS[name][0])
 
         async def answer(raw: bytes, call: GrpcCall) -> bytes:
@@ -111,7 +118,7 @@ class Registry:
             caller = await self._access.caller(call)
             self._allow(name, request, caller)
             try:
-                found = await handler(request, caller)
+                found = await handler(request, caller, call)
             except TopicNotFound as error:
                 raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
             except LogError as error:
@@ -134,5 +141,5 @@ class Registry:
             group = getattr(request, "readerGroupName", "") or getattr(request, "readerGroup", "")
             access.allow(caller, operation, Resource(ResourceKind.GROUP, f"{request.scope}/{group}"))
         elif name not in _FREE:
-            info = getattr(request, "streamInfo", request)
+            info = getattr(getattr(request, "streamCut", request), "streamInfo", request)
             access.allow(caller, _ON_STREAM.get(name, Operation.DESCRIBE), access.topic(info.scope, info.stream))

@@ -6,8 +6,9 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from bridges.catalog.config_types import InvalidConfig
 from bridges.catalog.topic import TopicExists, TopicKind, TopicNotFound
-from pravega_front.controller.streams import group_stream
+from pravega_front.controller.streams import group_stream, stored
 from pravega_front.names import is_users_name
 from pravega_front.wire.controller import GroupStatus, message
 
@@ -54,26 +55,29 @@ class _Calls:
             return _CreateReaderGroupResponse(status=GroupStatus.INVALID)
         if not self._streams.scopes.exists(scope):
             return _CreateReaderGroupResponse(status=GroupStatus.NOT_FOUND)
-        stored = await self._stored(scope, name)
-        if stored is None:
+        found = await self._stored(scope, name)
+        if found is None:
+            made = _Configuration.FromString(request.SerializeToString())
+            made.generation = 0
+            try:
+                raw = stored(made)
+            except InvalidConfig:
+                return _CreateReaderGroupResponse(status=GroupStatus.FAILURE)
             # The stream first: a group that is known has one.
             await self._make_stream(scope, name)
-            stored = _Configuration.FromString(request.SerializeToString())
-            stored.generation = 0
-            raw = stored.SerializeToString()
 
             def insert(connection: sqlite3.Connection) -> bytes:
                 connection.execute(
                     "INSERT OR IGNORE INTO front_pravega_groups (scope, name, id, generation, config) "
                     "VALUES (?, ?, ?, 0, ?)",
-                    (scope, name, stored.readerGroupId, raw),
+                    (scope, name, made.readerGroupId, raw),
                 )
                 query = "SELECT config FROM front_pravega_groups WHERE scope = ? AND name = ?"
-                found: bytes = connection.execute(query, (scope, name)).fetchone()[0]
-                return found
+                there: bytes = connection.execute(query, (scope, name)).fetchone()[0]
+                return there
 
-            stored = _Configuration.FromString(await self._db.run(insert))
-        return _CreateReaderGroupResponse(status=GroupStatus.SUCCESS, config=stored)
+            found = _Configuration.FromString(await self._db.run(insert))
+        return _CreateReaderGroupResponse(status=GroupStatus.SUCCESS, config=found)
 
     async def _make_stream(self, scope: str, group: str) -> None:
         config = _StreamConfig()
@@ -85,12 +89,19 @@ class _Calls:
             return  # of a creation that a crash cut short
 
     async def configuration(self, request: Any, caller: Principal) -> Any:
-        stored = await self._stored(request.scope, request.readerGroup)
-        if stored is None:
+        found = await self._stored(request.scope, request.readerGroup)
+        if found is None:
             return _ReaderGroupConfigResponse(status=GroupStatus.NOT_FOUND)
-        return _ReaderGroupConfigResponse(status=GroupStatus.SUCCESS, config=stored)
+        return _ReaderGroupConfigResponse(status=GroupStatus.SUCCESS, config=found)
 
     async def update(self, request: Any, caller: Principal) -> Any:
+        wanted = _Configuration.FromString(request.SerializeToString())
+        wanted.generation = request.generation + 1
+        try:
+            raw = stored(wanted)
+        except InvalidConfig:
+            return _UpdateReaderGroupResponse(status=GroupStatus.FAILURE, generation=request.generation)
+
         def change(connection: sqlite3.Connection) -> tuple[GroupStatus, int]:
             query = "SELECT id, generation FROM front_pravega_groups WHERE scope = ? AND name = ?"
             row = connection.execute(query, (request.scope, request.readerGroupName)).fetchone()
@@ -98,20 +109,18 @@ class _Calls:
                 return GroupStatus.NOT_FOUND, 0
             if row != (request.readerGroupId, request.generation):
                 return GroupStatus.INVALID, row[1]
-            stored = _Configuration.FromString(request.SerializeToString())
-            stored.generation = row[1] + 1
             connection.execute(
                 "UPDATE front_pravega_groups SET generation = ?, config = ? WHERE scope = ? AND name = ?",
-                (stored.generation, stored.SerializeToString(), request.scope, request.readerGroupName),
+                (wanted.generation, raw, request.scope, request.readerGroupName),
             )
-            return GroupStatus.SUCCESS, stored.generation
+            return GroupStatus.SUCCESS, wanted.generation
 
         status, generation = await self._db.run(change)
         return _UpdateReaderGroupResponse(status=status, generation=generation)
 
     async def delete(self, request: Any, caller: Principal) -> Any:
-        stored = await self._stored(request.scope, request.readerGroup)
-        if stored is None or (request.readerGroupId and stored.readerGroupId != request.readerGroupId):
+        found = await self._stored(request.scope, request.readerGroup)
+        if found is None or (request.readerGroupId and found.readerGroupId != request.readerGroupId):
             return _Status(status=GroupStatus.NOT_FOUND)
         topic = self._streams.find(request.scope, group_stream(request.readerGroup))
         if topic is not None:

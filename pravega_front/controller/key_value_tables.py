@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridges.auth import Operation
+from bridges.catalog.config_types import InvalidConfig
 from bridges.net.grpc_server import Code, GrpcRefusal
+from pravega_front.controller.streams import stored
 from pravega_front.names import is_users_name
 from pravega_front.service.key_value_tables import (
     KeyValueTableExists,
@@ -47,8 +50,10 @@ class _Calls:
         self._scopes = controller.streams.scopes
         self._tables = controller.key_value_tables
 
-    async def _config(self, request: Any) -> Any:
-        return _Config.FromString(await self._tables.config(request.scope, request.kvtName))
+    async def _config(self, request: Any) -> tuple[Any, int]:
+        """What was said of a table, and the number of its first segment. Raises KeyValueTableMissing."""
+        raw, first = await self._tables.config(request.scope, request.kvtName)
+        return _Config.FromString(raw), first
 
     async def create(self, request: Any, caller: Principal) -> Any:
         scope, name = request.scope, request.kvtName
@@ -58,48 +63,55 @@ class _Calls:
             return _Status(status=CreateTableStatus.SCOPE_NOT_FOUND)
         lengths = request.primaryKeyLength, request.secondaryKeyLength
         try:
-            await self._tables.create(scope, name, request.partitionCount, lengths, request.SerializeToString())
+            await self._tables.create(scope, name, request.partitionCount, lengths, stored(request))
         except KeyValueTableExists:
             return _Status(status=CreateTableStatus.TABLE_EXISTS)
-        except (KeyValueTableRefused, TableExists, TooManyTables):
+        except (InvalidConfig, KeyValueTableRefused, TableExists, TooManyTables):
             return _Status(status=CreateTableStatus.FAILURE)
         return _Status(status=CreateTableStatus.SUCCESS)
 
     async def segments(self, request: Any, caller: Principal) -> Any:
         try:
-            config = await self._config(request)
+            config, first = await self._config(request)
         except KeyValueTableMissing as error:
             raise GrpcRefusal(Code.NOT_FOUND, str(error)) from error
         info = _StreamInfo(scope=request.scope, stream=request.kvtName)
         answer = _SegmentRanges(delegationToken=self._access.token(caller, info))
         count = config.partitionCount
-        for at, segment in enumerate(segments_of(request.scope, request.kvtName, count)):
+        for at, segment in enumerate(segments_of(request.scope, request.kvtName, count, first)):
             found = answer.segmentRanges.add(minKey=at / count, maxKey=(at + 1) / count)
             found.segmentId.streamInfo.CopyFrom(info)
             found.segmentId.segmentId = segment.segment_id
         return answer
 
     async def list(self, request: Any, caller: Principal) -> Any:
-        scope, after = request.scope.scope, request.continuationToken.token
+        """Those that the caller may have described."""
+        scope, access = request.scope.scope, self._access
         answer = _InScopeResponse()
-        answer.continuationToken.token = after
+        token = answer.continuationToken
+        token.token = request.continuationToken.token
         if not self._scopes.exists(scope):
             answer.status = InScopeStatus.SCOPE_NOT_FOUND
             return answer
-        for name in await self._tables.page(scope, after, _PAGE):
-            answer.kvtables.add(scope=scope, kvtName=name)
-            answer.continuationToken.token = name
+        while len(answer.kvtables) < _PAGE and (
+            names := await self._tables.page(scope, token.token, _PAGE - len(answer.kvtables))
+        ):
+            for name in names:
+                if access.may(caller, Operation.DESCRIBE, access.topic(scope, name)):
+                    answer.kvtables.add(scope=scope, kvtName=name)
+            token.token = names[-1]
         return answer
 
     async def configuration(self, request: Any, caller: Principal) -> Any:
         try:
-            return _ConfigResponse(status=TableStatus.SUCCESS, config=await self._config(request))
+            config, _ = await self._config(request)
+            return _ConfigResponse(status=TableStatus.SUCCESS, config=config)
         except KeyValueTableMissing:
             return _ConfigResponse(status=TableStatus.TABLE_NOT_FOUND)
 
     async def delete(self, request: Any, caller: Principal) -> Any:
         try:
-            config = await self._config(request)
+            config, _ = await self._config(request)
             await self._tables.delete(request.scope, request.kvtName, config.partitionCount)
         except KeyValueTableMissing:
             return _Status(status=TableStatus.TABLE_NOT_FOUND)

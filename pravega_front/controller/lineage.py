@@ -9,7 +9,8 @@ from bridges.catalog.lineage import InvalidChange, InvalidKeyRange, KeyRange, Pa
 from bridges.catalog.topic import InvalidPartitions, SplitNotAllowed
 from bridges.errors import LogError
 from bridges.net.grpc_server import Code, GrpcRefusal
-from pravega_front.controller.streams import Ranged, ranged, segment_id
+from pravega_front.controller.streams import Ranged, ranged
+from pravega_front.names import segment_of
 from pravega_front.service.segment import Segment, Truncated
 from pravega_front.wire.controller import ScaleProgress, ScaleStatus, UpdateStreamStatus, message
 
@@ -36,8 +37,8 @@ _SLICE = 100
 def register(registry: Registry, controller: Controller) -> None:
     """Add this module's methods."""
     calls = _Calls(controller)
-    registry.call("getControllerServerList", calls.controllers)
-    registry.call("getURI", calls.uri)
+    registry.place("getControllerServerList", calls.controllers)
+    registry.place("getURI", calls.uri)
     registry.call("getCurrentSegments", calls.current)
     registry.call("getEpochSegments", calls.of_epoch)
     registry.call("getSegments", calls.head)
@@ -56,44 +57,47 @@ class _Calls:
         self._controller = controller
         self._streams = controller.streams
 
-    async def controllers(self, request: Any, caller: Principal) -> Any:
-        host, port = self._controller.controller_address
+    async def controllers(self, request: Any, listener: str) -> Any:
+        host, port = self._controller.addresses[listener]
         answer = _ServerResponse()
         answer.nodeURI.add(endpoint=host, port=port)
         return answer
 
-    async def uri(self, request: Any, caller: Principal) -> Any:
+    async def uri(self, request: Any, listener: str) -> Any:
         # For any name: clients ask for segments that no controller knows, such as the tables of their reader groups.
-        host, port = self._controller.segment_store_address
+        host, port = self._controller.segment_store_of(listener)
         return _NodeUri(endpoint=host, port=port)
 
     # --- which segments there are ----------------------------------------------------------------------------------
 
     async def current(self, request: Any, caller: Principal) -> Any:
-        if self._streams.marked(request):
-            return self._ranges(caller, request, [Ranged(PartitionInfo(0, -1), 0.0, 1.0)])
-        return self._ranges(caller, request, ranged(self._streams.get(request).active))
+        marked = self._streams.marked(request)
+        if marked is not None:
+            return self._ranges(caller, request, marked, [Ranged(PartitionInfo(0, -1), 0.0, 1.0)])
+        topic = self._streams.get(request)
+        return self._ranges(caller, request, topic, ranged(topic.active))
 
     async def of_epoch(self, request: Any, caller: Principal) -> Any:
         topic = self._streams.get(request.streamInfo)
         if not 0 <= request.epoch <= topic.epoch:
             raise GrpcRefusal(Code.NOT_FOUND, f"{topic.name} has no epoch {request.epoch}")
-        return self._ranges(caller, request.streamInfo, ranged(topic.partitions_of(request.epoch)))
+        return self._ranges(caller, request.streamInfo, topic, ranged(topic.partitions_of(request.epoch)))
 
-    def _ranges(self, caller: Principal, info: Any, found: list[Ranged]) -> Any:
+    def _ranges(self, caller: Principal, info: Any, topic: Topic, found: list[Ranged]) -> Any:
         answer = _SegmentRanges(delegationToken=self._controller.access.token(caller, info))
-        answer.segmentRanges.extend(self._streams.range_message(info, one) for one in found)
+        answer.segmentRanges.extend(self._streams.range_message(info, topic, one) for one in found)
         return answer
 
     async def head(self, request: Any, caller: Principal) -> Any:
         info = request.streamInfo
         answer = _SegmentsAtTime(delegationToken=self._controller.access.token(caller, info))
-        if self._streams.marked(info):
-            self._location(answer, info, 0, 0)
+        marked = self._streams.marked(info)
+        if marked is not None:
+            self._location(answer, info, marked.first_number, 0)
             return answer
         topic = self._streams.get(info)
         for partition, start in await self._head(topic, request.timestamp):
-            self._location(answer, info, segment_id(partition), start)
+            self._location(answer, info, segment_of(topic, partition).segment_id, start)
         return answer
 
     def _location(self, answer: Any, info: Any, number: int, offset: int) -> None:
@@ -130,7 +134,7 @@ class _Calls:
         ]
 
     def _segment(self, topic: Topic, partition: PartitionInfo) -> Segment:
-        name = self._streams.segment_name(topic, partition)
+        name = str(segment_of(topic, partition))
         segment = self._controller.segments.find(name)
         if segment is None:
             raise GrpcRefusal(Code.NOT_FOUND, f"there is no segment {name}")
@@ -139,7 +143,7 @@ class _Calls:
     async def successors(self, request: Any, caller: Principal) -> Any:
         info = request.streamInfo
         answer = _SuccessorResponse(delegationToken=self._controller.access.token(caller, info))
-        if self._streams.marked(info):
+        if self._streams.marked(info) is not None:
             return answer
         topic = self._streams.get(info)
         partition = self._streams.partition(topic, request.segmentId)
@@ -148,8 +152,9 @@ class _Calls:
         following = set(partition.children)
         for one in ranged(topic.partitions_of(partition.sealed_epoch)):
             if one.partition.index in following:
-                entry = answer.segments.add(value=[segment_id(topic.partitions[n]) for n in one.partition.parents])
-                entry.segment.CopyFrom(self._streams.range_message(info, one))
+                parents = [segment_of(topic, topic.partitions[n]).segment_id for n in one.partition.parents]
+                entry = answer.segments.add(value=parents)
+                entry.segment.CopyFrom(self._streams.range_message(info, topic, one))
         return answer
 
     async def between(self, request: Any, caller: Principal) -> Any:
@@ -175,7 +180,7 @@ class _Calls:
             seen = {index: one for index, one in seen.items() if index not in behind}
         answer = _StreamCutRangeResponse(delegationToken=self._controller.access.token(caller, info))
         for _, partition in sorted(seen.items()):
-            found = answer.segments.add(segmentId=segment_id(partition))
+            found = answer.segments.add(segmentId=segment_of(topic, partition).segment_id)
             found.streamInfo.scope, found.streamInfo.stream = info.scope, info.stream
         return answer
 
@@ -225,7 +230,7 @@ class _Calls:
             return _ScaleResponse(status=ScaleStatus.PRECONDITION_FAILED, epoch=epoch)
         answer = _ScaleResponse(status=ScaleStatus.STARTED, epoch=epoch)
         for one in ranged(topic.active):
-            answer.segments.append(self._streams.range_message(info, one))
+            answer.segments.append(self._streams.range_message(info, topic, one))
         return answer
 
     async def check_scale(self, request: Any, caller: Principal) -> Any:

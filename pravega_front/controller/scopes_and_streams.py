@@ -92,6 +92,8 @@ class _Calls:
             return _Status(status=DeleteScopeStatus.FAILURE)
         if not self._streams.scopes.is_empty(scope) or await self._controller.key_value_tables.any(scope):
             return _Status(status=DeleteScopeStatus.SCOPE_NOT_EMPTY)
+        # Of what clients keep of groups without the controller nothing is left for a scope of that name.
+        await self._controller.key_value_tables.delete_groups(scope)
         await self._streams.scopes.remove(scope)
         return _Status(status=DeleteScopeStatus.SUCCESS)
 
@@ -149,12 +151,13 @@ class _Calls:
         return _Status(status=CreateStreamStatus.SUCCESS)
 
     async def check_stream(self, request: Any, caller: Principal) -> Any:
-        found = self._streams.find(request.scope, request.stream) is not None
-        return _ExistsResponse(exists=found or self._streams.marked(request))
+        found = self._streams.find(request.scope, request.stream) or self._streams.marked(request)
+        return _ExistsResponse(exists=found is not None)
 
     async def list_streams(self, request: Any, caller: Principal) -> Any:
+        """Those that the caller may have described."""
         scope, after = request.scope.scope, request.continuationToken.token
-        tag = getattr(request, "tag", "")
+        tag, access = getattr(request, "tag", ""), self._controller.access
         answer = _StreamsInScopeResponse()
         answer.continuationToken.token = after
         if not self._streams.scopes.exists(scope):
@@ -166,7 +169,9 @@ class _Calls:
                 break
             for stream in names:
                 topic = self._streams.find(scope, stream)
-                if topic is not None and (not tag or self._streams.has_tag(topic, tag)):
+                if topic is None or (tag and not self._streams.has_tag(topic, tag)):
+                    continue
+                if access.may(caller, Operation.DESCRIBE, access.topic(scope, stream)):
                     answer.streams.add(scope=scope, stream=stream)
             answer.continuationToken.token = names[-1]
             await asyncio.sleep(0)  # who looks for a tag that few have goes through all streams

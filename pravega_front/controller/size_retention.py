@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bridges.errors import LogError
+from bridges.rounds import Rounds
+from pravega_front.names import segment_of
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _SLICE = 100
-"""Streams, or segments of one, that are looked at in one turn of the event loop."""
+"""Segments of a stream that are looked at in one turn of the event loop."""
 
 
 class SizeRetention:
@@ -32,24 +34,24 @@ class SizeRetention:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._emptied: set[PartitionLog] = set()
+        self._rounds: Rounds[Topic] = controller.node.rounds("retention by size")
 
     async def look(self, now_ms: int) -> None:
         """Look at all streams that are kept by size once."""
         emptied: set[PartitionLog] = set()
-        for number, topic in enumerate(self._controller.streams.kept_by_size()):
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-            if len(topic.active) == len(topic.partitions):
-                continue  # its logs see to it themselves
-            try:
-                await self._look_at(topic, emptied)
-            except LogError as error:
-                log.warning("retention by size is not applied", topic=topic.name, reason=str(error))
-            except Exception as error:  # noqa: BLE001 - logged and counted; the next stream is another matter
-                self._controller.node.barrier.caught("retention by size", error, topic=topic.name)
+        # Of streams that were never scaled their logs see to it themselves.
+        kept, is_kept = self._controller.streams.kept_by_size(), self._controller.node.is_kept
+        streams = (one for one in kept if len(one.active) < len(one.partitions) and not is_kept(one))
+        await self._rounds.each(streams, lambda topic: self._look_at(topic, emptied))
         self._emptied = emptied
 
     async def _look_at(self, topic: Topic, emptied: set[PartitionLog]) -> None:
+        try:
+            await self._empty(topic, emptied)
+        except LogError as error:
+            log.warning("retention by size is not applied", topic=topic.name, reason=str(error))
+
+    async def _empty(self, topic: Topic, emptied: set[PartitionLog]) -> None:
         controller = self._controller
         limit = controller.streams.config(topic).retentionPolicy.retentionParam
         total = 0
@@ -57,7 +59,7 @@ class SizeRetention:
         for number, partition in enumerate(list(topic.partitions)):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-            segment = controller.segments.find(controller.streams.segment_name(topic, partition))
+            segment = controller.segments.find(str(segment_of(topic, partition)))
             if segment is None:
                 return  # the stream is gone
             if segment.log in self._emptied:

@@ -14,7 +14,7 @@ from bridges.catalog.topic import InvalidPartitions, Topic, TopicKind, TopicNotF
 from bridges.catalog.topic_config import SPLIT
 from bridges.net.grpc_server import Code, GrpcRefusal
 from pravega_front.controller.scopes import Scopes
-from pravega_front.names import GROUP, MARK, SegmentName, is_internal_name, is_users_name, split_id
+from pravega_front.names import GROUP, MARK, is_internal_name, is_users_name, partition_at, segment_of, split_id
 from pravega_front.wire.controller import RetentionType, ScaleType, message
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ _SegmentRange = message("SegmentRange")
 
 _BYTES = "retention.bytes"
 _MOST_SAID = 64 * 1024
-"""Bytes of what is said of one stream: Pravega's clients give it 128 tags of 256 characters at most."""
+"""Bytes of what is said of one stream, to which Pravega's clients give 128 tags of 256 characters at most, of a reader
+group or of a table."""
 
 
 class Ranged(NamedTuple):
@@ -53,11 +54,6 @@ def ranged(partitions: Sequence[PartitionInfo]) -> list[Ranged]:
 def even(count: int) -> list[KeyRange]:
     """``count`` equal ranges of keys."""
     return [KeyRange.of_doubles(at / count, (at + 1) / count) for at in range(count)]
-
-
-def segment_id(partition: PartitionInfo) -> int:
-    """A partition's id as the controller's messages have it."""
-    return partition.made_epoch << 32 | partition.index
 
 
 class Streams:
@@ -130,27 +126,23 @@ class Streams:
             raise TopicNotFound(f"there is no stream {info.scope}/{info.stream}")
         return found
 
-    def marked(self, info: Any) -> bool:
-        """Whether these are the watermarks of a stream: one segment."""
-        return info.stream.startswith(MARK) and self.find(info.scope, info.stream.removeprefix(MARK)) is not None
+    def marked(self, info: Any) -> Topic | None:
+        """The stream whose watermarks these are: one segment, of the number of the stream's first."""
+        return self.find(info.scope, info.stream.removeprefix(MARK)) if info.stream.startswith(MARK) else None
 
     def partition(self, topic: Topic, number: int) -> PartitionInfo:
         """The partition that a segment's id means. Raises GrpcRefusal (NOT_FOUND)."""
         index, epoch = split_id(number)
-        if not 0 <= index < len(topic.partitions) or topic.partitions[index].made_epoch != epoch:
+        found = partition_at(topic, index, epoch)
+        if found is None:
             raise GrpcRefusal(Code.NOT_FOUND, f"{topic.name} has no segment {index}.#epoch.{epoch}")
-        return topic.partitions[index]
+        return found
 
-    def segment_name(self, topic: Topic, partition: PartitionInfo) -> str:
-        """A segment's name on the wire."""
-        scope, _, stream = topic.names["pravega"].partition("/")
-        return str(SegmentName(scope, stream, partition.index, partition.made_epoch))
-
-    def range_message(self, info: Any, one: Ranged) -> Any:
-        """A segment with its range, as the controller's message."""
+    def range_message(self, info: Any, topic: Topic, one: Ranged) -> Any:
+        """A segment with its range, as the controller's message; ``info`` is the stream's name."""
         found = _SegmentRange(minKey=one.low, maxKey=one.high)
         found.segmentId.streamInfo.scope, found.segmentId.streamInfo.stream = info.scope, info.stream
-        found.segmentId.segmentId = segment_id(one.partition)
+        found.segmentId.segmentId = segment_of(topic, one.partition).segment_id
         return found
 
     # --- streams ---------------------------------------------------------------------------------------------------
@@ -164,7 +156,7 @@ class Streams:
         info = config.streamInfo
         name = f"{info.scope}/{info.stream}"
         canonical = canonical_name("pravega", name)
-        raw = _stored(config)
+        raw = stored(config)
 
         def also(connection: sqlite3.Connection) -> None:
             connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (canonical, raw))
@@ -187,7 +179,7 @@ class Streams:
 
     async def update(self, topic: Topic, config: Any) -> None:
         """Change what was said of a stream, durably. Raises LogError."""
-        raw = _stored(config)
+        raw = stored(config)
 
         def also(connection: sqlite3.Connection) -> None:
             connection.execute("REPLACE INTO front_pravega_streams (topic, config) VALUES (?, ?)", (topic.name, raw))
@@ -204,7 +196,7 @@ class Streams:
 
     async def delete(self, topic: Topic) -> None:
         """Delete a stream with all it holds. Raises LogError."""
-        await self._catalog.delete_topic(topic.name)
+        await self._catalog.delete_topic(topic.name, own=True)
         self._configs.pop(topic.name, None)
         self._by_rate.discard(topic.name)
         self._by_size.discard(topic.name)
@@ -223,8 +215,8 @@ class Streams:
         return config
 
 
-def _stored(config: Any) -> bytes:
-    """A configuration as it is kept, in memory as well. Raises InvalidConfig."""
+def stored(config: Any) -> bytes:
+    """What was said of a stream, a reader group or a table as it is kept. Raises InvalidConfig."""
     raw: bytes = config.SerializeToString()
     if len(raw) > _MOST_SAID:
         raise InvalidConfig(f"a configuration of {len(raw)} bytes, of {_MOST_SAID} at most")

@@ -44,11 +44,11 @@ class _Calls:
         self._streams = controller.streams
         self._transactions = controller.transactions
 
-    def _found(self, request: Any) -> Transaction | None:
+    async def _found(self, request: Any) -> Transaction | None:
         topic = self._streams.find(request.streamInfo.scope, request.streamInfo.stream)
         if topic is None:
             return None
-        return self._transactions.get(topic.name, request.txnId.highBits, request.txnId.lowBits)
+        return await self._transactions.get(topic, request.txnId.highBits, request.txnId.lowBits)
 
     async def create(self, request: Any, caller: Principal) -> Any:
         info = request.streamInfo
@@ -64,25 +64,25 @@ class _Calls:
         answer = _CreateTxnResponse(delegationToken=self._controller.access.token(caller, info))
         answer.txnId.highBits, answer.txnId.lowBits = found.high, found.low
         for one in ranged([topic.partitions[number] for number in found.parents]):
-            answer.activeSegments.append(self._streams.range_message(info, one))
+            answer.activeSegments.append(self._streams.range_message(info, topic, one))
         return answer
 
     async def commit(self, request: Any, caller: Principal) -> Any:
-        found = self._found(request)
+        found = await self._found(request)
         if found is None:
             return _Status(status=TxnStatus.TRANSACTION_NOT_FOUND)
         committed = await self._transactions.commit(found)
         return _Status(status=TxnStatus.SUCCESS if committed else TxnStatus.FAILURE)
 
     async def abort(self, request: Any, caller: Principal) -> Any:
-        found = self._found(request)
+        found = await self._found(request)
         if found is None:
             return _Status(status=TxnStatus.TRANSACTION_NOT_FOUND)
         aborted = await self._transactions.abort(found)
         return _Status(status=TxnStatus.SUCCESS if aborted else TxnStatus.FAILURE)
 
     async def ping(self, request: Any, caller: Principal) -> Any:
-        found = self._found(request)
+        found = await self._found(request)
         if found is None:
             return _Status(status=PingStatus.UNKNOWN)
         if found.state is not TxnState.OPEN:
@@ -95,14 +95,13 @@ class _Calls:
         return _Status(status=PingStatus.OK)
 
     async def state(self, request: Any, caller: Principal) -> Any:
-        found = self._found(request)
+        found = await self._found(request)
         return _Status(status=TxnState.UNKNOWN if found is None else found.state)
 
     async def completed(self, request: Any, caller: Principal) -> Any:
         topic = self._streams.get(request.streamInfo)
         answer = _ListCompletedTxnResponse()
-        for one in self._transactions.of(topic.name):
-            if one.state in (TxnState.COMMITTED, TxnState.ABORTED):
-                found = answer.response.add(status=0 if one.state is TxnState.COMMITTED else 1)
-                found.txnId.highBits, found.txnId.lowBits = one.high, one.low
+        for high, low, state in await self._transactions.ended(topic):
+            found = answer.response.add(status=0 if state is TxnState.COMMITTED else 1)
+            found.txnId.highBits, found.txnId.lowBits = high, low
         return answer

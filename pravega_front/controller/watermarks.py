@@ -27,8 +27,9 @@ from msgspec import Struct, field
 from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.formats.producer import EventStamp, LedgerKind
-from pravega_front.controller.streams import ranged, segment_id
-from pravega_front.names import split_id
+from bridges.rounds import Rounds
+from pravega_front.controller.streams import ranged
+from pravega_front.names import partition_at, segment_of, split_id
 from pravega_front.service.pieces import appended
 from pravega_front.service.segments import SegmentMissing
 from pravega_front.wire.watermark import Ranged, Watermark, decode, encode, places
@@ -63,13 +64,18 @@ class Noted(IntEnum):
 
 
 class _Marks(Struct):
-    """The watermarks of one stream: the last one, and where those that are kept begin."""
+    """The watermarks of one stream: the last one, and where some of those that are kept begin."""
 
     segment: Segment
     last: Watermark | None = None
     begins: deque[int] = field(default_factory=deque)
     number: int = 0
     """That of the last event, as their writer's."""
+
+    def remember(self, begin: int) -> None:
+        """One begins there. Few are remembered: there may be many streams."""
+        if not self.begins or begin - self.begins[-1] >= _KEPT_BYTES // 16:
+            self.begins.append(begin)
 
 
 class _Writer(Struct):
@@ -95,6 +101,7 @@ class Watermarks:
         self._noted: dict[str, None] = {}
         self._marks: dict[str, _Marks] = {}
         self._gone: set[asyncio.Task[None]] = set()
+        self._rounds: Rounds[str] = controller.node.rounds("watermark")
 
     async def load(self) -> None:
         """Know where something was noted, and delete the watermarks of streams that are deleted."""
@@ -170,21 +177,21 @@ class Watermarks:
     # --- what readers get ------------------------------------------------------------------------------------------
 
     async def look(self, now_ms: int) -> None:
-        """Write the watermarks that are due, one stream after the other."""
-        for name in list(self._noted):
-            topic = self._catalog.topics.get(name)
-            self._noted.pop(name, None)
-            if topic is None:
-                continue
-            try:
-                await self._look_at(topic, now_ms)
-            except LogError as error:
-                self._noted[name] = None
-                log.warning("a watermark is written later", topic=name, reason=str(error))
-            except Exception as error:  # noqa: BLE001 - logged and counted: it costs this stream's watermark only
-                self._controller.node.barrier.caught("watermark", error, topic=name)
+        """Write the watermarks that are due."""
+        await self._rounds.each(list(self._noted), lambda name: self._look_at(name, now_ms))
 
-    async def _look_at(self, topic: Topic, now_ms: int) -> None:
+    async def _look_at(self, name: str, now_ms: int) -> None:
+        self._noted.pop(name, None)
+        topic = self._catalog.topics.get(name)
+        if topic is None:
+            return
+        try:
+            await self._write_due(topic, now_ms)
+        except LogError as error:
+            self._noted[name] = None
+            log.warning("a watermark is written later", topic=name, reason=str(error))
+
+    async def _write_due(self, topic: Topic, now_ms: int) -> None:
         marks = await self._of(topic)
         last = None if marks is None else marks.last
         query = "SELECT writer, time, length(position), alive, noted_ms FROM front_pravega_noted WHERE topic = ?"
@@ -240,7 +247,7 @@ class Watermarks:
         stamp = EventStamp(_WRITER_ID, marks.number, 1)
         end = await appended(marks.segment, [event], len(event), stamp)
         marks.last = watermark
-        marks.begins.append(begin)
+        marks.remember(begin)
         if end - marks.begins[0] > _KEPT_BYTES:
             while len(marks.begins) > 1 and end - marks.begins[0] > _KEPT_BYTES // 2:
                 marks.begins.popleft()
@@ -265,7 +272,8 @@ class Watermarks:
             begins = await asyncio.to_thread(places, data)
             if begins:
                 marks.last = await asyncio.to_thread(decode, data[begins[-1] :])
-            marks.begins.extend(start + one for one in begins)
+            for one in begins:
+                marks.remember(start + one)
         except ValueError as error:
             log.warning("what was appended to a stream's watermarks is none", topic=topic.name, reason=str(error))
             await segment.truncate(end)
@@ -275,8 +283,7 @@ class Watermarks:
 
 
 def _has_segment(topic: Topic, number: int) -> bool:
-    index, epoch = split_id(number)
-    return index < len(topic.partitions) and topic.partitions[index].made_epoch == epoch
+    return partition_at(topic, *split_id(number)) is not None
 
 
 def _position(raw: str) -> dict[int, int]:
@@ -300,4 +307,5 @@ def _cut(topic: Topic, reached: dict[int, int]) -> dict[Ranged, int]:
     latest epoch that any of them writes to. Of those before, all is below."""
     epoch = max((split_id(number)[1] for number in reached), default=topic.epoch)
     there = [one for one in topic.partitions if one.lived_in(epoch)]
-    return {Ranged(segment_id(part), low, high): reached.get(segment_id(part), 0) for part, low, high in ranged(there)}
+    parts = [(segment_of(topic, part).segment_id, low, high) for part, low, high in ranged(there)]
+    return {Ranged(number, low, high): reached.get(number, 0) for number, low, high in parts}

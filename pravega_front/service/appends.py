@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bridges.errors import AppendConditionFailed, EventNumberConflict, LogDeleted, LogError, PartitionSealed
-from bridges.formats.pravega import EVENT_HEAD
 from bridges.formats.producer import EventStamp
 from bridges.formats.records import Buffer
 from pravega_front.service.segment import Segment
@@ -32,6 +31,8 @@ _NEW = -1
 """What the ledger calls the last number of a writer that has written nothing."""
 _GATHERED_BYTES = 1024 * 1024
 """Appends are gathered up to this size; a larger one is a batch of its own."""
+_GATHERED = 4096
+"""Appends that are gathered at most: each has its claim in the batch."""
 
 
 class Protest(Exception):
@@ -46,6 +47,7 @@ class Appending:
         "appends",
         "arrived",
         "before",
+        "claims",
         "ended",
         "error",
         "events",
@@ -67,6 +69,8 @@ class Appending:
         """The number of the first append."""
         self.number = first
         self.appends = 0
+        self.claims: list[tuple[int, int]] = []
+        """Of each append the events that its writer says there are, and its bytes."""
         self.events = 0
         self.size = 0
         self.held = 0
@@ -143,7 +147,7 @@ class Appender:
         gathered = self._gathered
         if gathered is not None and not (
             number > last
-            and EVENT_HEAD * events <= size
+            and gathered.appends < _GATHERED
             and gathered.size + size <= _GATHERED_BYTES
             and gathered.events + events <= self.segment.most_events
         ):
@@ -153,14 +157,13 @@ class Appender:
             gathered = self._gathered = Appending(last, number, arrived)
             self._begun(gathered)
         gathered.parts += parts
+        gathered.claims.append((events, size))
         gathered.size += size
         gathered.events += events
         gathered.appends += 1
         gathered.held += held
         gathered.number = self._last = number
         gathered.request_id = request_id
-        if EVENT_HEAD * events > size:
-            self.flush()  # others' events are not to be bytes because these are
 
     def append_at(
         self, parts: list[Buffer], number: int, request_id: int, held: int, arrived: float, expected: int
@@ -191,6 +194,7 @@ class Appender:
 
     def _hand_over(self, appending: Appending, expected: int | None) -> None:
         parts, appending.parts = appending.parts, []
+        claims, appending.claims = appending.claims, []
         self._in_flight.append(appending)
 
         def done(length: int, error: LogError | None) -> None:
@@ -203,7 +207,7 @@ class Appender:
             done(-1, PartitionSealed(self.segment.name, ()))
             return
         stamp = EventStamp(self.writer_id, appending.number, appending.events, appending.before)
-        self.segment.append(parts, appending.size, stamp, expected, done)
+        self.segment.append(parts, appending.size, stamp, expected, done, claims=claims)
 
     def _settle(self) -> None:
         """Answer what has ended, in order: an error waits for the answers to all appends before its own."""

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bridges.catalog import former
 from bridges.errors import LogError
-from pravega_front.names import TABLE, SegmentName
-from pravega_front.service.table_life import DroppedTables, drop_tables, insert_table
+from pravega_front.names import TABLE, SegmentName, parse_segment
+from pravega_front.service.table_life import DroppedTables, drop_table, drop_tables, insert_table
 from pravega_front.service.table_store import MAX_KEY
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class KeyValueTableRefused(LogError):
     """A table cannot be made so."""
 
 
-def segments_of(scope: str, name: str, partitions: int) -> list[SegmentName]:
-    """The table segments of a key-value table."""
-    return [SegmentName(scope, name + TABLE, number, 0) for number in range(partitions)]
+def segments_of(scope: str, name: str, partitions: int, first: int) -> list[SegmentName]:
+    """The table segments of a key-value table, whose numbers begin with ``first``."""
+    return [SegmentName(scope, name + TABLE, first + number, 0) for number in range(partitions)]
 
 
 class KeyValueTables:
@@ -63,23 +64,25 @@ class KeyValueTables:
         most = self._room()
 
         def change(connection: sqlite3.Connection) -> None:
+            first = former.first_number(connection, _numbered_as(scope, name))
+            row = (scope, name, config, first)
             try:
-                connection.execute("INSERT INTO front_pravega_key_value_tables VALUES (?, ?, ?)", (scope, name, config))
+                connection.execute("INSERT INTO front_pravega_key_value_tables VALUES (?, ?, ?, ?)", row)
             except sqlite3.IntegrityError:
                 raise KeyValueTableExists(f"there is a table {scope}/{name}") from None
-            for segment in segments_of(scope, name, partitions):
+            for segment in segments_of(scope, name, partitions, first):
                 insert_table(connection, str(segment), primary + secondary, most)
 
         await self._db.run(change)
 
-    async def config(self, scope: str, name: str) -> bytes:
-        """What was said of a table when it was made. Raises KeyValueTableMissing."""
-        query = "SELECT config FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
+    async def config(self, scope: str, name: str) -> tuple[bytes, int]:
+        """What was said of a table when it was made, and the number of its first segment. Raises
+        KeyValueTableMissing."""
+        query = "SELECT config, first FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
         row = await self._db.run(lambda connection: connection.execute(query, (scope, name)).fetchone())
         if row is None:
             raise KeyValueTableMissing(f"there is no table {scope}/{name}")
-        config: bytes = row[0]
-        return config
+        return row[0], row[1]
 
     async def page(self, scope: str, after: str, most: int) -> list[str]:
         """At most ``most`` names of a scope's tables behind ``after``, sorted."""
@@ -95,31 +98,70 @@ class KeyValueTables:
         """Delete a table with its entries. Raises KeyValueTableMissing."""
 
         def change(connection: sqlite3.Connection) -> None:
-            query = "DELETE FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
-            if not connection.execute(query, (scope, name)).rowcount:
+            query = "DELETE FROM front_pravega_key_value_tables WHERE scope = ? AND name = ? RETURNING first"
+            row = connection.execute(query, (scope, name)).fetchone()
+            if row is None:
                 raise KeyValueTableMissing(f"there is no table {scope}/{name}")
-            drop_tables(connection, [str(segment) for segment in segments_of(scope, name, partitions)])
+            former.remember(connection, _numbered_as(scope, name), row[0] + partitions)
+            drop_tables(connection, [str(segment) for segment in segments_of(scope, name, partitions, row[0])])
 
         try:
             await self._db.run(change)
         finally:
             self._dropped.wake()
 
+    async def delete_groups(self, scope: str) -> None:
+        """Delete what clients keep of reader groups in tables that no controller knows: they belong to the scope, whose
+        streams are gone. Key-value tables stay."""
+        await self._drop_within(scope, groups_only=True)
+
     async def delete_scope(self, scope: str) -> None:
         """Delete all that is kept of a scope's tables and reader groups: their streams are gone."""
-        # '0' is what follows '/': all names of the scope's segments lie between the two.
-        within = "SELECT segment FROM front_pravega_tables WHERE segment > ? AND segment < ?"
-        bounds = (f"{scope}/", f"{scope}0")
-        rows = await self._db.run(lambda connection: connection.execute(within, bounds).fetchall())
+        await self._drop_within(scope, groups_only=False)
 
         def change(connection: sqlite3.Connection) -> None:
             for table in ("key_value_tables", "groups"):
                 connection.execute(f"DELETE FROM front_pravega_{table} WHERE scope = ?", (scope,))
 
+        await self._db.run(change)
+
+    async def _drop_within(self, scope: str, *, groups_only: bool) -> None:
+        # '0' is what follows '/': all names of the scope's segments lie between the two.
+        within = "SELECT segment FROM front_pravega_tables WHERE segment > ? AND segment < ?"
+        bounds = (f"{scope}/", f"{scope}0")
+        rows = await self._db.run(lambda connection: connection.execute(within, bounds).fetchall())
+
+        def drop(connection: sqlite3.Connection, names: list[str]) -> None:
+            following: dict[str, int | None] = {}  # of key-value tables; None of what is none
+            for name in names:
+                parsed = parse_segment(name)
+                if parsed is not None and parsed.stream.endswith(TABLE):
+                    table = parsed.stream.removesuffix(TABLE)
+                    if table not in following:
+                        following[table] = 0 if _exists(connection, scope, table) else None
+                    before = following[table]
+                    if before is not None:
+                        if groups_only:
+                            continue
+                        following[table] = max(before, parsed.number + 1)
+                drop_table(connection, name)
+            for table, number in following.items():
+                if number:
+                    former.remember(connection, _numbered_as(scope, table), number)
+
         names = [name for (name,) in rows]
         try:
             for at in range(0, len(names), _AT_ONCE):  # others need the database
-                await self._db.run(partial(drop_tables, names=names[at : at + _AT_ONCE]))
-            await self._db.run(change)
+                await self._db.run(partial(drop, names=names[at : at + _AT_ONCE]))
         finally:
             self._dropped.wake()
+
+
+def _exists(connection: sqlite3.Connection, scope: str, name: str) -> bool:
+    query = "SELECT 1 FROM front_pravega_key_value_tables WHERE scope = ? AND name = ?"
+    return connection.execute(query, (scope, name)).fetchone() is not None
+
+
+def _numbered_as(scope: str, name: str) -> str:
+    """By what name the numbers of a table's segments are remembered: no stream of users' has it."""
+    return f"{scope}/{name}{TABLE}"

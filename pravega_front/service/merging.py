@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from bridges.errors import LogDeleted, LogError, LogUnavailable, StorageFull, To
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
 from pravega_front.names import TRANSIENT
+from pravega_front.service.carrying_out import carry_out
 from pravega_front.service.pieces import EventCount, appended, marked
 from pravega_front.service.segments import NotPossible, SegmentMissing
 from pravega_front.service.state import Merging
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bridges.node.front import NodeServices
     from pravega_front.service.segment import Segment
     from pravega_front.service.segments import Segments
+    from pravega_front.wire.fields import AttributeUpdate
 
 log = structlog.get_logger(__name__)
 
@@ -49,8 +51,6 @@ _ONE_BATCH = 15 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 _AT_ONCE = 4
 """Merges at the same time: each holds a piece, or all of a small source, and the batch that is made of it."""
-_AGAIN_S = 1.0
-_AGAIN_LIMIT_S = 30.0
 _NONE = -1
 """No attempt."""
 
@@ -86,11 +86,9 @@ class Merges:
         self._state = segments.state
         self._account = node.budget.account(lambda: None)
         self._few = asyncio.Semaphore(_AT_ONCE)
-        #: By the name of the source, with the target.
-        self._running: dict[str, tuple[Segment, asyncio.Task[int]]] = {}
+        self._running = segments.merges
         self._changing: dict[str, int] = {}
         self._cleaning: asyncio.Task[None] | None = None
-        segments.merged = self._ended_with
 
     async def load(self) -> None:
         """Carry out what was decided, and delete what writers of large events have left behind."""
@@ -117,12 +115,14 @@ class Merges:
                 await self._segments.delete(name)
             except LogError as error:
                 log.warning("a transient segment is deleted by the next start", segment=name, reason=str(error))
+            except Exception as error:  # noqa: BLE001 - logged and counted; the others are deleted all the same
+                self._node.barrier.caught("deletion of a transient segment", error, segment=name)
 
     async def close(self) -> None:
         """Leave what is under way to the next start."""
         with suppress(ValueError):  # it may not have been loaded
             self._node.catalog.before_sealing.remove(self._settled)
-        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [task for _, task in self._running.values()]
+        tasks: list[asyncio.Task[int] | asyncio.Task[None]] = [*self._running.tasks()]
         if self._cleaning is not None:
             tasks.append(self._cleaning)
         for task in tasks:
@@ -132,10 +132,12 @@ class Merges:
 
     # --- for callers -----------------------------------------------------------------------------------------------
 
-    async def merge(self, target: Segment, source_name: str) -> int:
+    async def merge(self, target: Segment, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of a segment to another, atomically, and delete it; gives the target's length behind it.
 
-        Raises SegmentMissing (there never was one), NotPossible, PartitionSealed, LogError.
+        ``updates`` of the target's attributes are made in the one step that decides it, if their conditions hold: from
+        then on it is carried out, also by the next start. Raises SegmentMissing (there never was one), NotPossible,
+        ConditionFailed, TooManyAttributes, PartitionSealed, LogError.
         """
         await target.log.ready()
         running = self._running.get(source_name)
@@ -144,13 +146,17 @@ class Merges:
             if source is None or not source.loose:
                 if target.log.last(LedgerKind.EVENT_NUMBER, _writer_of(source_name)) is None:
                     raise SegmentMissing(f"there is no segment {source_name!r} to merge")
+                await self._state.update(target.topic, target.partition, updates)
                 return await target.length()
             if self._segments.is_kept(source_name):
                 raise NotPossible("segments of a transaction are merged by its commit, and watermarks stay")
-            running = self._start(source_name, target, partial(self._begin, source_name, source, target))
+            running = self._start(source_name, target, partial(self._begin, source_name, source, target, updates))
+            updates = ()
         if running[0] is not target:
             raise NotPossible(f"{source_name} is being merged with another segment")
-        return await asyncio.shield(running[1])  # whoever asked may go away; what is decided is carried out
+        length = await asyncio.shield(running[1])  # whoever asked may go away; what is decided is carried out
+        await self._state.update(target.topic, target.partition, updates)  # of one who comes while another's goes on
+        return length
 
     async def forget(self, name: str) -> None:
         """Delete a transient segment whose writer is gone, unless it is merged. Raises LogError."""
@@ -166,42 +172,31 @@ class Merges:
         begins. Whoever seals segments, through whichever protocol, does it in here."""
         self._changing[topic] = self._changing.get(topic, 0) + 1
         try:
-            await self._ended_with(topic)
+            await self._running.ended_with(topic)
             yield
         finally:
             self._changing[topic] -= 1
             if not self._changing[topic]:
                 del self._changing[topic]
 
-    async def _ended_with(self, topic: str) -> None:
-        """Return when all merges with segments in a topic that have begun have ended."""
-        tasks = [task for target, task in self._running.values() if target.topic == topic]
-        if tasks:
-            await asyncio.wait(tasks)
-
     def _start(
         self, name: str, target: Segment, work: Callable[[], Awaitable[int]]
     ) -> tuple[Segment, asyncio.Task[int]]:
-        task = asyncio.create_task(self._run(work), name=f"merge of {name}")
-        running = self._running[name] = target, task
-        self._segments.merging.add(name)
-        task.add_done_callback(lambda task: self._ended(name, task))
-        return running
+        task = asyncio.create_task(self._run(name, work), name=f"merge of {name}")
+        return self._running.begin(name, target, task)
 
-    async def _run(self, work: Callable[[], Awaitable[int]]) -> int:
-        async with self._few:
+    async def _run(self, name: str, work: Callable[[], Awaitable[int]]) -> int:
+        try:
             return await work()
-
-    def _ended(self, name: str, task: asyncio.Task[int]) -> None:
-        del self._running[name]
-        self._segments.merging.discard(name)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, LogError):
+        except LogError:
+            raise
+        except Exception as error:
             self._node.barrier.caught("merge", error, segment=name)
+            raise LogError("a merge failed unexpectedly") from error
 
     # --- merging ---------------------------------------------------------------------------------------------------
 
-    async def _begin(self, name: str, source: Segment, target: Segment) -> int:
+    async def _begin(self, name: str, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> int:
         """Merge as one batch, or decide that it is done in pieces, and do it."""
         if target.topic in self._changing:
             raise LogUnavailable(f"the segments of {target.topic} are being changed")
@@ -212,10 +207,11 @@ class Merges:
             await source.quiet()  # what is acknowledged from now on would be part of nothing
             start = await source.start()
             size = await source.length() - start
-            if size <= _ONE_BATCH:
-                length = await self._append_one(target, _writer_of(name), source, start, size)
+            if size <= _ONE_BATCH and not updates:
+                async with self._few:
+                    length = await self._append_one(target, _writer_of(name), source, start, size)
             else:
-                decided = await self._decided(source, target)
+                decided = await self._decided(source, target, updates)
         except BaseException:
             source.loose_sealed = sealed
             raise
@@ -224,19 +220,17 @@ class Merges:
         await self._delete_source(name)
         return length
 
-    async def _decided(self, source: Segment, target: Segment) -> Merging:
+    async def _decided(self, source: Segment, target: Segment, updates: Sequence[AttributeUpdate]) -> Merging:
+        attempt = await self._node.catalog.allocate_producer_ids(1)
+        wanted = Merging(target.topic, target.partition, target.log.stream_id, attempt, _NONE)
         # One that was carried out, and whose source could not be deleted, is not decided again.
-        found = (await self._state.merges()).get(source.topic)
-        if found is None:
-            attempt = await self._node.catalog.allocate_producer_ids(1)
-            found = Merging(target.topic, target.partition, target.log.stream_id, attempt, _NONE)
-            await self._state.set_merge(source.topic, found)
-        elif found.stream_id != target.log.stream_id:
+        found = await self._state.decide_merge(source.topic, wanted, updates)
+        if found.stream_id != target.log.stream_id:
             raise NotPossible(f"{source.name} was merged with another segment")
         return found
 
     async def _delete_source(self, name: str) -> None:
-        self._segments.merging.discard(name)
+        self._running.deletes(name)
         with suppress(SegmentMissing):
             await self._segments.delete(name)
 
@@ -263,7 +257,7 @@ class Merges:
         except LogError as error:
             log.warning("a segment cannot be merged", segment=name, target=target.name, reason=str(error))
             await self._until_done(merge, self._abort, (*_AGAIN, StorageFull))
-            await self._state.end_merge(merge.source.topic)
+            await self._state.give_up_merge(merge.source.topic)
             merge.source.loose_sealed = merge.sealed
             raise
         try:
@@ -275,23 +269,20 @@ class Merges:
 
     async def _until_done(self, merge: _Large, work: _Work, again: tuple[type[LogError], ...]) -> int:
         """Do something alone with the target's log, as often as it takes while errors are of these kinds."""
-        delay = _AGAIN_S
-        while True:
+
+        async def alone() -> int:
+            hold = await merge.target.log.hold()
             try:
-                hold = await merge.target.log.hold()
-                try:
-                    return await work(merge, hold)
-                finally:
-                    hold.release()
-            except again as error:
-                log.warning("a segment is merged later", segment=merge.source.name, reason=str(error))
+                return await work(merge, hold)
             except LogError:
                 raise
             except Exception as error:
                 self._node.barrier.caught("merge", error, segment=merge.source.name)
                 raise LogError("a merge failed unexpectedly") from error
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _AGAIN_LIMIT_S)
+            finally:
+                hold.release()
+
+        return await carry_out(alone, self._few, again, "merge", segment=merge.source.name)
 
     async def _attempt(self, merge: _Large, hold: Hold) -> int:
         """Append all pieces and the marker, unless they are there; gives an offset behind them."""
@@ -304,7 +295,7 @@ class Merges:
             # Somebody else's appends may lie behind what there is of it.
             attempt = await self._node.catalog.allocate_producer_ids(1)
             decided = decided._replace(attempt=attempt, stale=decided.attempt)
-            await self._state.set_merge(source.topic, decided)
+            await self._state.set_attempt(source.topic, decided)
             merge.decided = decided
         if decided.stale in target_log.state.transactions.open:
             await marked(target, decided.stale, commit=False, hold=hold)
@@ -312,6 +303,8 @@ class Merges:
         number = decided.attempt << _PLACE_BITS
         events = EventCount()
         at, end = await source.start(), await source.length()
+        if at == end:
+            return target_log.high_watermark
         while at < end:
             size = min(_PIECE, end - at)
             number += 1

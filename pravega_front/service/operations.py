@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from bridges.errors import LogDeleted, PartitionSealed
 from bridges.formats.producer import LedgerKind
@@ -13,9 +12,9 @@ from pravega_front.names import parse_segment
 from pravega_front.service.merging import transient_name
 from pravega_front.service.segment import Segment, Truncated
 from pravega_front.service.segments import NotPossible, SegmentExists, SegmentMissing
-from pravega_front.service.state import TooManyAttributes
+from pravega_front.service.state import IF_EQUALS, ConditionFailed, TooManyAttributes
 from pravega_front.wire import commands as wire
-from pravega_front.wire.fields import Merged
+from pravega_front.wire.fields import AttributeUpdate, Merged
 
 if TYPE_CHECKING:
     from pravega_front.server import SegmentStore
@@ -48,7 +47,6 @@ class _Operations:
         self._store = store
         self._segments = store.segments
         self._state = store.segments.state
-        self._conditional: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def info(self, connection: Connection, request: wire.GetStreamSegmentInfo) -> wire.Command:
         name = request.segment
@@ -140,13 +138,14 @@ class _Operations:
         segment = self._segments.find(request.segment)
         if segment is None:
             return wire.NoSuchSegment(request.request_id, request.segment)
+        update = AttributeUpdate(request.attribute, IF_EQUALS, request.new_value, request.expected_value)
         try:
-            updated = await self._state.update_attribute(
-                segment.topic, segment.partition, request.attribute, request.new_value, request.expected_value
-            )
+            await self._state.update(segment.topic, segment.partition, [update])
+        except ConditionFailed:
+            return wire.SegmentAttributeUpdated(request.request_id, False)
         except TooManyAttributes as error:
             return wire.ErrorMessage(request.request_id, request.segment, str(error))
-        return wire.SegmentAttributeUpdated(request.request_id, updated)
+        return wire.SegmentAttributeUpdated(request.request_id, True)
 
     async def locate(self, connection: Connection, request: wire.LocateOffset) -> wire.Command:
         segment = self._segments.find(request.segment)
@@ -179,23 +178,14 @@ class _Operations:
         target = self._segments.find(request.target)
         if target is None:
             return wire.NoSuchSegment(request.request_id, request.target)
-        if not request.updates:
-            return await self._merge_one(connection, request, target)
-        # Of merges that depend on attributes one at a time is with a target: what they depend on stays as it is.
-        lock = self._conditional.setdefault(request.target, asyncio.Lock())
-        async with lock:
-            try:
-                if not await self._state.applies(target.topic, target.partition, request.updates):
-                    return wire.SegmentAttributeUpdated(request.request_id, False)
-            except TooManyAttributes as error:
-                return wire.ErrorMessage(request.request_id, request.target, str(error))
-            answer = await self._merge_one(connection, request, target)
-            if isinstance(answer, wire.SegmentsMerged):
-                await self._state.set_attributes(target.topic, target.partition, request.updates)
-            return answer
-
-    async def _merge_one(self, connection: Connection, request: wire.MergeSegments, target: Segment) -> wire.Command:
-        answer = await self._merged(connection, request.request_id, target, request.target, request.source)
+        try:
+            answer = await self._merged(
+                connection, request.request_id, target, request.target, request.source, request.updates
+            )
+        except ConditionFailed:
+            return wire.SegmentAttributeUpdated(request.request_id, False)
+        except TooManyAttributes as error:
+            return wire.ErrorMessage(request.request_id, request.target, str(error))
         if isinstance(answer, wire.Command):
             return answer
         return wire.SegmentsMerged(request.request_id, request.target, request.source, answer)
@@ -213,13 +203,19 @@ class _Operations:
         return wire.SegmentsBatchMerged(request.request_id, request.target, merged)
 
     async def _merged(
-        self, connection: Connection, request_id: int, target: Segment, target_name: str, source_name: str
+        self,
+        connection: Connection,
+        request_id: int,
+        target: Segment,
+        target_name: str,
+        source_name: str,
+        updates: Sequence[AttributeUpdate] = (),
     ) -> int | wire.Command:
-        """The target's new length, or the error to answer."""
+        """The target's new length, or the error to answer. Raises ConditionFailed, TooManyAttributes."""
         if target.sealed:
             return wire.SegmentIsSealed(request_id, target_name)
         try:
-            length = await self._store.merges.merge(target, source_name)
+            length = await self._store.merges.merge(target, source_name, updates)
         except SegmentMissing:
             return wire.NoSuchSegment(request_id, source_name)
         except LogDeleted:

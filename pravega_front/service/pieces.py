@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from bridges.awaited import awaited
 from bridges.errors import LogError
 from bridges.formats import FormatId
-from bridges.formats.pravega import EVENT_HEAD, Shape, parse_header, segment_bytes
+from bridges.formats.pravega import EVENT_HEAD, Shape, claims_of, parse_header, segment_bytes
+from bridges.formats.records import Buffer
 
 if TYPE_CHECKING:
     from bridges.formats.producer import EventStamp, InTransaction
-    from bridges.formats.records import Buffer
     from bridges.log.append_path import Hold
     from bridges.log.interfaces import Appended
     from pravega_front.service.segment import Segment
@@ -65,11 +69,36 @@ class EventCount:
         return count
 
 
-async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Buffer], int, int]]:
-    """A segment's appends in order, those that fit together in one piece: (bytes, their size, events). A piece has at
-    most as many events as an append may have; more would not be taken for events."""
-    parts: list[Buffer] = []
-    size = events = 0
+MOST_CLAIMS = 4096
+"""Of how many appends a piece knows each by itself: beyond them neighbours are taken together, as whoever writes
+chooses how many they are."""
+
+
+class Piece(Struct):
+    """Appends one behind another: their bytes, and of each the offsets it has and its size in bytes."""
+
+    parts: list[Buffer] = field(default_factory=list)
+    size: int = 0
+    claims: list[tuple[int, int]] = field(default_factory=list)
+    events: int = 0
+
+    def add(self, parts: Iterable[Buffer], claims: Sequence[tuple[int, int]]) -> None:
+        """Add appends at the end."""
+        self.parts += parts
+        self.claims += claims
+        for events, size in claims:
+            self.events += events
+            self.size += size
+        if len(self.claims) > MOST_CLAIMS:
+            pairs = zip_longest(self.claims[::2], self.claims[1::2], fillvalue=(0, 0))
+            self.claims = [(one + other, size + more) for (one, size), (other, more) in pairs]
+
+
+async def appends_of(segment: Segment, most: int) -> AsyncIterator[Piece]:
+    """A segment's appends in order, those together that have at most ``most`` bytes and as many events as one append
+    may have."""
+    piece = Piece()
+    alone = False
     offset, end = 0, segment.log.high_watermark
     while offset < end:
         batches = await segment.log.read_committed(offset, most)
@@ -80,16 +109,16 @@ async def appends_of(segment: Segment, most: int) -> AsyncIterator[tuple[list[Bu
             if batch.flags != FormatId.PRAVEGA:
                 continue  # a note of a writer that has appended nothing
             header, data = parse_header(batch.payload), segment_bytes(batch.payload)
-            whole = header.shape == Shape.EVENTS
-            many = events + header.records > segment.most_events
-            if parts and (size + len(data) > most or not whole or not events or many):
-                yield parts, size, events
-                parts, size, events = [], 0, 0
-            parts.append(data)
-            size += len(data)
-            events += header.records if whole else 0
-    if parts:
-        yield parts, size, events
+            # What was no events lay in a piece of its own always: a commit that an earlier version has begun goes on
+            # behind the same pieces.
+            alone, before = header.shape == Shape.BYTES, alone
+            many = piece.events + header.records > segment.most_events
+            if piece.parts and (piece.size + len(data) > most or many or alone or before):
+                yield piece
+                piece = Piece()
+            piece.add((data,), claims_of(header, batch.payload))
+    if piece.parts:
+        yield piece
 
 
 async def appended(
@@ -99,12 +128,16 @@ async def appended(
     stamp: EventStamp,
     part: InTransaction | None = None,
     hold: Hold | None = None,
+    claims: Sequence[tuple[int, int]] = (),
+    *,
+    admitted: bool = False,
 ) -> int:
     """Append to a segment, and return when that is durable: the segment's length behind it, -1 if it is not known.
 
     Raises the errors of :meth:`pravega_front.service.segment.Segment.append`.
     """
-    length: int = await awaited(lambda done: segment.append(parts, size, stamp, None, done, part, hold))
+    append = partial(segment.append, part=part, hold=hold, claims=claims, admitted=admitted)
+    length: int = await awaited(lambda done: append(parts, size, stamp, None, done))
     return length
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bridges.errors import LogDeleted, LogError, OffsetOutOfRange, PositionLost
 from pravega_front.service.segment import Segment
@@ -39,14 +39,31 @@ class Found:
         self.data = data
 
 
-async def read(segment: Segment, request: ReadSegment, most: int, *, parked: bool = False) -> Found | None:
-    """The answer to a read; None if it has to wait at the end. ``parked``: it has waited.
+class Seen(NamedTuple):
+    """What a read that has to wait goes by: when it is another, there may be something to tell."""
+
+    limit: int
+    start: int
+    is_open: bool
+    ended: bool
+
+    @classmethod
+    def of(cls, segment: Segment) -> Seen:
+        """As it is now."""
+        log = segment.log
+        return cls(log.last_stable_offset, log.log_start_offset, log.is_open, segment.ended)
+
+
+async def read(segment: Segment, request: ReadSegment, most: int, *, parked: bool = False) -> Found | Seen:
+    """The answer to a read, or what was known when it was found that it has to wait at the end. ``parked``: it has
+    waited.
 
     Raises BeyondEnd, LogError.
     """
     name, position = request.segment, request.offset
     most = max(LEAST, min(request.suggested_length, most))
     while True:
+        seen = Seen.of(segment)  # before anything is waited for: it may move meanwhile
         try:
             start = await segment.start()
             ended = segment.ended
@@ -58,7 +75,7 @@ async def read(segment: Segment, request: ReadSegment, most: int, *, parked: boo
                 raise BeyondEnd(f"a read at {position} of a sealed segment of {end} bytes")
             if position >= end:
                 if not ended:
-                    return None
+                    return seen
                 if parked:
                     return Found(SegmentIsSealed(request.request_id, name, "", position))
                 return Found(SegmentRead(name, position, False, True, b"", request.request_id), [])
@@ -91,26 +108,23 @@ def stopping(request: ReadSegment) -> Found:
 
 
 class Parked:
-    """A read that waits for its segment to move: ``again`` is called then, once."""
+    """A read that waits for its segment to be otherwise than it was ``seen``: ``again`` is called then, once."""
 
-    __slots__ = ("_again", "_limit", "_start", "request", "segment")
+    __slots__ = ("_again", "_seen", "request", "segment")
 
-    def __init__(self, segment: Segment, request: ReadSegment, again: Callable[[Parked], None]) -> None:
+    def __init__(self, segment: Segment, request: ReadSegment, seen: Seen, again: Callable[[Parked], None]) -> None:
         self.segment = segment
         self.request = request
+        self._seen = seen
         self._again = again
-        log = segment.log
-        self._limit = log.last_stable_offset
-        self._start = log.log_start_offset
-        log.add_waiter(self)
+        segment.log.add_waiter(self)
+
+    def look(self) -> None:
+        """Look whether it has moved since, as it may have before anybody waited."""
+        self.log_moved(self.segment.log)
 
     def log_moved(self, log: PartitionLog) -> None:
-        if (
-            log.last_stable_offset != self._limit
-            or log.log_start_offset != self._start
-            or not log.is_open
-            or self.segment.ended
-        ):
+        if Seen.of(self.segment) != self._seen:
             self.leave()
             self._again(self)
 
@@ -129,6 +143,9 @@ class ParkedMark:
         self._again = again
         self.leave = segments.wait_for_mark(request.segment, self._made)
         """Wait no more."""
+
+    def look(self) -> None:
+        """Nothing can have happened before anybody waited."""
 
     def _made(self) -> None:
         self._again(self)

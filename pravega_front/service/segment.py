@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bridges.errors import AppendConditionFailed, BatchInvalid, LogError, OffsetOutOfRange
 from bridges.formats import FormatId, Translator
-from bridges.formats.pravega import encode, segment_bytes, shape_of
+from bridges.formats.pravega import encode, gathered, segment_bytes
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.records import Buffer
 from bridges.log.byte_column import BytePlace
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from bridges.log.append_path import Hold
     from bridges.log.partition_log import PartitionLog
 
-_CURSORS = 64
+_CURSORS = 16_384
+"""Places of readers that are remembered, of all segments together."""
 _AHEAD = 64 * 1024
 """What is read of the log beyond the bytes asked for: headers, and records before the position."""
 
@@ -42,11 +43,35 @@ SegmentDone = Callable[[int, LogError | None], None]
 """Called with (length of the segment after an append, None) or (-1, error)."""
 
 
+class Cursors:
+    """Where readers of any segment have come to, with the batches that go on there; the longest unused go first."""
+
+    __slots__ = ("_most", "_places")
+
+    def __init__(self, most: int = _CURSORS) -> None:
+        self._most = most
+        self._places: OrderedDict[tuple[object, int], BytePlace] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def take(self, of: object, position: int) -> BytePlace | None:
+        """The place of the batch that goes on at a position; it is forgotten."""
+        return self._places.pop((of, position), None)
+
+    def keep(self, of: object, position: int, place: BytePlace) -> None:
+        """Remember it."""
+        self._places[of, position] = place
+        if len(self._places) > self._most:
+            self._places.popitem(last=False)
+
+
 class Segment:
     """A segment's bytes. ``loose`` ones belong to no stream, and only this front appends to them."""
 
     __slots__ = (
         "_cursors",
+        "_life",
         "_tasks",
         "_translator",
         "log",
@@ -59,7 +84,14 @@ class Segment:
     )
 
     def __init__(
-        self, name: str, log: PartitionLog, translator: Translator, max_events: int, *, loose: bool = False
+        self,
+        name: str,
+        log: PartitionLog,
+        translator: Translator,
+        max_events: int,
+        cursors: Cursors,
+        *,
+        loose: bool = False,
     ) -> None:
         self.name = name
         self.topic = log.topic
@@ -70,8 +102,9 @@ class Segment:
         self._translator = translator
         self.most_events = max_events
         """Events of one append that get offsets of their own."""
-        # Positions that were read up to, with the batches that go on there: (offset, position) of their beginnings.
-        self._cursors: OrderedDict[int, BytePlace] = OrderedDict()
+        # Positions that were read up to, by what the segment is between two truncations.
+        self._cursors = cursors
+        self._life = object()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -144,7 +177,7 @@ class Segment:
             raise Truncated(start)
         if position > start:
             await self.log.trim_bytes(position)
-            self._cursors.clear()
+            self._life = object()
 
     # --- appending -------------------------------------------------------------------------------------------------
 
@@ -157,12 +190,16 @@ class Segment:
         done: SegmentDone,
         part: InTransaction | None = None,
         hold: Hold | None = None,
+        claims: Sequence[tuple[int, int]] = (),
+        *,
+        admitted: bool = False,
     ) -> None:
         """Append ``size`` bytes; where ``expected`` is given, only if the segment ends there.
 
-        ``part``: the bytes are part of a transaction in the log, and nobody sees them before its end. ``hold``: by
-        whoever appends to the log alone. Errors given to ``done`` are those of
-        :meth:`bridges.log.append_path.AppendPath.append`.
+        ``claims``: (events, bytes) of each of the appends that these are, where they are several. ``part``: the bytes
+        are part of a transaction in the log, and nobody sees them before its end. ``hold``: by whoever appends to the
+        log alone. ``admitted``: what the stream demands was looked at when the bytes were written to another segment.
+        Errors given to ``done`` are those of :meth:`bridges.log.append_path.AppendPath.append`.
         """
         guard = None if expected is None else Guard(end_position=expected)
         if expected is not None and expected < 0:
@@ -170,9 +207,9 @@ class Segment:
             return
         if size:
             now = time.time_ns() // 1_000_000
-            shape, records = shape_of(stamp.events, size, self.most_events)
+            shape, records, front = gathered(claims or ((stamp.events, size),), self.most_events)
             payload = encode(
-                parts,
+                [front, *parts] if front else parts,
                 size,
                 shape,
                 records,
@@ -183,6 +220,7 @@ class Segment:
                 part=part,
             )
             batch = Batch(payload, records, int(FormatId.PRAVEGA), now, stamp, guard, transaction=part)
+            batch.own, batch.admitted = True, admitted
         else:
             batch = note(stamp, guard)
 
@@ -225,8 +263,8 @@ class Segment:
 
         Raises OffsetOutOfRange for a position that is trimmed meanwhile, PositionLost, LogError.
         """
-        log = self.log
-        known = self._cursors.pop(position, None)
+        log, life = self.log, self._life
+        known = self._cursors.take(self._life, position)
         place = known or await log.find_byte_batch(position)
         pieces: list[memoryview] = []
         left = most
@@ -251,11 +289,11 @@ class Segment:
                     pieces.append(piece if 4 * len(piece) >= len(data) else memoryview(bytes(piece)))
                     left -= len(piece)
                 if skip + len(piece) < len(data):
-                    self._remember(position + most, BytePlace(batch.base_offset, at))
+                    self._cursors.keep(life, position + most, BytePlace(batch.base_offset, at))
                     return pieces
                 at += len(data)
                 offset = batch.end_offset
-        self._remember(position + most - left, BytePlace(offset, at))
+        self._cursors.keep(life, position + most - left, BytePlace(offset, at))
         return pieces
 
     async def _segment_bytes(self, batch: StoredBatch) -> memoryview:
@@ -263,8 +301,3 @@ class Segment:
             return segment_bytes(await self._translator.translate(self.log.stream_id, batch, int(FormatId.PRAVEGA)))
         except BatchInvalid:
             return memoryview(b"")  # such a batch takes no bytes (bridges/log/event_bytes.py)
-
-    def _remember(self, position: int, place: BytePlace) -> None:
-        self._cursors[position] = place
-        if len(self._cursors) > _CURSORS:
-            self._cursors.popitem(last=False)

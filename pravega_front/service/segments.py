@@ -9,13 +9,21 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bridges.catalog.topic import Change, ChangeKind, TopicExists, TopicKind, TopicNotFound
 from bridges.errors import LogError
-from pravega_front.names import LONGEST_NAME, MARK, SegmentName, is_transactions, parse_segment
-from pravega_front.service.segment import Segment
+from pravega_front.names import (
+    LONGEST_NAME,
+    MARK,
+    SegmentName,
+    is_transactions,
+    parse_segment,
+    partition_at,
+    segment_of,
+)
+from pravega_front.service.segment import Cursors, Segment
 from pravega_front.service.state import SegmentState, add_loose
 from pravega_front.service.table_life import table_count
 
@@ -23,6 +31,8 @@ if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
     from bridges.node.front import NodeServices
+    from pravega_front.service.running import OpenTransactions, RunningMerges
+    from pravega_front.settings import PravegaSettings
 
 _HIDDEN = "_pravega.segment-"
 _OF = "#of."
@@ -46,22 +56,17 @@ class NotPossible(LogError):
 class Segments:
     """The segments of a node, by name. Call :meth:`load` first."""
 
-    def __init__(self, node: NodeServices, max_events: int, max_loose: int, max_attributes: int) -> None:
-        self.state = SegmentState(node.db, max_attributes)
+    def __init__(
+        self, node: NodeServices, settings: PravegaSettings, transactions: OpenTransactions, merges: RunningMerges
+    ) -> None:
+        self.state = SegmentState(node.db, settings.attributes_per_segment)
+        self.transactions = transactions
+        self.merges = merges
         self._node = node
-        self._max_events = max_events
-        self._max_loose = max_loose
+        self._max_events = settings.append_events
+        self._max_loose = settings.segments
+        self._cursors = Cursors()
         self._loose: dict[str, str] = {}
-        self.of_transaction: Callable[[str], tuple[str, int] | None] = lambda name: None
-        """(Hidden topic, partition) of an open transaction's segment; whoever keeps transactions sets it."""
-        self.in_transaction: Callable[[str, int], str | None] = lambda topic, partition: None
-        """The name of an open transaction's segment by its hidden topic and partition; set likewise."""
-        self.merged: Callable[[str], Awaitable[None]] = _nothing
-        """Returns when nothing is being merged any more with the segments in a topic; whoever merges sets it."""
-        self.has_transactions: Callable[[str], bool] = lambda topic: False
-        """Whether a stream has open transactions; set likewise."""
-        self.merging: set[str] = set()
-        """Segments that are being merged, and deleted by that alone; whoever merges sets it."""
         self._mark_waiters: dict[str, dict[Callable[[], None], None]] = {}
         self._making: set[str] = set()
         self._making_mark = asyncio.Lock()
@@ -85,13 +90,15 @@ class Segments:
             name = change.topic.name
             for log in [log for log in self._open if log.topic == name]:
                 del self._open[log]
+            if "pravega" in change.topic.names:
+                self._wake(self.mark_of(change.topic))  # whoever waits for its watermarks is told that they are gone
 
     # --- looking up ------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Segment | None:
         """The segment called ``name``."""
         if is_transactions(name):
-            place = self.of_transaction(name)
+            place = self.transactions.place(name)
             if place is None:
                 return None
             log = self._node.logs.hidden(*place)
@@ -104,11 +111,8 @@ class Segments:
             # What was made by a command under a name of a stream that is made later stands behind that.
             marked = self.marked(name)
             return self._find_loose(name if marked is None else self.mark_of(marked))
-        if not parsed.number < len(found.partitions):
-            return None
-        if found.partitions[parsed.number].made_epoch != parsed.epoch:
-            return None
-        log = self._node.logs.get(found.name, parsed.number)
+        partition = partition_at(found, parsed.number, parsed.epoch)
+        log = None if partition is None else self._node.logs.get(found.name, partition.index)
         return None if log is None else self._segment(str(parsed), log)
 
     def _find_loose(self, name: str) -> Segment | None:
@@ -125,10 +129,12 @@ class Segments:
     def marked(self, name: str) -> Topic | None:
         """The stream whose watermarks lie in a segment of that name."""
         parsed = parse_segment(name)
-        if parsed is None or parsed.number or parsed.suffix or not parsed.stream.startswith(MARK):
+        if parsed is None or parsed.suffix or not parsed.stream.startswith(MARK):
             return None
         stream = parsed.stream.removeprefix(MARK)
-        return self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}")
+        found = self._node.catalog.by_name("pravega", f"{parsed.scope}/{stream}")
+        # Its number is the stream's first: whoever reads those of a former one is told that they are gone.
+        return found if found is not None and (parsed.number, parsed.epoch) == (found.first_number, 0) else None
 
     def mark_of(self, topic: Topic) -> str:
         """By which name the segment of a stream's watermarks is kept: another stream of its name has others."""
@@ -179,7 +185,7 @@ class Segments:
     def _segment(self, name: str, log: PartitionLog, *, loose: bool = False) -> Segment:
         segment = self._open.get(log)
         if segment is None:
-            segment = Segment(name, log, self._node.translator, self._max_events, loose=loose)
+            segment = Segment(name, log, self._node.translator, self._max_events, self._cursors, loose=loose)
             self._open[log] = segment
         return segment
 
@@ -192,13 +198,12 @@ class Segments:
         """The segment that lies in a partition of a topic, also of a hidden one."""
         if topic in self._node.catalog.hidden:
             name = next((name for name, hidden in self._loose.items() if hidden == topic), None)
-            name = name or self.in_transaction(topic, partition)
+            name = name or self.transactions.at(topic, partition)
             return None if name is None else self.find(name)
         found = self._node.catalog.topics.get(topic)
         if found is None or not partition < len(found.partitions):
             return None
-        scope, _, stream = found.names["pravega"].partition("/")
-        return self.find(str(SegmentName(scope, stream, partition, found.partitions[partition].made_epoch)))
+        return self.find(str(segment_of(found, found.partitions[partition])))
 
     # --- changing --------------------------------------------------------------------------------------------------
 
@@ -247,7 +252,7 @@ class Segments:
         segment = self.find(name)
         if segment is None:
             raise SegmentMissing(f"there is no segment {name!r}")
-        if not segment.loose or name in self.merging or (self.is_kept(name) and not mark):
+        if not segment.loose or self.merges.keeps(name) or (self.is_kept(name) and not mark):
             raise NotPossible("segments of a stream or a transaction are deleted with it, and merged ones by that")
         self._loose.pop(name, None)
         try:
@@ -272,7 +277,7 @@ class Segments:
             return
         catalog = self._node.catalog
         topic = catalog.topic(segment.topic)
-        if self.has_transactions(segment.topic):
+        if self.transactions.of(segment.topic):
             raise NotPossible("the stream has open transactions, which the controller would abort")
         if [one.index for one in topic.active] != [segment.partition]:
             raise NotPossible("a stream's segment is sealed by the controller, which makes others in its place")
@@ -284,7 +289,3 @@ class Segments:
         active = [one.index for one in catalog.topic(topic).active]
         if active:
             await catalog.change_partitions(topic, active, ())
-
-
-async def _nothing(topic: str) -> None:
-    return

@@ -5,6 +5,7 @@ It lives in the node's database, and what is changed is durable when a call retu
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,6 +21,10 @@ IF_EQUALS = 4
 
 class TooManyAttributes(LogError):
     """There are as many attributes of a segment as there may be."""
+
+
+class ConditionFailed(LogError):
+    """An attribute has not the value that an update of it depends on."""
 
 
 class Loose(NamedTuple):
@@ -72,55 +77,73 @@ class SegmentState:
 
         return await self._db.run(read)
 
-    async def set_merge(self, topic: str, merging: Merging) -> None:
-        """The segment in ``topic`` is to be merged. The row goes with the topic."""
-        change = "REPLACE INTO front_pravega_merges VALUES (?, ?, ?, ?, ?, ?)"
-        await self._db.run(lambda connection: connection.execute(change, (topic, *merging)))
+    async def decide_merge(self, topic: str, wanted: Merging, updates: Sequence[AttributeUpdate]) -> Merging:
+        """The segment in ``topic`` is to be merged as ``wanted``, unless that was decided before: what holds then. The
+        ``updates`` of the target's attributes are made in the same step. The row goes with the topic.
 
-    async def end_merge(self, topic: str) -> None:
-        """The segment in ``topic`` is not to be merged any more."""
-        change = "DELETE FROM front_pravega_merges WHERE topic = ?"
-        await self._db.run(lambda connection: connection.execute(change, (topic,)))
+        Raises ConditionFailed, TooManyAttributes.
+        """
+
+        def decide(connection: sqlite3.Connection) -> Merging:
+            query = "SELECT target, partition, stream, attempt, stale FROM front_pravega_merges WHERE topic = ?"
+            row = connection.execute(query, (topic,)).fetchone()
+            if row is not None:
+                return Merging(*row)
+            undo = [
+                (one.attribute.hex(), one.new, _attribute(connection, wanted.target, wanted.partition, one.attribute))
+                for one in updates
+            ]
+            self._update(connection, wanted.target, wanted.partition, updates)
+            row = (topic, *wanted, json.dumps(undo))
+            connection.execute("INSERT INTO front_pravega_merges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            return wanted
+
+        return await self._db.run(decide)
+
+    async def set_attempt(self, topic: str, merging: Merging) -> None:
+        """Another attempt is made to merge the segment in ``topic``."""
+        change = "UPDATE front_pravega_merges SET attempt = ?, stale = ? WHERE topic = ?"
+        row = (merging.attempt, merging.stale, topic)
+        await self._db.run(lambda connection: connection.execute(change, row))
+
+    async def give_up_merge(self, topic: str) -> None:
+        """The segment in ``topic`` cannot be merged: attributes that were changed with the decision are as they were,
+        unless somebody has changed them since."""
+
+        def give_up(connection: sqlite3.Connection) -> None:
+            query = "DELETE FROM front_pravega_merges WHERE topic = ? RETURNING target, partition, undo"
+            for target, partition, undo in connection.execute(query, (topic,)).fetchall():
+                for name, new, old in reversed(json.loads(undo or "[]")):
+                    back = AttributeUpdate(bytes.fromhex(name), IF_EQUALS, old, new)
+                    if _attribute(connection, target, partition, back.attribute) == new:
+                        _set_attributes(connection, target, partition, [back])
+
+        await self._db.run(give_up)
 
     async def attribute(self, topic: str, partition: int, attribute: bytes) -> int:
         """An attribute's value; NO_NUMBER if it is not set."""
         return await self._db.run(lambda connection: _attribute(connection, topic, partition, attribute))
 
-    async def update_attribute(self, topic: str, partition: int, attribute: bytes, new: int, expected: int) -> bool:
-        """Set an attribute if it has the expected value; whether it had. Raises TooManyAttributes."""
-        updates = [AttributeUpdate(attribute, IF_EQUALS, new, expected)]
+    async def update(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
+        """Change attributes, all of them. Raises ConditionFailed, TooManyAttributes: then none is changed."""
+        if updates:
+            await self._db.run(lambda connection: self._update(connection, topic, partition, updates))
 
-        def change(connection: sqlite3.Connection) -> bool:
-            if not self._applies(connection, topic, partition, updates):
-                return False
-            _set_attributes(connection, topic, partition, updates)
-            return True
-
-        return await self._db.run(change)
-
-    async def applies(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> bool:
-        """Whether all conditions of ``updates`` hold. Raises TooManyAttributes if there is no room for them."""
-        return await self._db.run(lambda connection: self._applies(connection, topic, partition, updates))
-
-    async def set_attributes(self, topic: str, partition: int, updates: Sequence[AttributeUpdate]) -> None:
-        """Set attributes, whatever they were."""
-        await self._db.run(lambda connection: _set_attributes(connection, topic, partition, updates))
-
-    def _applies(
+    def _update(
         self, connection: sqlite3.Connection, topic: str, partition: int, updates: Sequence[AttributeUpdate]
-    ) -> bool:
+    ) -> None:
         more = 0
         for update in updates:
             value = _attribute(connection, topic, partition, update.attribute)
             if update.kind == IF_EQUALS and value != update.old:
-                return False
+                raise ConditionFailed("an attribute has another value than it was to have")
             more += value == NO_NUMBER and update.new != NO_NUMBER
         if more:
             query = "SELECT count(*) FROM front_pravega_attributes WHERE topic = ? AND partition = ?"
             (count,) = connection.execute(query, (topic, partition)).fetchone()
             if count + more > self._max_attributes:
                 raise TooManyAttributes(f"{count} attributes are set of the segment: no more can be")
-        return True
+        _set_attributes(connection, topic, partition, updates)
 
 
 def _attribute(connection: sqlite3.Connection, topic: str, partition: int, attribute: bytes) -> int:

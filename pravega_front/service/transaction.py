@@ -10,11 +10,10 @@ from msgspec import Struct, field
 
 from bridges.formats.producer import EventStamp, InTransaction, LedgerKind
 from bridges.net.budget import Kind
-from pravega_front.service.pieces import appended, appends_of, marked
+from pravega_front.service.pieces import Piece, appended, appends_of, marked
 from pravega_front.wire.controller import TxnState
 
 if TYPE_CHECKING:
-    from bridges.formats.records import Buffer
     from bridges.net.budget import Account
     from pravega_front.service.segment import Segment
 
@@ -65,32 +64,23 @@ async def append_to_parent(transaction: Transaction, segment: Segment, parent: S
     account.take(Kind.READS, held)
     try:
         if size <= _PIECE:
-            parts, length, events = await _one(segment)
-            if events <= segment.most_events:
+            whole = Piece()
+            async for piece in appends_of(segment, 2 * _PIECE):
+                whole.add(piece.parts, piece.claims)
+            if whole.events <= segment.most_events:
                 if last is None:
-                    await appended(parent, parts, length, EventStamp(writer_id, 1, events, -1))
+                    stamp = EventStamp(writer_id, 1, whole.events, -1)
+                    await appended(parent, whole.parts, whole.size, stamp, claims=whole.claims, admitted=True)
                 return
         part = InTransaction(transaction.low, -1)  # its parts are told apart by their numbers, not by epochs
         done = 0 if last is None else last.number
         number = 0
-        async for parts, length, events in appends_of(segment, _PIECE):
+        async for piece in appends_of(segment, _PIECE):
             number += 1
             if number > done:
-                await appended(parent, parts, length, EventStamp(writer_id, number, events), part)
+                stamp = EventStamp(writer_id, number, piece.events)
+                await appended(parent, piece.parts, piece.size, stamp, part, claims=piece.claims, admitted=True)
     finally:
         account.give(Kind.READS, held)
     if done < number or transaction.low in parent.log.state.transactions.open:
         await marked(parent, transaction.low)
-
-
-async def _one(segment: Segment) -> tuple[list[Buffer], int, int]:
-    """All of a small segment's appends: (bytes, their size, events), no events where some are none."""
-    parts: list[Buffer] = []
-    size = events = 0
-    whole = True
-    async for some, length, count in appends_of(segment, 2 * _PIECE):
-        parts += some
-        size += length
-        events += count
-        whole = whole and count > 0
-    return parts, size, events if whole else 0

@@ -15,13 +15,17 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from bridges.catalog.topic import ChangeKind, TopicKind, TopicNotFound
+from bridges.catalog.topic_rules import demands
 from bridges.errors import LogError
-from pravega_front.names import TRANSACTION, SegmentName
+from bridges.rounds import Rounds
+from pravega_front.service.carrying_out import carry_out
+from pravega_front.service.outcomes import keep, outcome, outcomes
 from pravega_front.service.segments import KEEP
 from pravega_front.service.transaction import ENDED, Transaction, append_to_parent
 from pravega_front.wire.controller import TxnState
@@ -36,12 +40,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _HIDDEN = "_pravega.transaction-"
-_KEPT = 1000
-"""Transactions of a stream that have ended and whose fate can still be asked for."""
-_AGAIN_S = 1.0
+_MOVED = 1000
+"""What is moved in one transaction of the database of what earlier versions kept."""
 _AT_ONCE = 4
 """Commits that are carried out at the same time: each holds a piece in memory."""
-_SWEEP_S = 60.0
 
 
 class TooManyOpen(LogError):
@@ -61,9 +63,7 @@ class Transactions:
         self._node = node
         self._settings = settings
         self._segments = segments
-        #: By topic, then by id.
-        self._known: dict[str, dict[tuple[int, int], Transaction]] = {}
-        self._open_by_hex: dict[str, Transaction] = {}
+        self._open = segments.transactions
         self._locks: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing: dict[str, int] = {}
@@ -72,10 +72,7 @@ class Transactions:
         self._decisions = 0
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._account = node.budget.account(lambda: None)
-        self._swept = time.monotonic()
-        segments.of_transaction = self._place
-        segments.in_transaction = self._at
-        segments.has_transactions = lambda topic: any(one.topic == topic for one in self._open_by_hex.values())
+        self._rounds: Rounds[Transaction] = node.rounds("end of a transaction's lease")
 
     async def load(self) -> None:
         """Know all transactions, and carry out what was decided. Those that are open get a whole lease."""
@@ -83,6 +80,7 @@ class Transactions:
             "SELECT topic, high, low, state, lease_ms, created_ms, hidden, parents, decided "
             "FROM front_pravega_transactions ORDER BY decided, low"
         )
+        await self._move_ended()
         rows = await self._node.db.run(lambda connection: connection.execute(query).fetchall())
         self._node.catalog.before_sealing.append(self.settled)
         self._node.catalog.on_change.append(self._changed)
@@ -91,17 +89,39 @@ class Transactions:
             self._decisions = max(self._decisions, decided)
             found = Transaction(topic, high, low, TxnState(state), lease_ms, created_ms, hidden, json.loads(parents))
             found.deadline = now + lease_ms / 1000
-            self._know(found)
+            self._open.add(found)
             if found.state is TxnState.COMMITTING:
-                for segment in self._own_segments(found):
-                    segment.loose_sealed = True
-            if found.state not in (TxnState.OPEN, *ENDED):
+                for number in found.parents:
+                    segment = self._own_segment(found, number)
+                    if segment is not None:
+                        segment.loose_sealed = True
+            if found.state is not TxnState.OPEN:
                 self._spawn(found)
         # A creation that a crash cut short has left a topic of nobody.
-        used = {one.hidden for one in self._open_by_hex.values()}
         for name in list(self._node.catalog.hidden):
-            if name.startswith(_HIDDEN) and name not in used:
-                await self._node.catalog.delete_topic(name)
+            if name.startswith(_HIDDEN) and not self._open.holds(name):
+                try:
+                    await self._node.catalog.delete_topic(name)
+                except LogError as error:
+                    log.warning("what a transaction left is deleted by the next start", topic=name, reason=str(error))
+
+    async def _move_ended(self) -> None:
+        """Earlier versions kept those that have ended with the others, a number of each stream."""
+        topics = self._node.catalog.topics
+
+        def move(connection: sqlite3.Connection) -> bool:
+            query = "SELECT topic, high, low, state FROM front_pravega_transactions WHERE state IN (?, ?) "
+            rows = connection.execute(f"{query} ORDER BY decided, low LIMIT ?", (*map(int, ENDED), _MOVED)).fetchall()
+            for topic, high, low, state in rows:
+                found = topics.get(topic)
+                delete = "DELETE FROM front_pravega_transactions WHERE topic = ? AND high = ? AND low = ?"
+                connection.execute(delete, (topic, high, low))
+                if found is not None:
+                    keep(connection, found.topic_id, high, low, TxnState(state))
+            return len(rows) == _MOVED
+
+        while await self._node.db.run(move):
+            pass
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
@@ -111,45 +131,20 @@ class Transactions:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._account.close()
 
-    def _know(self, found: Transaction) -> None:
-        self._known.setdefault(found.topic, {})[found.high, found.low] = found
-        if found.state in ENDED:
-            found.ended.set()
-        else:
-            self._open_by_hex[found.hex_id] = found
-
-    def _place(self, name: str) -> tuple[str, int] | None:
-        parent, _, hex_id = name.partition(TRANSACTION)
-        found = self._open_by_hex.get(hex_id)
-        if found is None or found.state not in (TxnState.OPEN, TxnState.COMMITTING):
-            return None
-        for place, number in enumerate(found.parents):
-            if self._name_of(found, number) == parent:
-                return found.hidden, place
-        return None
-
-    def _at(self, topic: str, partition: int) -> str | None:
-        for found in self._open_by_hex.values():
-            if found.hidden == topic and partition < len(found.parents):
-                return f"{self._name_of(found, found.parents[partition])}{TRANSACTION}{found.hex_id}"
-        return None
-
-    def _name_of(self, transaction: Transaction, number: int) -> str | None:
-        topic = self._node.catalog.topics.get(transaction.topic)
-        if topic is None:
-            return None
-        scope, _, stream = topic.names["pravega"].partition("/")
-        return str(SegmentName(scope, stream, number, topic.partitions[number].made_epoch))
-
     # --- for callers -----------------------------------------------------------------------------------------------
 
-    def get(self, topic: str, high: int, low: int) -> Transaction | None:
-        """A transaction of a stream; None if there never was one, or it ended long ago."""
-        return self._known.get(topic, {}).get((high, low))
+    async def get(self, topic: Topic, high: int, low: int) -> Transaction | None:
+        """A transaction of a stream; of one that has ended only how. None if there never was one, or too many have
+        ended since."""
+        found = self._open.get(topic.name, high, low)
+        if found is not None:
+            return found
+        state = await self._node.db.run(partial(outcome, topic_id=topic.topic_id, high=high, low=low))
+        return None if state is None else Transaction(topic.name, high, low, state, 0, 0, "", [])
 
-    def of(self, topic: str) -> list[Transaction]:
-        """All that is known of a stream's transactions."""
-        return list(self._known.get(topic, {}).values())
+    async def ended(self, topic: Topic) -> list[tuple[int, int, TxnState]]:
+        """Those of a stream that have ended, as (high, low, how): the last thousand that are known."""
+        return await self._node.db.run(partial(outcomes, topic_id=topic.topic_id))
 
     def check_lease(self, lease_ms: int) -> None:
         """Raise LeaseRefused unless a transaction may have such a lease."""
@@ -161,7 +156,7 @@ class Transactions:
         """Begin a transaction, whose segments can be written to when this returns. Raises LeaseRefused, TooManyOpen,
         LogError."""
         self.check_lease(lease_ms)
-        if len(self._open_by_hex) >= self._settings.transactions:
+        if len(self._open) >= self._settings.transactions:
             raise TooManyOpen(f"there are {self._settings.transactions} open transactions")
         if topic.name in self._changing:
             raise TooManyOpen(f"the segments of {topic.name} are being changed")
@@ -193,9 +188,11 @@ class Transactions:
         def also(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT INTO front_pravega_transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", row)
 
-        await catalog.create_topic(found.hidden, len(parents), KEEP, kind=TopicKind.TRANSIENT, also=also)
+        # What its stream demands is looked at when the events are written: what is committed is refused no more.
+        config = {**demands(topic.config), **KEEP}
+        await catalog.create_topic(found.hidden, len(parents), config, kind=TopicKind.TRANSIENT, also=also)
         found.deadline = time.monotonic() + lease_ms / 1000
-        self._know(found)
+        self._open.add(found)
         return found
 
     def ping(self, transaction: Transaction, lease_ms: int) -> None:
@@ -248,7 +245,7 @@ class Transactions:
         """Take no more appends: what is acknowledged from now on would not be part of it."""
         for segment in self._own_segments(transaction):
             segment.loose_sealed = True
-        await self._segments.merged(transaction.hidden)
+        await self._segments.merges.ended_with(transaction.hidden)
         for segment in self._own_segments(transaction):
             await segment.quiet()
 
@@ -265,7 +262,7 @@ class Transactions:
             end = loop.time() + self._settings.scale_wait_ms / 1000
             for begun in list(self._beginning.get(topic, ())):
                 await begun.wait()
-            for one in self.of(topic):
+            for one in self._open.of(topic):
                 if one.state not in ENDED:
                     try:
                         async with asyncio.timeout_at(end):
@@ -282,11 +279,12 @@ class Transactions:
     def _changed(self, change: Change) -> None:
         """A stream's transactions go with it: another of its name has nothing to do with them."""
         if change.kind is ChangeKind.DELETED and change.topic is not None:
-            for one in self.of(change.topic.name):
+            for one in self._open.of(change.topic.name):
                 self._stream_gone(one)
 
     def _stream_gone(self, transaction: Transaction) -> None:
-        self._forget_ids([_key(transaction)])
+        self._open.forget(transaction)
+        self._locks.pop(transaction.topic, None)
         carried_out = transaction.state is not TxnState.OPEN
         if transaction.state not in ENDED:
             transaction.state = TxnState.ABORTING
@@ -296,43 +294,26 @@ class Transactions:
 
     async def abort_all(self, topic: str) -> None:
         """Abort the open transactions of a stream, and return when all have ended."""
-        for one in self.of(topic):
+        for one in self._open.of(topic):
             await self.abort(one)
             await one.ended.wait()
 
     async def expire(self, now_ms: int) -> None:
-        """A chore: abort what was not pinged in time, and forget what ended long ago."""
+        """A chore: abort what was not pinged in time."""
         now = time.monotonic()
-        for one in list(self._open_by_hex.values()):
-            # One whose end is being decided may take long, and others wait behind it here.
-            if one.state is TxnState.OPEN and one.deciding is None and (one.deadline < now or self.is_overdue(one)):
-                log.info("a transaction is aborted: its lease has ended", topic=one.topic, id=one.hex_id)
-                await self.abort(one)
-        if now < self._swept + _SWEEP_S:
-            return
-        self._swept = now
-        ended: dict[str, list[Transaction]] = {}
-        for topic in list(self._known):
-            ended[topic] = [one for one in self.of(topic) if one.state in ENDED]
-            await asyncio.sleep(0)  # there may be many streams
-        for topic, found in ended.items():
-            gone = found if topic not in self._node.catalog.topics else found[:-_KEPT]
-            if gone:
-                await self._forget(gone)
+        overdue = [
+            one
+            for one in self._open
+            if one.state is TxnState.OPEN and one.deciding is None and (one.deadline < now or self.is_overdue(one))
+        ]
+        await self._rounds.each(overdue, self._expire)
 
-    async def _forget(self, gone: list[Transaction]) -> None:
-        query = "DELETE FROM front_pravega_transactions WHERE topic = ? AND high = ? AND low = ?"
-        keys = [_key(one) for one in gone]
-        await self._node.db.run(lambda connection: connection.executemany(query, keys))
-        self._forget_ids(keys)
-
-    def _forget_ids(self, keys: list[tuple[str, int, int]]) -> None:
-        for topic, high, low in keys:
-            known = self._known.get(topic, {})
-            known.pop((high, low), None)
-            if not known:
-                self._known.pop(topic, None)
-                self._locks.pop(topic, None)
+    async def _expire(self, transaction: Transaction) -> None:
+        log.info("a transaction is aborted: its lease has ended", topic=transaction.topic, id=transaction.hex_id)
+        try:
+            await self.abort(transaction)
+        except LogError as error:
+            log.warning("a transaction is aborted later", topic=transaction.topic, reason=str(error))
 
     # --- carrying out ----------------------------------------------------------------------------------------------
 
@@ -342,9 +323,16 @@ class Transactions:
         row = (int(state), self._decisions, *_key(transaction))
         await self._node.db.run(lambda connection: connection.execute(query, row))
 
-    async def _store_state(self, transaction: Transaction, state: TxnState) -> None:
-        query = "UPDATE front_pravega_transactions SET state = ? WHERE topic = ? AND high = ? AND low = ?"
-        await self._node.db.run(lambda connection: connection.execute(query, (int(state), *_key(transaction))))
+    async def _store_end(self, transaction: Transaction, state: TxnState) -> None:
+        topic = self._node.catalog.topics.get(transaction.topic)
+
+        def store(connection: sqlite3.Connection) -> None:
+            query = "DELETE FROM front_pravega_transactions WHERE topic = ? AND high = ? AND low = ?"
+            # Of a stream that is deleted nothing is left to tell of.
+            if connection.execute(query, _key(transaction)).rowcount and topic is not None:
+                keep(connection, topic.topic_id, transaction.high, transaction.low, state)
+
+        await self._node.db.run(store)
 
     def _spawn(self, transaction: Transaction) -> None:
         task = asyncio.create_task(self._carry_out(transaction))
@@ -353,23 +341,30 @@ class Transactions:
 
     async def _carry_out(self, transaction: Transaction) -> None:
         """End a transaction as it was decided, again until it is done."""
-        delay = _AGAIN_S
         lock = self._locks.setdefault(transaction.topic, asyncio.Lock())
         async with lock:
-            while transaction.state not in ENDED:
-                try:
-                    async with self._few:
-                        await self._try(transaction)
-                except LogError as error:
-                    log.warning("a transaction is ended later", topic=transaction.topic, reason=str(error))
-                except Exception as error:  # noqa: BLE001 - logged, counted and tried again
-                    self._node.barrier.caught("end of a transaction", error, topic=transaction.topic)
-                else:
-                    break
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, 30.0)
+            await carry_out(
+                lambda: self._try(transaction), self._few, LogError, "end of a transaction", topic=transaction.topic
+            )
 
     async def _try(self, transaction: Transaction) -> None:
+        try:
+            await self._end(transaction)
+        except LogError:
+            raise
+        except Exception as error:
+            self._node.barrier.caught("end of a transaction", error, topic=transaction.topic)
+            raise LogError("the end of a transaction failed unexpectedly") from error
+
+    async def _end(self, transaction: Transaction) -> None:
+        if transaction.state not in ENDED:
+            await self._end_for_all(transaction)
+        try:
+            await self._node.catalog.delete_topic(transaction.hidden)
+        except TopicNotFound:
+            return
+
+    async def _end_for_all(self, transaction: Transaction) -> None:
         if transaction.topic not in self._node.catalog.topics:
             transaction.state = TxnState.ABORTING  # its stream is gone, and what it would be part of
         if transaction.state is TxnState.COMMITTING:
@@ -378,17 +373,15 @@ class Transactions:
             ):
                 await append_to_parent(transaction, segment, parent, self._account)
         state = TxnState.COMMITTED if transaction.state is TxnState.COMMITTING else TxnState.ABORTED
-        await self._store_state(transaction, state)
+        await self._store_end(transaction, state)
         transaction.state = state
-        self._open_by_hex.pop(transaction.hex_id, None)
+        self._open.remove(transaction)
+        if not self._open.of(transaction.topic):
+            self._locks.pop(transaction.topic, None)
         transaction.ended.set()
-        try:
-            await self._node.catalog.delete_topic(transaction.hidden)
-        except TopicNotFound:
-            return
 
     def _own_segment(self, transaction: Transaction, number: int) -> Segment | None:
-        return self._segments.find(f"{self._name_of(transaction, number)}{TRANSACTION}{transaction.hex_id}")
+        return self._segments.find(self._open.name(transaction, number))
 
     def _own_segments(self, transaction: Transaction) -> list[Segment]:
         found = []
@@ -402,7 +395,7 @@ class Transactions:
     def _parent_segments(self, transaction: Transaction) -> list[Segment]:
         found = []
         for number in transaction.parents:
-            segment = self._segments.find(self._name_of(transaction, number) or "")
+            segment = self._segments.find(self._open.parent_name(transaction, number) or "")
             if segment is None:
                 raise LogError(f"a segment of {transaction.topic} cannot be found")
             found.append(segment)

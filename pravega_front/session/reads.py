@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from pravega_front.service.appends import Protest
-from pravega_front.service.reads import Found, Parked, ParkedMark, missing, read, stopping
+from pravega_front.service.reads import Found, Parked, ParkedMark, Seen, missing, read, stopping
 from pravega_front.session.useful_waits import UsefulWaits
 from pravega_front.wire import commands as wire
 
@@ -59,14 +59,15 @@ class Reads:
             if not room:
                 return None
             found = await read(segment, request, room, parked=parked)
-        if found is None:
+        if isinstance(found, Seen):
             if connection.draining:
                 return stopping(request)
             if not segment.log.is_open:
                 return await self.read(request, parked)  # it was deleted meanwhile, or its log failed
             # Its token was looked at, and is not kept: how long it is was the client's to choose.
-            self._park(Parked(segment, replace(request, token=""), self._again))
-        elif found.data and not segment.loose:
+            self._park(Parked(segment, replace(request, token=""), found, self._again))
+            return None
+        if found.data and not segment.loose:
             server.metrics.topic(segment.topic).fetched(1, 0, sum(map(len, found.data)))
         return found
 
@@ -166,6 +167,7 @@ class Reads:
             raise Protest("too many reads wait at the ends of segments")
         self._parked.add(parked)
         connection.account.take(Kind.REQUESTS, _PARKED_BYTES)
+        parked.look()
 
     def _unpark(self) -> list[Parked | ParkedMark]:
         parked, self._parked = list(self._parked), set()

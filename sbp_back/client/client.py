@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sbp_back.awaited import awaited
 from sbp_back.barrier import Barrier
-from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges
+from sbp_back.client.control import ControlOptions, ask, ask_repeatedly, list_ranges, tell_end
 from sbp_back.client.fetch import Fetch, FetchDone
 from sbp_back.client.gathering import Gatherer, Gathering
 from sbp_back.client.local_channel import LocalChannel, LocalServer
@@ -86,7 +86,7 @@ class Client:
 
     async def create_stream(self, replica: int = 1, ack_count: int = 1, retention_ms: int = 0) -> m.StreamInfo:
         """A new stream. After ``ConnectionLost`` there may be one that nobody knows of; it holds nothing."""
-        wanted = m.StreamInfo(-1, replica, ack_count, retention_ms)
+        wanted = m.StreamInfo(-1, replica, ack_count, retention_ms, inside=True)
         return _stream(await ask(self._pd, m.CreateStreamRequest(wanted), m.StreamResponse, self._options.control))
 
     async def describe_stream(self, stream_id: int) -> m.StreamInfo:
@@ -217,8 +217,7 @@ class Client:
                     raise
                 continue
             if response.range is not None and response.range.end >= 0:
-                # The placement driver tells the server, too, and does not forget it; this is sooner.
-                self.channel(last.servers[0]).carrier.submit(request, _ignore, self._options.control.timeout)
+                tell_end(self.channel(last.servers[0]).carrier, response.range, self._options.control)
                 return [*ranges[:-1], response.range]
         raise SbpError(ErrorCode.PRECONDITION_FAILED, f"the ranges of stream {stream_id} keep changing")
 
@@ -386,7 +385,7 @@ class Client:
         now = asyncio.get_running_loop().time()
         if now >= self._looked.get(stream_id, 0.0) + self._options.look_again_seconds:
             self._looked[stream_id] = now
-            self.refresh(stream_id, _ignore)
+            self.refresh(stream_id, lambda _error: None)
 
     def tell(self, stream_id: int) -> None:
         """Before something is read from the open range of a stream: what its writer here knows to be confirmed."""
@@ -425,10 +424,6 @@ class Client:
         for channel in channels:
             await channel.carrier.close()
         await self._pd.close()
-
-
-def _ignore(answer: object) -> None:
-    pass
 
 
 def _nobody(server: m.RangeServerInfo) -> LocalServer | None:

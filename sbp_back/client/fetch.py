@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVarTuple
 
-from sbp_back.errors import ConnectionLost, ErrorCode, Reclaimed, SbpError
+from sbp_back.errors import ConnectionLost, ErrorCode, Lost, Reclaimed, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.wire.model import (
     OK,
@@ -223,6 +223,10 @@ class Fetch:
     def _nothing_new(self) -> None:
         """Nothing came to a range that was open when we last heard of it: it may be a dead one."""
         wanted = self._range
+        if wanted is not None and wanted.end >= 0 and self._entries is None:
+            # It goes further, says the placement driver: then there is something, or it is lost.
+            self._look_at_server(f"the range server has nothing at offset {self._offset}")
+            return
         if wanted is None or wanted.end >= 0 or self._limit >= 0:
             self._finish([])
             return
@@ -236,24 +240,43 @@ class Fetch:
 
     def _look_at_server(self, message: str) -> None:
         """The offset is outside, though not by the placement driver's list. Below, because the server keeps less; or at
-        the end of a range that was sealed on its server and is about to be sealed at the placement driver."""
+        the end of a range that was sealed on its server and is about to be sealed at the placement driver; or where
+        the placement driver knows of data that the server has lost."""
         wanted = self._range
         assert wanted is not None
 
         def answered(answer: Answer) -> None:
             if isinstance(answer, ListRangeResponse):
                 for known in answer.ranges:
-                    if known.index == wanted.index and 0 <= known.end == self._offset:
-                        self._nothing()
-                        return
-                    if known.index == wanted.index and self._offset < known.start:
-                        self._end(Reclaimed(self._offset, f"{message}: the range server gave it up"))
+                    if known.index == wanted.index:
+                        self._compare(wanted, known, message)
                         return
             self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
 
         carrier = self._client.channel(wanted.servers[self._server]).carrier
         request = ListRangeRequest(stream_id=self._stream_id)
         carrier.submit(request, lambda answer: self._guard(answered, answer), self._client.fetch_timeout)
+
+    def _compare(self, wanted: RangeInfo, known: RangeInfo, message: str) -> None:
+        """``wanted`` as the placement driver has it, ``known`` as its server does."""
+        offset = self._offset
+        if offset < known.start:
+            self._end(Reclaimed(offset, f"{message}: the range server gave it up"))
+        elif 0 <= known.end <= offset < wanted.end:
+            self._end(
+                Lost(
+                    known.end,
+                    wanted.end,
+                    f"offsets {known.end} to {wanted.end - 1} of stream {self._stream_id} are lost: range "
+                    f"{wanted.index} ends at {wanted.end}, and its server has nothing from {known.end} on",
+                )
+            )
+        elif known.end < 0 <= wanted.end:
+            self._fail(ErrorCode.RS_INTERNAL_SERVER_ERROR, f"{message}: it has not heard yet that the range has ended")
+        elif known.end == offset:
+            self._nothing()
+        else:
+            self._fail(ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS, message)
 
     def _other_server(self, error: SbpError) -> None:
         self._server += 1

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sbp_back.barrier import Barrier
-from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly
+from sbp_back.client.control import ControlOptions, ask, list_ranges, repeatedly, tell_end
 from sbp_back.client.replica import (
     FENCED_CODES,
     HOPELESS_CODES,
@@ -391,11 +391,8 @@ class StreamWriter:
         self._index = info.index + 1
         self.ranges = [*(known for known in self.ranges if known.index < info.index), sealed]
         self._home.ranges_changed(self)
-        # The placement driver tells the server, too, and does not forget it; this is sooner.
         with contextlib.suppress(ConnectionLost):
-            carrier = self._home.channel(info.servers[0]).carrier
-            decided = m.SealRangeRequest(sealed, m.SealKind.PLACEMENT_DRIVER)
-            carrier.submit(decided, _ignore, self._options.control.timeout)
+            tell_end(self._home.channel(info.servers[0]).carrier, sealed, self._options.control)
         self._stored_up_to(sealed.end)
 
     async def _end_on_server(self, info: m.RangeInfo) -> int:
@@ -449,7 +446,3 @@ def _moved(entry: m.Entry, range_index: int) -> m.Entry:
         entry.payload,
         entry.confirmed,
     )
-
-
-def _ignore(answer: object) -> None:
-    pass

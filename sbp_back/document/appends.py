@@ -10,15 +10,16 @@ from collections.abc import Generator
 from sbp_back.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.deadlines import Deadlines
-from sbp_back.document.batch import FORMAT_FLAG, counting_records, set_base_offset
 from sbp_back.document.lanes import Lanes, StreamOwner
 from sbp_back.document.messages import AppendBatchRequest, AppendBatchResponse, AppendItem, AppendItemResult
+from sbp_back.document.parts import Parts
 from sbp_back.document.timeouts import too_late
 from sbp_back.errors import NO_SPACE_DETAIL, DecodeError, ErrorCode, NoSpace, SbpError
-from sbp_back.transport.carrier import Answer, Carrier
+from sbp_back.transport.carrier import Answer
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.model import AppendRequest, AppendResponse, Entry, Status
+from sbp_back.wire.record_batch import FORMAT_FLAG, counting_records, set_base_offset
 
 _MAX_LATE_BYTES = 64 * 1024 * 1024
 """Of batches under way whose time was up, which count no longer as unanswered on their connection. Past it nothing more
@@ -31,10 +32,9 @@ _MAX_RESULTS = 16 * 1024
 class Appends:
     """Takes APPEND requests of the document."""
 
-    def __init__(self, lanes: Lanes, to_range_server: Carrier) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self.barrier = lanes.barrier
-        self._carrier = to_range_server
         self._loop = asyncio.get_running_loop()
         self.deadlines: Deadlines[_Call] = Deadlines(self._loop, _Call.expire, lanes.barrier)
         self._working: deque[tuple[_Call, Generator[None, None, None]]] = deque()
@@ -151,7 +151,7 @@ class Appends:
                 self._lanes.forget(entry.stream_id)
                 call.add(position, -1, 0, status)
 
-        self._carrier.submit(AppendRequest(0, entries), answered)
+        self._lanes.to_range_server.submit(AppendRequest(0, entries), answered)
 
 
 def _append_to(owner: StreamOwner, item: AppendItem, count: int, done: _Owned, barrier: Barrier) -> None:
@@ -223,23 +223,18 @@ class _Owned:
             self._call.add(self._position, base_offset, _now_ms(), Status())
 
 
-class _Call:
-    """One request. Results that come in one turn of the event loop share a frame; the last frame says so.
+class _Call(Parts[AppendItemResult]):
+    """One request; its items are known by their positions. When the time is up those that are not stored are answered
+    as unknown, and what becomes of them later is of interest for the count of ``Appends.late_bytes`` only."""
 
-    Its items are known by their positions. When the time is up those that are not stored are answered as unknown, and
-    what becomes of them later is of interest for the count of ``Appends.late_bytes`` only.
-    """
-
-    __slots__ = ("_appends", "_late", "_reply", "_results", "_scheduled", "_timeout_ms", "_waiting")
+    __slots__ = ("_appends", "_late", "_timeout_ms", "_waiting")
 
     def __init__(self, appends: Appends, request: AppendBatchRequest, reply: Reply) -> None:
+        super().__init__(reply)
         self._appends = appends
-        self._reply = reply
         self._timeout_ms = request.timeout_ms
         self._waiting = dict(enumerate(request.items))
         self._late: dict[int, int] = {}  # bytes of each item that was answered before its outcome was known
-        self._results: list[AppendItemResult] = []
-        self._scheduled = False
 
     def item(self, position: int) -> AppendItem | None:
         """An item that is not answered yet."""
@@ -259,12 +254,8 @@ class _Call:
         if item is None:
             self._appends.late_bytes -= self._late.pop(position, 0)
             return
-        self._results.append(AppendItemResult(item.stream_id, item.request_index, base_offset, append_time_ms, status))
-        if not self._waiting:
-            self.flush()
-        elif not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._tick)
+        result = AppendItemResult(item.stream_id, item.request_index, base_offset, append_time_ms, status)
+        self.tell(result, last=not self._waiting)
 
     def expire(self) -> None:
         self._late = {position: len(item.batch) for position, item in self._waiting.items()}
@@ -272,11 +263,6 @@ class _Call:
         status = too_late(self._timeout_ms)
         for position in list(self._late):
             self.add(position, -1, 0, status)
-
-    def _tick(self) -> None:
-        self._scheduled = False
-        if self._results:
-            self.flush()
 
     def flush(self) -> None:
         results, self._results = self._results, []

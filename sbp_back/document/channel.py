@@ -24,10 +24,10 @@ from sbp_back.document.messages import (
     FetchItemResult,
 )
 from sbp_back.document.timeouts import milliseconds
-from sbp_back.document.wrapped import entries_of
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, DecodeError, ErrorCode, NoSpace, SbpError
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.wire.model import Buffer, DocumentResponse, Entry, Status
+from sbp_back.wire.wrapped import entries_of
 
 AppendDone = Callable[[int | SbpError], None]
 """Called with the base offset or an error, exactly once."""

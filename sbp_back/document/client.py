@@ -10,46 +10,39 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.timeouts import milliseconds
 from sbp_back.errors import ConnectionLost, DecodeError, ErrorCode
 from sbp_back.transport.carrier import Answer, Carrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier, TcpOptions
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    Buffer,
-    ClientRole,
-    DescribePdRequest,
-    DescribePdResponse,
-    DocumentRequest,
-    DocumentResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PdNode,
-    PingRequest,
-    PingResponse,
-    RangeServerInfo,
-    Request,
-    Response,
-    Status,
-)
+from sbp_back.wire import model as w
+from sbp_back.wire.record_batch import DocumentRecord, RecordBatch, encode_batch, parse_batches
 
 # What an answer may take on its way, beyond the time that the server is given: a part of that, seconds, seconds.
 _GRACE = 0.1
 _LEAST_GRACE = 0.1
 _MOST_GRACE = 1.0
 
-T = TypeVar("T", bound=Response)
-D = TypeVar("D", bound=DocumentResponse)
+T = TypeVar("T", bound=w.Response)
+D = TypeVar("D", bound=w.DocumentResponse)
+
+
+class _Result(Protocol):
+    status: w.Status
+
+
+R = TypeVar("R", bound=_Result)
+
+
+class _Results(Protocol[R]):
+    results: list[R]
 
 
 class Created(Struct):
@@ -130,36 +123,36 @@ class DocumentClient:
     async def create_stream(self, replica_nums: int = 1, retention_period_ms: int = 0) -> Created:
         """After ``ConnectionLost`` there may be a stream that nobody knows of."""
         wanted = m.DocumentStream(-1, replica_nums, retention_period_ms)
-        result = _only(await self._batch(m.CreateStreamsRequest(streams=[wanted]), m.CreateStreamsResponse))
+        result = _only(await self._batch(m.CreateStreamsRequest(streams=[wanted])))
         if result.stream is None or result.range is None:
             raise _nonsense("the answer names no stream with a range")
         return Created(result.stream, result.range)
 
     async def create_streams(self, streams: Sequence[m.DocumentStream]) -> list[m.StreamItemResult]:
         """Many at once; each result has a status of its own."""
-        return (await self._batch(m.CreateStreamsRequest(streams=list(streams)), m.CreateStreamsResponse)).results
+        return (await self._batch(m.CreateStreamsRequest(streams=list(streams)))).results
 
     async def describe_stream(self, stream_id: int) -> m.DocumentStream:
-        answer = await self._batch(m.DescribeStreamsRequest(stream_ids=[stream_id]), m.DescribeStreamsResponse)
+        answer = await self._batch(m.DescribeStreamsRequest(stream_ids=[stream_id]))
         return _stream(_only(answer))
 
     async def describe_streams(self, stream_ids: Sequence[int]) -> list[m.StreamItemResult]:
         request = m.DescribeStreamsRequest(stream_ids=list(stream_ids))
-        return (await self._batch(request, m.DescribeStreamsResponse)).results
+        return (await self._batch(request)).results
 
     async def update_stream(self, stream: m.DocumentStream) -> m.DocumentStream:
         """Gives a stream other properties; returns them as they are now."""
-        return _stream(_only(await self._batch(m.UpdateStreamsRequest(streams=[stream]), m.UpdateStreamsResponse)))
+        return _stream(_only(await self._batch(m.UpdateStreamsRequest(streams=[stream]))))
 
     async def delete_stream(self, stream_id: int) -> m.DocumentStream:
         """Deletes a stream and its records; returns what it was."""
         request = m.DeleteStreamsRequest(streams=[m.DocumentStream(stream_id)])
-        return _stream(_only(await self._batch(request, m.DeleteStreamsResponse)))
+        return _stream(_only(await self._batch(request)))
 
     async def trim_stream(self, stream_id: int, offset: int) -> Trimmed:
         """Gives up everything below ``offset``."""
         request = m.TrimStreamsRequest(items=[m.TrimItem(stream_id, offset)])
-        result = _only(await self._batch(request, m.TrimStreamsResponse))
+        result = _only(await self._batch(request))
         return Trimmed(_stream(result), result.range)
 
     # --- ranges -----------------------------------------------------------------------------------------------------
@@ -170,30 +163,25 @@ class DocumentClient:
 
     async def list_server_ranges(self, server_id: int) -> list[m.DocumentRange]:
         """Ranges of all streams on a range server."""
-        return await self._list(m.RangeOwner(RangeServerInfo(server_id), -1))
+        return await self._list(m.RangeOwner(w.RangeServerInfo(server_id), -1))
 
     async def _list(self, owner: m.RangeOwner) -> list[m.DocumentRange]:
-        answer = await self._batch(m.ListRangesRequest(owners=[owner]), m.ListRangesResponse)
-        if len(answer.results) != 1:
-            raise _nonsense(f"{len(answer.results)} results for one request")
-        (result,) = answer.results
-        _check(result.status)
-        return result.ranges
+        return _only(await self._batch(m.ListRangesRequest(owners=[owner]))).ranges
 
     async def describe_range(self, stream_id: int, index: int) -> m.DocumentRange:
         """A range; ``next`` is where its confirmed records end."""
         request = m.DescribeRangesRequest(ranges=[m.RangeId(stream_id, index)])
-        return _range(await self._batch(request, m.DescribeRangesResponse))
+        return _range(_only(await self._batch(request)))
 
     async def seal_range(self, stream_id: int, index: int) -> m.DocumentRange:
         """Ends a range, takes it from whoever writes it, and returns the range that is open instead. Repeatable. (Asked
         of a range server by itself: returns the sealed range.)"""
         request = m.SealRangesRequest(ranges=[m.RangeId(stream_id, index)])
-        return _range(await self._batch(request, m.SealRangesResponse))
+        return _range(_only(await self._batch(request)))
 
     async def create_range(self, stream_id: int) -> m.DocumentRange:
         """Opens the next range of a stream whose last one is sealed."""
-        answer = await self._batch(m.NextRangeRequest(m.DocumentRange(stream_id)), m.NextRangeResponse)
+        answer = await self._batch(m.NextRangeRequest(range=m.DocumentRange(stream_id)))
         if answer.range is None:
             raise _nonsense("the answer names no range")
         return answer.range
@@ -201,15 +189,11 @@ class DocumentClient:
     async def sync_ranges(self, stream_id: int, ranges: Sequence[m.DocumentRange]) -> list[m.DocumentRange]:
         """Makes ranges known to the range server early; returns them as they are."""
         request = m.SyncRangesRequest(items=[m.StreamRanges(stream_id, list(ranges))])
-        answer = await self._batch(request, m.SyncRangesResponse)
-        if len(answer.results) != 1:
-            raise _nonsense(f"{len(answer.results)} results for one request")
-        _check(answer.results[0].status)
-        return answer.results[0].ranges
+        return _only(await self._batch(request)).ranges
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Appended:
+    async def append(self, stream_id: int, records: Sequence[DocumentRecord | bytes] | w.Buffer) -> Appended:
         """Appends records, or the bytes of a record batch, and returns once they are durable. What has no time gets
         that of this moment. Raises ``ValueError`` for records that make no batch: none, or more than 24 days apart."""
         (outcome,) = await self.append_many([(stream_id, records)])
@@ -218,7 +202,7 @@ class DocumentClient:
         return outcome
 
     async def append_many(
-        self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | Buffer]]
+        self, batches: Sequence[tuple[int, Sequence[DocumentRecord | bytes] | w.Buffer]]
     ) -> list[Appended | DocumentError]:
         """Appends to any number of streams in one frame; outcomes in the order of ``batches``."""
         items = [
@@ -298,47 +282,47 @@ class DocumentClient:
 
     async def ping(self, payload: bytes = b"") -> None:
         """Returns when the server has sent the same bytes back."""
-        answer = await self._ask(PingRequest(b"", payload), PingResponse)
+        answer = await self._ask(w.PingRequest(b"", payload), w.PingResponse)
         if bytes(answer.payload) != payload:
             raise _nonsense("another payload came back")
 
     async def heartbeat(self, client_id: str) -> None:
-        await self._ask(HeartbeatRequest(client_id, ClientRole.FRONTEND), HeartbeatResponse)
+        await self._ask(w.HeartbeatRequest(client_id, w.ClientRole.FRONTEND), w.HeartbeatResponse)
 
     async def allocate_id(self, host: str) -> int:
         """A number the placement driver gives to nobody else."""
-        return (await self._ask(AllocateIdRequest(self._timeout_ms, host), AllocateIdResponse)).id
+        return (await self._ask(w.AllocateIdRequest(self._timeout_ms, host), w.AllocateIdResponse)).id
 
-    async def describe_cluster(self) -> list[PdNode]:
+    async def describe_cluster(self) -> list[w.PdNode]:
         """The placement driver's nodes."""
-        return (await self._ask(DescribePdRequest(), DescribePdResponse)).nodes
+        return (await self._ask(w.DescribePdRequest(), w.DescribePdResponse)).nodes
 
     # --- exchange ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, kind: type[T]) -> T:
+    async def _ask(self, request: w.Request, kind: type[T]) -> T:
         answer = await self._carrier.call(request, self._timeout)
         _check(answer.status)
         if not isinstance(answer, kind):
             raise _nonsense(f"{type(answer).__name__} is no answer to {type(request).__name__}")
         return answer
 
-    async def _batch(self, request: m.ControlRequest, kind: type[D]) -> D:
+    async def _batch(self, request: m.ControlRequest[D]) -> D:
         """One answer of parts put together."""
         whole: D | None = None
         request.timeout_ms = self._timeout_ms
         async for part in self._parts(request, self._timeout):
             _check(part.status)
-            if not isinstance(part, kind):
+            if not isinstance(part, request.answer):
                 raise _nonsense(f"{type(part).__name__} is no answer to {type(request).__name__}")
             if whole is None:
-                whole = part
+                whole = cast("D", part)
             elif hasattr(whole, "results"):
                 whole.results.extend(part.results)  # type: ignore[attr-defined]
         if whole is None:
             raise _nonsense("an answer without parts")
         return whole
 
-    async def _parts(self, request: DocumentRequest, timeout: float) -> AsyncIterator[Response]:
+    async def _parts(self, request: w.DocumentRequest, timeout: float) -> AsyncIterator[w.Response]:
         parts: asyncio.Queue[Answer] = asyncio.Queue()
         self._carrier.submit(request, parts.put_nowait, timeout)
         while True:
@@ -346,11 +330,11 @@ class DocumentClient:
             if isinstance(part, ConnectionLost):
                 raise part
             yield part
-            if not isinstance(part, DocumentResponse) or part.last:
+            if not isinstance(part, w.DocumentResponse) or part.last:
                 return
 
 
-def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | Buffer) -> Buffer:
+def _batch_of(stream_id: int, records: Sequence[DocumentRecord | bytes] | w.Buffer) -> w.Buffer:
     if isinstance(records, bytes | bytearray | memoryview):
         return records
     now = time.time_ns() // 1_000_000
@@ -365,25 +349,19 @@ def _fetched(wanted: Wanted, result: m.FetchItemResult) -> Fetched | DocumentErr
     data = result.parts[0] if len(result.parts) == 1 else b"".join(result.parts)
     with suppress(DecodeError):
         return Fetched(wanted, parse_batches(data))
-    return DocumentError(Status(ErrorCode.RS_DATA_CORRUPTED, f"stream {wanted.stream_id} holds malformed batches"))
+    return DocumentError(w.Status(ErrorCode.RS_DATA_CORRUPTED, f"stream {wanted.stream_id} holds malformed batches"))
 
 
-def _check(status: Status) -> None:
+def _check(status: w.Status) -> None:
     if not status.ok:
         raise DocumentError(status)
 
 
 def _nonsense(message: str) -> DocumentError:
-    return DocumentError(Status(ErrorCode.DECODE, message))
+    return DocumentError(w.Status(ErrorCode.DECODE, message))
 
 
-def _only(
-    answer: m.CreateStreamsResponse
-    | m.DescribeStreamsResponse
-    | m.UpdateStreamsResponse
-    | m.DeleteStreamsResponse
-    | m.TrimStreamsResponse,
-) -> m.StreamItemResult:
+def _only(answer: _Results[R]) -> R:
     if len(answer.results) != 1:
         raise _nonsense(f"{len(answer.results)} results for one request")
     (result,) = answer.results
@@ -397,11 +375,7 @@ def _stream(result: m.StreamItemResult) -> m.DocumentStream:
     return result.stream
 
 
-def _range(answer: m.DescribeRangesResponse | m.SealRangesResponse) -> m.DocumentRange:
-    if len(answer.results) != 1:
-        raise _nonsense(f"{len(answer.results)} results for one request")
-    (result,) = answer.results
-    _check(result.status)
+def _range(result: m.RangeItemResult) -> m.DocumentRange:
     if result.range is None:
         raise _nonsense("the answer names no range")
     return result.range

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sbp_back.client.control import ControlOptions, ask_repeatedly
 from sbp_back.document import messages as m
+from sbp_back.document import pd_rules as rules
 from sbp_back.document.lanes import Lanes
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.placement_driver import document as rules
 from sbp_back.wire.model import (
     CreateRangeRequest,
     DocumentRequest,
@@ -23,19 +23,16 @@ from sbp_back.wire.model import (
     SealKind,
     SealRangeRequest,
     Status,
-    StreamInfo,
     StreamResponse,
     UpdateStreamRequest,
 )
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
-    from sbp_back.placement_driver.driver import PlacementDriver
-    from sbp_back.range_server.server import RangeServer
-    from sbp_back.transport.carrier import Carrier
 
 I = TypeVar("I")  # noqa: E741 - an item, as O is its outcome
 O = TypeVar("O")  # noqa: E741
+A = TypeVar("A", bound=DocumentResponse)
 
 _OPTIONS = ControlOptions()
 _SIDE_BY_SIDE = 64
@@ -60,56 +57,47 @@ async def each(items: Sequence[I], work: Callable[[I], Awaitable[O]], failed: Ca
     return cast("list[O]", results)
 
 
+async def _all(
+    request: m.ControlRequest[A],
+    items: Sequence[I],
+    work: Callable[[I], Awaitable[O]],
+    failed: Callable[[I, Status], O],
+) -> A:
+    """The answer to ``request``: the outcome of :func:`each` for the elements of its batch."""
+    make: Callable[..., Any] = request.answer
+    return cast("A", make(results=await each(items, work, failed)))
+
+
 class Controls:
     """Serves one listener: ``address`` is what its clients are told of the range server, so that they come back to a
     listener of the same dialect (reference/sbp.md, section 1.2)."""
 
-    def __init__(
-        self,
-        lanes: Lanes,
-        client: Client,
-        pd: PlacementDriver,
-        range_server: RangeServer,
-        to_range_server: Carrier,
-        address: Callable[[], str],
-    ) -> None:
+    def __init__(self, lanes: Lanes, client: Client, address: Callable[[], str]) -> None:
         self._lanes = lanes
         self._client = client
-        self._pd = pd
-        self._range_server = range_server
-        self._carrier = to_range_server
         self._address = address
 
     async def handle(self, request: DocumentRequest) -> DocumentResponse:
         """Raises ``SbpError`` when the request as a whole is refused."""
         match request:
             case m.CreateStreamsRequest():
-                created = await each(request.streams, self._create_stream, _stream_failed)
-                return m.CreateStreamsResponse(results=created)
+                return await _all(request, request.streams, self._create_stream, _stream_failed)
             case m.DeleteStreamsRequest():
-                ids = [stream.stream_id for stream in request.streams]
-                return m.DeleteStreamsResponse(results=await each(ids, self._delete_stream, _stream_failed))
+                return await _all(request, request.streams, self._delete_stream, _stream_failed)
             case m.UpdateStreamsRequest():
-                updated = await each(request.streams, self._update_stream, _stream_failed)
-                return m.UpdateStreamsResponse(results=updated)
+                return await _all(request, request.streams, self._update_stream, _stream_failed)
             case m.DescribeStreamsRequest():
-                described = await each(request.stream_ids, self._describe_stream, _stream_failed)
-                return m.DescribeStreamsResponse(results=described)
+                return await _all(request, request.stream_ids, self._describe_stream, _stream_failed)
             case m.TrimStreamsRequest():
-                return m.TrimStreamsResponse(results=await each(request.items, self._trim_stream, _stream_failed))
+                return await _all(request, request.items, self._trim_stream, _stream_failed)
             case m.ListRangesRequest():
                 return m.ListRangesResponse(results=await self._list_all(request.owners))
             case m.DescribeRangesRequest():
-                return m.DescribeRangesResponse(results=await each(request.ranges, self._describe_range, _range_failed))
+                return await _all(request, request.ranges, self._describe_range, _range_failed)
             case m.SealRangesRequest():
-                return m.SealRangesResponse(results=await each(request.ranges, self._seal_range, _range_failed))
+                return await _all(request, request.ranges, self._seal_range, _range_failed)
             case m.SyncRangesRequest():
-                synced = await each(
-                    request.items,
-                    self._sync_ranges,
-                    lambda item, status: m.SyncItemResult(item.stream_id, [], status),
-                )
-                return m.SyncRangesResponse(results=synced)
+                return await _all(request, request.items, self._sync_ranges, _sync_failed)
             case m.NextRangeRequest():
                 try:
                     return await self._next_range(request)
@@ -123,49 +111,50 @@ class Controls:
 
         async def seal(wanted: m.RangeId) -> m.RangeItemResult:
             sealed = await self._lanes.seal_on_server(wanted.stream_id, wanted.index)
-            sealed.servers = [self._range_server.info]
+            sealed.servers = [self._lanes.range_server.info]
             return m.RangeItemResult(wanted.stream_id, self._told(sealed))
 
-        return m.SealRangesResponse(results=await each(request.ranges, seal, _range_failed))
+        return await _all(request, request.ranges, seal, _range_failed)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
     async def _create_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
         self._check_replicas(wanted)
-        info = _info(wanted)
+        info = wanted.as_info()
         server_id = self._lanes.server_id
-        response, row = await self._pd.run(lambda tx: rules.create_stream(tx, info, server_id))
+        response, row = await self._lanes.pd.run(lambda tx: rules.create_stream(tx, info, server_id))
         if response.stream is None or row is None:
             return m.StreamItemResult(status=response.status)
         await self._lanes.started(row)
         first = await self._range(row.stream_id, row.index)
-        return m.StreamItemResult(_stream(response.stream), range=first)
+        return m.StreamItemResult(m.DocumentStream.of(response.stream), range=first)
 
     def _check_replicas(self, wanted: m.DocumentStream) -> None:
         if wanted.replica_nums > 1:
             message = f"{wanted.replica_nums} range servers are needed, this is one"
             raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, message)
 
-    async def _delete_stream(self, stream_id: int) -> m.StreamItemResult:
+    async def _delete_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
+        stream_id = wanted.stream_id
         deleted = await self._client.describe_stream(stream_id)
         await self._client.delete_stream(stream_id)
         self._lanes.forget(stream_id)
-        return m.StreamItemResult(_stream(deleted))
+        return m.StreamItemResult(m.DocumentStream.of(deleted))
 
     async def _update_stream(self, wanted: m.DocumentStream) -> m.StreamItemResult:
         self._check_replicas(wanted)
-        request = UpdateStreamRequest(_info(wanted))
+        request = UpdateStreamRequest(wanted.as_info())
         response = await ask_repeatedly(self._client.pd, request, StreamResponse, _OPTIONS)
-        return m.StreamItemResult(None if response.stream is None else _stream(response.stream))
+        return m.StreamItemResult(None if response.stream is None else m.DocumentStream.of(response.stream))
 
     async def _describe_stream(self, stream_id: int) -> m.StreamItemResult:
-        return m.StreamItemResult(_stream(await self._client.describe_stream(stream_id)))
+        return m.StreamItemResult(m.DocumentStream.of(await self._client.describe_stream(stream_id)))
 
     async def _trim_stream(self, item: m.TrimItem) -> m.StreamItemResult:
         trimmed = await self._client.describe_stream(item.stream_id)
         await self._client.trim(item.stream_id, item.offset)
         left = await self._ranges(item.stream_id)
-        return m.StreamItemResult(_stream(trimmed), range=left[0] if left else None)
+        return m.StreamItemResult(m.DocumentStream.of(trimmed), range=left[0] if left else None)
 
     # --- ranges -----------------------------------------------------------------------------------------------------
 
@@ -233,16 +222,16 @@ class Controls:
                 raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {item.stream_id} has no range {wanted.index}")
             if all(server.server_id != self._lanes.server_id for server in info.servers):
                 raise SbpError(ErrorCode.PRECONDITION_FAILED, f"range {info.index} is not placed on this server")
-            if self._range_server.state_of(item.stream_id, info.index) is None:
+            if self._lanes.range_server.state_of(item.stream_id, info.index) is None:
                 await self._create_here(info)
         return m.SyncItemResult(item.stream_id, [self._told(known[wanted.index]) for wanted in item.ranges])
 
     async def _create_here(self, info: RangeInfo) -> None:
         opened = RangeInfo(info.stream_id, info.epoch, info.index, info.start)
-        await ask_repeatedly(self._carrier, CreateRangeRequest(opened), RangeResponse, _OPTIONS)
+        await ask_repeatedly(self._lanes.to_range_server, CreateRangeRequest(opened), RangeResponse, _OPTIONS)
         if info.end >= 0:
             await ask_repeatedly(
-                self._carrier, SealRangeRequest(info, SealKind.PLACEMENT_DRIVER), RangeResponse, _OPTIONS
+                self._lanes.to_range_server, SealRangeRequest(info, SealKind.PLACEMENT_DRIVER), RangeResponse, _OPTIONS
             )
 
     async def _ranges(self, stream_id: int) -> list[m.DocumentRange]:
@@ -258,7 +247,7 @@ class Controls:
         """A range as clients of this listener are told of it."""
         following = known.end
         if following < 0:
-            state = self._range_server.state_of(known.stream_id, known.index)
+            state = self._lanes.range_server.state_of(known.stream_id, known.index)
             following = known.start if state is None else max(known.start, state.confirm_offset)
         own = self._lanes.server_id
         servers = [
@@ -275,17 +264,12 @@ def _server_ids(told: m.DocumentRange) -> set[int]:
     return {replica.server.server_id for replica in told.servers if replica.server is not None}
 
 
-def _info(stream: m.DocumentStream) -> StreamInfo:
-    # The document knows no count of acknowledgements: all replicas must have a record (reference/sbp.md, section 2.8).
-    return StreamInfo(stream.stream_id, stream.replica_nums, stream.replica_nums, stream.retention_period_ms)
-
-
-def _stream(info: StreamInfo) -> m.DocumentStream:
-    return m.DocumentStream(info.stream_id, info.replica, info.retention_ms)
-
-
 def _stream_failed(_item: object, status: Status) -> m.StreamItemResult:
     return m.StreamItemResult(status=status)
+
+
+def _sync_failed(item: m.StreamRanges, status: Status) -> m.SyncItemResult:
+    return m.SyncItemResult(item.stream_id, [], status)
 
 
 def _range_failed(item: m.RangeId, status: Status) -> m.RangeItemResult:

@@ -66,11 +66,7 @@ async def start_document(
     """
     to_range_server = InProcessCarrier(range_server, client.barrier)
     lanes = Lanes(pd, range_server, to_range_server, client.barrier)
-
-    def made() -> DocumentServer:
-        return DocumentServer(lanes, client, pd, range_server, to_range_server)
-
-    document, april = made(), made()
+    document, april = DocumentServer(lanes, client), DocumentServer(lanes, client)
     serving: dict[str, Handler] = {
         DOCUMENT_LISTENER: document,
         RANGE_SERVER_LISTENER: RangeServerSide(document),

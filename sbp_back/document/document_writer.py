@@ -20,9 +20,9 @@ from msgspec import Struct
 from sbp_back.barrier import Barrier
 from sbp_back.client.replica import MAX_ENTRY_PAYLOAD
 from sbp_back.document.channel import AppendDone as Stored
-from sbp_back.document.wrapped import Payload, token_of, wrap, wrapped_bytes
 from sbp_back.errors import ErrorCode, NoSpace, SbpError
 from sbp_back.wire.model import Buffer, Entry
+from sbp_back.wire.wrapped import Payload, token_of, wrap, wrapped_bytes
 
 AppendDone = Callable[[SbpError | None], None]
 
@@ -90,11 +90,11 @@ class DocumentWriter:
         self.next_offset = next_offset
         self.confirm_offset = next_offset
         self.failed: SbpError | None = None
-        self.appended_at = 0.0
-        """When something was last appended, on the loop's clock."""
+        self._loop = asyncio.get_running_loop()
+        self.appended_at = self._loop.time()
+        """When something was last appended, or the stream was opened, on the loop's clock."""
         self._home = home
         self._barrier = home.barrier
-        self._loop = asyncio.get_running_loop()
         self._queue: deque[_Append] = deque()
         self._under_way: list[_Append] = []
         self._batch: Buffer = b""

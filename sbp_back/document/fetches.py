@@ -13,11 +13,12 @@ from sbp_back.document.messages import (
     FetchItemResult,
     fetch_bytes,
 )
-from sbp_back.document.wrapped import as_batch
+from sbp_back.document.parts import Parts
 from sbp_back.errors import RECLAIMED_DETAIL, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire.model import Buffer, DescribeStreamRequest, Entry, Status
 from sbp_back.wire.room import Room
+from sbp_back.wire.wrapped import as_batch
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
@@ -106,19 +107,17 @@ class Fetches:
             call.give_up()
 
 
-class _Call:
-    """One request: results that come in one turn of the event loop share a frame."""
+class _Call(Parts[FetchItemResult]):
+    """One request."""
 
-    __slots__ = ("_fetches", "_missing", "_reply", "_request", "_results", "_scheduled", "_size")
+    __slots__ = ("_fetches", "_missing", "_request", "_size")
 
     def __init__(self, fetches: Fetches, request: FetchBatchRequest, reply: Reply) -> None:
+        super().__init__(reply)
         self._fetches = fetches
         self._request = request
-        self._reply = reply
         self._missing = set(range(len(request.items)))
-        self._results: list[FetchItemResult] = []
         self._size = 0
-        self._scheduled = False
 
     @property
     def items(self) -> list[FetchItem]:
@@ -148,22 +147,12 @@ class _Call:
         if self._results and self._size + size > _FRAME_BYTES:
             self.flush()
         self._missing.discard(position)
-        self._results.append(result)
         self._size += size
-        if not self._missing:
-            self.flush()
-        elif not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._tick)
+        self.tell(result, last=not self._missing)
 
     def give_up(self) -> None:
         for position in sorted(self._missing):
             self.fetched(position, [])
-
-    def _tick(self) -> None:
-        self._scheduled = False
-        if self._results:
-            self.flush()
 
     def flush(self) -> None:
         results, self._results = self._results, []

@@ -22,8 +22,8 @@ _MOST_STREAMS = 4096
 
 
 class FollowOptions(Struct):
-    """Seconds. ``quiet``: since our last append, until a stream is watched; ``wait``: of one request; ``pause``: until
-    the next one."""
+    """Seconds. ``quiet``: since our last append, or the opening, until a stream is watched; ``wait``: of one request;
+    ``pause``: until the next one."""
 
     quiet: float = 1.0
     wait: float = 5.0

@@ -1,7 +1,7 @@
 """Which range of a stream takes appends of sbp-v0.1, and how it comes to.
 
 Offsets are given by the server here, so all clients of the document share one writer per stream: the server. Its ranges
-are marked as such at the placement driver (``placement_driver/document.py``), and the mark decides:
+are marked as such at the placement driver (``document/pd_rules.py``), and the mark decides:
 
 * the stream's last range is open and marked: appends go there, also after a restart;
 * it is sealed, or there is none: the next one is made, marked;
@@ -23,8 +23,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from sbp_back.barrier import Barrier
+from sbp_back.document import pd_rules as rules
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.wire.model import CreateRangeRequest, RangeInfo, RangeResponse, SealRangeRequest, Status
 
@@ -50,7 +50,7 @@ class StreamOwner(Protocol):
 
     def append(self, batch: bytearray, count: int, flags: int, done: Callable[[int, SbpError | None], None]) -> None:
         """Append a record batch of ``count`` records as one entry; the owner writes its base offset into it
-        (:func:`~sbp_back.document.batch.set_base_offset`). ``done`` gets that offset, or -1 and the reason, once."""
+        (:func:`~sbp_back.wire.record_batch.set_base_offset`). ``done`` gets that offset, or -1 and the reason, once."""
 
 
 OwnerOf = Callable[[int], StreamOwner | None]
@@ -64,17 +64,17 @@ def _nobody(stream_id: int) -> StreamOwner | None:
 class Lanes:
     """The ranges that take appends, by stream. Shared by all listeners of the document's dialect.
 
-    ``to_range_server`` leads to ``range_server``, which is in this process: an offset is read from its window and the
-    entry handed over in one step of the event loop, so nobody else can take the offset between.
+    ``pd`` and ``range_server`` are in this process, ``to_range_server`` leads there: an offset is read from the range
+    server's window and the entry handed over in one step of the event loop, so nobody else can take the offset between.
     """
 
     def __init__(
         self, pd: PlacementDriver, range_server: RangeServer, to_range_server: Carrier, barrier: Barrier
     ) -> None:
-        self._pd = pd
+        self.pd = pd
         self.barrier = barrier
-        self._range_server = range_server
-        self._carrier = to_range_server
+        self.range_server = range_server
+        self.to_range_server = to_range_server
         self.owner_of: OwnerOf = _nobody
         self._open: dict[int, int] = {}
         self._waiting: dict[int, list[Ready]] = {}
@@ -84,7 +84,7 @@ class Lanes:
 
     @property
     def server_id(self) -> int:
-        return self._range_server.info.server_id
+        return self.range_server.info.server_id
 
     def position(self, stream_id: int) -> tuple[int, int]:
         """(range index, next offset) for an append at this moment; (-1, -1) when the lane has to be found first, or
@@ -92,7 +92,7 @@ class Lanes:
         index = self._open.get(stream_id, -1)
         if index < 0 or stream_id in self._waiting:
             return -1, -1
-        offset = self._range_server.next_offset(stream_id, index)
+        offset = self.range_server.next_offset(stream_id, index)
         if offset < 0:
             del self._open[stream_id]
             return -1, -1
@@ -140,7 +140,7 @@ class Lanes:
         for _ in range(_TRIES):
             last = await self._last(stream_id)
             if last is None or not last.is_open:
-                made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+                made = await self.pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
                 if isinstance(made, Status):
                     if made.code == ErrorCode.CREATE_RANGE_BEFORE_SEAL:
                         continue  # somebody was faster: look who
@@ -158,7 +158,7 @@ class Lanes:
 
     async def _last(self, stream_id: int) -> RangeRow | None:
         """The last range of a stream we may write. Raises ``SbpError`` 1404, 1498."""
-        found = await self._pd.run(lambda tx: rules.tail(tx, stream_id))
+        found = await self.pd.run(lambda tx: rules.tail(tx, stream_id))
         if found.stream is None:
             raise SbpError(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
         if found.stream.replica > 1:
@@ -172,10 +172,10 @@ class Lanes:
             raise SbpError(
                 ErrorCode.UNSUPPORTED_OPERATION, f"range {row.index} of stream {row.stream_id} is on another server"
             )
-        known = self._range_server.state_of(row.stream_id, row.index)
+        known = self.range_server.state_of(row.stream_id, row.index)
         if known is None:
             await self._ask(CreateRangeRequest(RangeInfo(row.stream_id, row.epoch, row.index, row.start)))
-        if self._range_server.next_offset(row.stream_id, row.index) < 0:
+        if self.range_server.next_offset(row.stream_id, row.index) < 0:
             raise SbpError(
                 ErrorCode.RANGE_ALREADY_SEALED,
                 f"range {row.index} of stream {row.stream_id} is sealed on its server: SEAL_RANGES opens the next one",
@@ -183,7 +183,7 @@ class Lanes:
         self._open[row.stream_id] = row.index
 
     async def _ask(self, request: CreateRangeRequest | SealRangeRequest) -> RangeInfo:
-        response = await self._carrier.call(request)
+        response = await self.to_range_server.call(request)
         if not response.status.ok:
             raise error_of(response.status)
         if not isinstance(response, RangeResponse) or response.range is None:
@@ -209,7 +209,7 @@ class Lanes:
             if index not in (-1, will_be[0]) or (start >= 0 and last is not None and start not in (0, will_be[1])):
                 message = f"the next range of stream {stream_id} is {will_be[0]} from offset {will_be[1]}"
                 raise SbpError(ErrorCode.BAD_REQUEST, message)
-            made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+            made = await self.pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
             if isinstance(made, Status):
                 raise error_of(made)
             await self._adopt(made)
@@ -228,11 +228,11 @@ class Lanes:
                 made: RangeRow | Status
                 if last.is_open:
                     sealed = await self.seal_here(last)
-                    made = await self._pd.run(lambda tx, info=sealed: rules.seal_and_next(tx, info, self.server_id))  # type: ignore[misc]
+                    made = await self.pd.run(lambda tx, info=sealed: rules.seal_and_next(tx, info, self.server_id))  # type: ignore[misc]
                 else:
-                    made = await self._pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
+                    made = await self.pd.run(lambda tx: rules.next_range(tx, stream_id, self.server_id))
                 if isinstance(made, RangeRow):
-                    self._pd.tell_servers()
+                    self.pd.tell_servers()
                     await self._adopt(made)
                     return made.index
                 if made.code not in (ErrorCode.RANGE_ALREADY_SEALED, ErrorCode.CREATE_RANGE_BEFORE_SEAL):
@@ -242,7 +242,7 @@ class Lanes:
     async def seal_here(self, row: RangeRow) -> RangeInfo:
         """Seals a range on the range server alone, where it ends at what is durable; returns it as sealed."""
         self.forget(row.stream_id)
-        known = self._range_server.state_of(row.stream_id, row.index)
+        known = self.range_server.state_of(row.stream_id, row.index)
         # A writer that is about to take the stream may have raised the epoch on the server already.
         epoch = row.epoch if known is None else max(row.epoch, known.stored.epoch)
         sealed = await self._ask(SealRangeRequest(RangeInfo(row.stream_id, epoch, row.index, row.start)))
@@ -252,7 +252,7 @@ class Lanes:
     async def seal_on_server(self, stream_id: int, index: int) -> RangeInfo:
         """What a range server of its own does with SEAL_RANGES: end the range, open nothing."""
         async with self._lock(stream_id):
-            found = await self._pd.run(lambda tx: tx.get_range(stream_id, index))
+            found = await self.pd.run(lambda tx: tx.get_range(stream_id, index))
             if found is None:
                 raise SbpError(ErrorCode.RANGE_NOT_FOUND, f"stream {stream_id} has no range {index}")
             return await self.seal_here(found)

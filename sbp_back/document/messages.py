@@ -6,12 +6,13 @@ own besides that of the whole frame; codes are those of :mod:`sbp_back.errors`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from sbp_back.wire.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status
+from sbp_back.wire.model import Buffer, DocumentRequest, DocumentResponse, RangeServerInfo, Status, StreamInfo
+
+A = TypeVar("A", bound=DocumentResponse)
 
 _DEFAULT_FETCH_BYTES = 1024 * 1024
 _MAX_FETCH_BYTES = 8 * 1024 * 1024
@@ -56,9 +57,17 @@ class DocumentStream(Struct):
     replica_nums: int = 0
     retention_period_ms: int = 0
 
+    @classmethod
+    def of(cls, info: StreamInfo) -> DocumentStream:
+        return cls(info.stream_id, info.replica, info.retention_ms)
+
+    def as_info(self) -> StreamInfo:
+        """As the rest of the backend has it: all replicas acknowledge (reference/sbp.md, section 2.8)."""
+        return StreamInfo(self.stream_id, self.replica_nums, self.replica_nums, self.retention_period_ms)
+
 
 class AppendItem(Struct):
-    """One record batch for one stream; see :mod:`sbp_back.document.batch`."""
+    """One record batch for one stream; see :mod:`sbp_back.wire.record_batch`."""
 
     stream_id: int = -1
     request_index: int = 0
@@ -141,96 +150,6 @@ class TrimItem(Struct):
     offset: int = 0
 
 
-# --- requests -------------------------------------------------------------------------------------------------------
-
-
-class AppendBatchRequest(DocumentRequest):
-    timeout_ms: int = 0
-    items: list[AppendItem] = field(default_factory=list)
-
-    @property
-    def working_bytes(self) -> int:
-        # Each batch is copied to get its offset.
-        return sum(len(item.batch) for item in self.items)
-
-
-class FetchBatchRequest(DocumentRequest):
-    """``min_bytes`` holds for each item by itself: its answer waits until there are so many, or the time is up."""
-
-    max_wait_ms: int = 0
-    min_bytes: int = 0
-    items: list[FetchItem] = field(default_factory=list)
-
-
-class ListRangesRequest(DocumentRequest):
-    timeout_ms: int = 0
-    owners: list[RangeOwner] = field(default_factory=list)
-
-
-class SealRangesRequest(DocumentRequest):
-    timeout_ms: int = 0
-    ranges: list[RangeId] = field(default_factory=list)
-
-
-class SyncRangesRequest(DocumentRequest):
-    timeout_ms: int = 0
-    items: list[StreamRanges] = field(default_factory=list)
-
-
-class DescribeRangesRequest(DocumentRequest):
-    timeout_ms: int = 0
-    ranges: list[RangeId] = field(default_factory=list)
-
-
-class NextRangeRequest(DocumentRequest):
-    """CREATE_RANGE; of ``range`` only the stream must be named, what else is must fit what the range will be."""
-
-    range: DocumentRange
-    timeout_ms: int = 0
-
-
-class CreateStreamsRequest(DocumentRequest):
-    timeout_ms: int = 0
-    streams: list[DocumentStream] = field(default_factory=list)
-
-
-class DeleteStreamsRequest(DocumentRequest):
-    """Only the ids of the streams are looked at."""
-
-    timeout_ms: int = 0
-    streams: list[DocumentStream] = field(default_factory=list)
-
-
-class UpdateStreamsRequest(DocumentRequest):
-    timeout_ms: int = 0
-    streams: list[DocumentStream] = field(default_factory=list)
-
-
-class DescribeStreamsRequest(DocumentRequest):
-    timeout_ms: int = 0
-    stream_ids: list[int] = field(default_factory=list)
-
-
-class TrimStreamsRequest(DocumentRequest):
-    timeout_ms: int = 0
-    items: list[TrimItem] = field(default_factory=list)
-
-
-ControlRequest = (
-    ListRangesRequest
-    | SealRangesRequest
-    | SyncRangesRequest
-    | DescribeRangesRequest
-    | NextRangeRequest
-    | CreateStreamsRequest
-    | DeleteStreamsRequest
-    | UpdateStreamsRequest
-    | DescribeStreamsRequest
-    | TrimStreamsRequest
-)
-"""What is asked about streams and ranges."""
-
-
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +159,10 @@ class AppendBatchResponse(DocumentResponse):
 
 class FetchBatchResponse(DocumentResponse):
     results: list[FetchItemResult] = field(default_factory=list)
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(result.size for result in self.results)
 
 
 class ControlResponse(DocumentResponse):
@@ -290,22 +213,88 @@ class TrimStreamsResponse(ControlResponse):
     results: list[StreamItemResult] = field(default_factory=list)
 
 
-_ANSWERS: Mapping[type[DocumentRequest], Callable[[Status], DocumentResponse]] = MappingProxyType(
-    {
-        ListRangesRequest: ListRangesResponse,
-        SealRangesRequest: SealRangesResponse,
-        SyncRangesRequest: SyncRangesResponse,
-        DescribeRangesRequest: DescribeRangesResponse,
-        NextRangeRequest: NextRangeResponse,
-        CreateStreamsRequest: CreateStreamsResponse,
-        DeleteStreamsRequest: DeleteStreamsResponse,
-        UpdateStreamsRequest: UpdateStreamsResponse,
-        DescribeStreamsRequest: DescribeStreamsResponse,
-        TrimStreamsRequest: TrimStreamsResponse,
-    }
-)
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
-def refusal(request: ControlRequest, status: Status) -> DocumentResponse:
+class AppendBatchRequest(DocumentRequest):
+    timeout_ms: int = 0
+    items: list[AppendItem] = field(default_factory=list)
+
+    @property
+    def working_bytes(self) -> int:
+        # Each batch is copied to get its offset.
+        return sum(len(item.batch) for item in self.items)
+
+
+class FetchBatchRequest(DocumentRequest):
+    """``min_bytes`` holds for each item by itself: its answer waits until there are so many, or the time is up."""
+
+    max_wait_ms: int = 0
+    min_bytes: int = 0
+    items: list[FetchItem] = field(default_factory=list)
+
+
+class ControlRequest(DocumentRequest, Generic[A]):
+    """What is asked about streams and ranges; ``answer`` is the class of its answer."""
+
+    answer: ClassVar[type[DocumentResponse]]
+    timeout_ms: int = 0
+
+
+class ListRangesRequest(ControlRequest[ListRangesResponse]):
+    answer = ListRangesResponse
+    owners: list[RangeOwner] = field(default_factory=list)
+
+
+class SealRangesRequest(ControlRequest[SealRangesResponse]):
+    answer = SealRangesResponse
+    ranges: list[RangeId] = field(default_factory=list)
+
+
+class SyncRangesRequest(ControlRequest[SyncRangesResponse]):
+    answer = SyncRangesResponse
+    items: list[StreamRanges] = field(default_factory=list)
+
+
+class DescribeRangesRequest(ControlRequest[DescribeRangesResponse]):
+    answer = DescribeRangesResponse
+    ranges: list[RangeId] = field(default_factory=list)
+
+
+class NextRangeRequest(ControlRequest[NextRangeResponse], kw_only=True):
+    """CREATE_RANGE; of ``range`` only the stream must be named, what else is must fit what the range will be."""
+
+    answer = NextRangeResponse
+    range: DocumentRange
+
+
+class CreateStreamsRequest(ControlRequest[CreateStreamsResponse]):
+    answer = CreateStreamsResponse
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+class DeleteStreamsRequest(ControlRequest[DeleteStreamsResponse]):
+    """Only the ids of the streams are looked at."""
+
+    answer = DeleteStreamsResponse
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+class UpdateStreamsRequest(ControlRequest[UpdateStreamsResponse]):
+    answer = UpdateStreamsResponse
+    streams: list[DocumentStream] = field(default_factory=list)
+
+
+class DescribeStreamsRequest(ControlRequest[DescribeStreamsResponse]):
+    answer = DescribeStreamsResponse
+    stream_ids: list[int] = field(default_factory=list)
+
+
+class TrimStreamsRequest(ControlRequest[TrimStreamsResponse]):
+    answer = TrimStreamsResponse
+    items: list[TrimItem] = field(default_factory=list)
+
+
+def refusal(request: ControlRequest[Any], status: Status) -> DocumentResponse:
     """The answer that refuses ``request`` as a whole: nothing but a status."""
-    return _ANSWERS[type(request)](status)
+    return request.answer(status)

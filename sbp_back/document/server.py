@@ -23,80 +23,51 @@ from sbp_back.document.messages import AppendBatchRequest, FetchBatchRequest, Se
 from sbp_back.document.timeouts import TimedReply
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.transport.handler import Reply
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    DescribePdRequest,
-    DescribePdResponse,
-    DocumentRequest,
-    DocumentResponse,
-    GoAway,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PdNode,
-    PingRequest,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Request,
-    Response,
-    Status,
-    SystemErrorResponse,
-)
+from sbp_back.wire import model as w
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
-    from sbp_back.placement_driver.driver import PlacementDriver
-    from sbp_back.range_server.server import RangeServer
-    from sbp_back.transport.carrier import Carrier
 
-_STOPPED = SystemErrorResponse(Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down"))
+_STOPPED = w.SystemErrorResponse(w.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down"))
 
 
 class DocumentServer:
-    """Serves listeners of one dialect; ``lanes`` are shared by all. ``client`` and ``to_range_server`` lead to the
-    placement driver and the range server of this process. ``pd_addr`` and ``range_server_addr``, "host:port", are what
-    clients are told of the two: known once the listeners are bound.
+    """Serves listeners of one dialect; ``lanes`` are shared by all, ``client`` is one of the same servers. ``pd_addr``
+    and ``range_server_addr``, "host:port", are what clients are told of them: known once the listeners are bound.
     """
 
-    def __init__(
-        self,
-        lanes: Lanes,
-        client: Client,
-        pd: PlacementDriver,
-        range_server: RangeServer,
-        to_range_server: Carrier,
-    ) -> None:
+    def __init__(self, lanes: Lanes, client: Client) -> None:
         self.pd_addr = ""
         self.range_server_addr = ""
-        self._pd = pd
+        self._pd = lanes.pd
         self._barrier = client.barrier
-        self._range_server = range_server
-        self._appends = Appends(lanes, to_range_server)
+        self._range_server = lanes.range_server
+        self._appends = Appends(lanes)
         self._fetches = Fetches(client)
-        self._controls = Controls(lanes, client, pd, range_server, to_range_server, lambda: self.range_server_addr)
+        self._controls = Controls(lanes, client, lambda: self.range_server_addr)
         self._loop = asyncio.get_running_loop()
         self._deadlines: Deadlines[TimedReply] = Deadlines(self._loop, TimedReply.expire, client.barrier)
-        self._tasks: set[asyncio.Task[Response]] = set()
+        self._tasks: set[asyncio.Task[w.Response]] = set()
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: w.Request, reply: Reply) -> None:
         match request:
             case AppendBatchRequest():
                 self._appends.handle(request, reply)
             case FetchBatchRequest():
                 self._fetches.handle(request, reply)
-            case DocumentRequest():
+            case w.DocumentRequest():
                 self._start(lambda: self._controls.handle(request), self._timed(request, reply))
-            case AllocateIdRequest():
+            case w.AllocateIdRequest():
                 self._pd.handle(request, self._timed(request, reply))
-            case PingRequest() | GoAway():
+            case w.PingRequest() | w.GoAway():
                 self._pd.handle(request, reply)
-            case HeartbeatRequest() | ReportMetricsRequest():
+            case w.HeartbeatRequest() | w.ReportMetricsRequest():
                 self._report(request, reply)
-            case DescribePdRequest():
+            case w.DescribePdRequest():
                 self._pd.handle(request, lambda response: reply(self._with_address(response)))
             case _:
                 message = f"{type(request).__name__} is not of the document's dialect"
-                reply(SystemErrorResponse(Status(ErrorCode.UNSUPPORTED_OPERATION, message)))
+                reply(w.SystemErrorResponse(w.Status(ErrorCode.UNSUPPORTED_OPERATION, message)))
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
         """The range server's SEAL_RANGES."""
@@ -124,7 +95,7 @@ class DocumentServer:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    def _report(self, request: HeartbeatRequest | ReportMetricsRequest, reply: Reply) -> None:
+    def _report(self, request: w.HeartbeatRequest | w.ReportMetricsRequest, reply: Reply) -> None:
         """A sign of life of a range server. Ours has an address of another dialect, which stays what it is, whatever
         somebody on this listener says of the server that he was told of here."""
         own, said = self._range_server.info, request.range_server
@@ -132,25 +103,25 @@ class DocumentServer:
             self._pd.handle(request, reply)
             return
 
-        def echo(response: Response) -> None:
-            if isinstance(response, HeartbeatResponse | ReportMetricsResponse):
+        def echo(response: w.Response) -> None:
+            if isinstance(response, w.HeartbeatResponse | w.ReportMetricsResponse):
                 response.range_server = said
             reply(response)
 
         self._pd.handle(replace(request, range_server=own), echo)
 
-    def _with_address(self, response: Response) -> Response:
-        if isinstance(response, DescribePdResponse):
+    def _with_address(self, response: w.Response) -> w.Response:
+        if isinstance(response, w.DescribePdResponse):
             # The address of another dialect would be of no use here.
-            nodes = [PdNode(node.name, self.pd_addr, node.is_leader) for node in response.nodes]
-            return DescribePdResponse(response.status, nodes)
+            nodes = [w.PdNode(node.name, self.pd_addr, node.is_leader) for node in response.nodes]
+            return w.DescribePdResponse(response.status, nodes)
         return response
 
-    def _timed(self, request: DocumentRequest | AllocateIdRequest, reply: Reply) -> Reply:
+    def _timed(self, request: w.DocumentRequest | w.AllocateIdRequest, reply: Reply) -> Reply:
         """``reply``, within the time that the request allows if it says so."""
-        late: Callable[[Status], Response]
-        if isinstance(request, AllocateIdRequest):
-            late = AllocateIdResponse
+        late: Callable[[w.Status], w.Response]
+        if isinstance(request, w.AllocateIdRequest):
+            late = w.AllocateIdResponse
         elif isinstance(request, m.ControlRequest):
             late = partial(m.refusal, request)
         else:
@@ -161,26 +132,26 @@ class DocumentServer:
         self._deadlines.add(timed, self._loop.time() + request.timeout_ms / 1000)
         return timed
 
-    def _start(self, work: Callable[[], Awaitable[DocumentResponse]], reply: Reply) -> None:
+    def _start(self, work: Callable[[], Awaitable[w.DocumentResponse]], reply: Reply) -> None:
         task = asyncio.ensure_future(self._outcome(work))
         self._tasks.add(task)
 
-        def ended(done: asyncio.Task[Response]) -> None:
+        def ended(done: asyncio.Task[w.Response]) -> None:
             self._tasks.discard(done)
             # Not in the task: one that is cancelled before its first step does not take any.
             reply(_STOPPED if done.cancelled() else done.result())
 
         task.add_done_callback(ended)
 
-    async def _outcome(self, work: Callable[[], Awaitable[DocumentResponse]]) -> Response:
+    async def _outcome(self, work: Callable[[], Awaitable[w.DocumentResponse]]) -> w.Response:
         try:
             return await work()
         except SbpError as error:
-            return SystemErrorResponse(Status(error.code, error.message))
+            return w.SystemErrorResponse(w.Status(error.code, error.message))
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught("request of sbp-v0.1", error)
-            status = Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-            return SystemErrorResponse(status)
+            status = w.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
+            return w.SystemErrorResponse(status)
 
 
 class RangeServerSide:
@@ -189,7 +160,7 @@ class RangeServerSide:
     def __init__(self, server: DocumentServer) -> None:
         self._server = server
 
-    def handle(self, request: Request, reply: Reply) -> None:
+    def handle(self, request: w.Request, reply: Reply) -> None:
         if isinstance(request, SealRangesRequest):
             self._server.seal_on_server(request, reply)
         else:

@@ -23,7 +23,7 @@ from sbp_back.document.client import DocumentClient
 from sbp_back.document.document_writer import DocumentWriter
 from sbp_back.document.errors import DocumentError
 from sbp_back.document.follower import Follower, FollowOptions
-from sbp_back.document.messages import DocumentRange, DocumentStream
+from sbp_back.document.messages import DocumentRange
 from sbp_back.errors import RECLAIMED_DETAIL, ConnectionLost, ErrorCode, Reclaimed, SbpError
 from sbp_back.transport.carrier import Carrier
 from sbp_back.wire.model import Buffer, Entry, RangeInfo, RangeServerInfo, StreamInfo
@@ -104,11 +104,11 @@ class DocumentStreams:
         may be one that nobody knows of."""
         created = await self._pd.create_stream(replica, retention_ms)
         self._ranges[created.stream.stream_id] = [created.range]
-        return _info(created.stream)
+        return created.stream.as_info()
 
     async def describe_stream(self, stream_id: int) -> StreamInfo:
         """Raises ``SbpError`` 1404 when there is no such stream."""
-        return _info(await self._repeatedly(lambda: self._pd.describe_stream(stream_id)))
+        return (await self._repeatedly(lambda: self._pd.describe_stream(stream_id))).as_info()
 
     async def list_ranges(self, stream_id: int) -> list[RangeInfo]:
         """The ranges of a stream in order, asked for anew; none for a stream that does not exist."""
@@ -340,10 +340,6 @@ class DocumentStreams:
 
 def _below(entries: list[Entry], limit: int) -> list[Entry]:
     return entries if limit < 0 else [entry for entry in entries if entry.base_offset < limit]
-
-
-def _info(stream: DocumentStream) -> StreamInfo:
-    return StreamInfo(stream.stream_id, stream.replica_nums, stream.replica_nums, stream.retention_period_ms)
 
 
 def _range_info(known: DocumentRange) -> RangeInfo:

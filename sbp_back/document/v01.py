@@ -12,7 +12,6 @@ from itertools import pairwise
 from struct import Struct
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import split_batches
 from sbp_back.document.v01_tables import AppendHeader, AppendInfo, FetchHeader, FetchInfo, Shapes, flat_report
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire.base import Manners
@@ -29,6 +28,7 @@ from sbp_back.wire.model import (
     Response,
     SystemErrorResponse,
 )
+from sbp_back.wire.record_batch import split_batches
 
 MAX_REQUEST_HEADER = 1024 * 1024
 """Longest request header that is decoded, in bytes: room for more than 20 000 elements of a batch."""

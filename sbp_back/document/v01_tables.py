@@ -13,30 +13,12 @@ from msgspec import Struct
 
 from sbp_back.document import messages as m
 from sbp_back.document.codes import from_wire, to_wire
+from sbp_back.wire import model as w
 from sbp_back.wire.flat import Blob, Inner, Longs, Reader, Sub, Table, Tables, Text, Writer, flag, i8, i16, i32, i64
-from sbp_back.wire.model import (
-    AllocateIdRequest,
-    AllocateIdResponse,
-    DescribePdRequest,
-    DescribePdResponse,
-    DocumentRequest,
-    DocumentResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Opcode,
-    PdNode,
-    RangeServerInfo,
-    RangeServerMetrics,
-    ReportMetricsRequest,
-    ReportMetricsResponse,
-    Request,
-    Response,
-    Status,
-    SystemErrorResponse,
-)
+from sbp_back.wire.model import Opcode
 
-STATUS = Table(Status, i16("code"), Text("message"), Blob("detail"))
-RANGE_SERVER = Table(RangeServerInfo, i32("server_id", -1), Text("advertise_addr"))
+STATUS = Table(w.Status, i16("code"), Text("message"), Blob("detail"))
+RANGE_SERVER = Table(w.RangeServerInfo, i32("server_id", -1), Text("advertise_addr"))
 REPLICA = Table(m.Replica, Sub("server", RANGE_SERVER), flag("is_primary"))
 RANGE = Table(
     m.DocumentRange,
@@ -52,7 +34,7 @@ STREAM = Table(m.DocumentStream, i64("stream_id", -1), i8("replica_nums"), i64("
 OWNER = Table(m.RangeOwner, Sub("range_server", RANGE_SERVER), i64("stream_id", -1))
 STREAM_RANGES = Table(m.StreamRanges, i64("stream_id", -1), Tables("ranges", RANGE))
 TRIM_ITEM = Table(m.TrimItem, i64("stream_id", -1), i64("offset"))
-PD_NODE = Table(PdNode, Text("name"), Text("advertise_addr"), flag("is_leader"))
+PD_NODE = Table(w.PdNode, Text("name"), Text("advertise_addr"), flag("is_leader"))
 
 
 class AppendInfo(Struct):
@@ -69,7 +51,7 @@ class FetchInfo(Struct):
     stream_id: int
     request_index: int
     size: int
-    status: Status
+    status: w.Status
 
 
 class AppendHeader(Struct):
@@ -78,7 +60,7 @@ class AppendHeader(Struct):
 
 
 class FetchHeader(Struct):
-    status: Status
+    status: w.Status
     throttle_ms: int
     results: list[FetchInfo]
 
@@ -89,7 +71,7 @@ class _Status(Sub):
     __slots__ = ("_document",)
 
     def __init__(self, *, document: bool) -> None:
-        super().__init__("status", STATUS, always=True, default=Status)
+        super().__init__("status", STATUS, always=True, default=w.Status)
         self._document = document
 
     def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
@@ -113,17 +95,17 @@ class _StreamOfRange(Inner):
 
 _FIGURES = [
     (i32 if name == "uring_pending_task_cnt" else i64 if position < 5 else i16)(name)
-    for position, name in enumerate(RangeServerMetrics.__struct_fields__)
+    for position, name in enumerate(w.RangeServerMetrics.__struct_fields__)
 ]
 
 
-def _report(range_server: RangeServerInfo | None, **figures: int) -> ReportMetricsRequest:
-    return ReportMetricsRequest(range_server or RangeServerInfo(), RangeServerMetrics(**figures))
+def _report(range_server: w.RangeServerInfo | None, **figures: int) -> w.ReportMetricsRequest:
+    return w.ReportMetricsRequest(range_server or w.RangeServerInfo(), w.RangeServerMetrics(**figures))
 
 
-def flat_report(request: ReportMetricsRequest) -> SimpleNamespace:
+def flat_report(request: w.ReportMetricsRequest) -> SimpleNamespace:
     """What the table of REPORT_METRICS writes: the document has the figures beside the server, not in a sub-table."""
-    figures = {name: getattr(request.metrics, name) for name in RangeServerMetrics.__struct_fields__}
+    figures = {name: getattr(request.metrics, name) for name in w.RangeServerMetrics.__struct_fields__}
     return SimpleNamespace(range_server=request.range_server, **figures)
 
 
@@ -142,7 +124,7 @@ class Shapes:
         def request(make: Any, name: str, element: Table) -> Table:
             return Table(make, timeout, Tables(name, element, required=True))
 
-        def response(make: type[DocumentResponse], element: Table) -> Table:
+        def response(make: type[w.DocumentResponse], element: Table) -> Table:
             return Table(make, throttle, Tables("results", element, always=True), status)
 
         append_info = Table(AppendInfo, place, index, i32("batch_length"))
@@ -158,8 +140,10 @@ class Shapes:
         plain = Table(m.StreamItemResult, stream, status)
 
         self.requests: dict[int, Table] = {
-            Opcode.HEARTBEAT: Table(HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)),
-            Opcode.ALLOCATE_ID: Table(AllocateIdRequest, timeout, Text("host")),
+            Opcode.HEARTBEAT: Table(
+                w.HeartbeatRequest, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER)
+            ),
+            Opcode.ALLOCATE_ID: Table(w.AllocateIdRequest, timeout, Text("host")),
             Opcode.APPEND: request(AppendHeader, "items", append_info),
             Opcode.FETCH: Table(
                 m.FetchBatchRequest,
@@ -179,14 +163,14 @@ class Shapes:
             Opcode.TRIM_STREAM: request(m.TrimStreamsRequest, "items", TRIM_ITEM),
             Opcode.REPORT_METRICS: Table(_report, Sub("range_server", RANGE_SERVER), *_FIGURES),
             Opcode.DESCRIBE_PD: Table(
-                DescribePdRequest, Sub("range_server", RANGE_SERVER, always=True, default=RangeServerInfo), timeout
+                w.DescribePdRequest, Sub("range_server", RANGE_SERVER, always=True, default=w.RangeServerInfo), timeout
             ),
         }
         self.responses: dict[int, Table] = {
             Opcode.HEARTBEAT: Table(
-                HeartbeatResponse, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER), status
+                w.HeartbeatResponse, Text("client_id"), i8("role"), Sub("range_server", RANGE_SERVER), status
             ),
-            Opcode.ALLOCATE_ID: Table(AllocateIdResponse, i32("id"), status),
+            Opcode.ALLOCATE_ID: Table(w.AllocateIdResponse, i32("id"), status),
             Opcode.APPEND: response(m.AppendBatchResponse, append_result),
             Opcode.FETCH: Table(FetchHeader, throttle, Tables("results", fetch_info, always=True), status),
             Opcode.LIST_RANGE: response(m.ListRangesResponse, list_result),
@@ -199,25 +183,20 @@ class Shapes:
             Opcode.UPDATE_STREAM: response(m.UpdateStreamsResponse, plain),
             Opcode.DESCRIBE_STREAM: response(m.DescribeStreamsResponse, plain),
             Opcode.TRIM_STREAM: response(m.TrimStreamsResponse, with_range),
-            Opcode.REPORT_METRICS: Table(ReportMetricsResponse, Sub("range_server", RANGE_SERVER), status),
+            Opcode.REPORT_METRICS: Table(w.ReportMetricsResponse, Sub("range_server", RANGE_SERVER), status),
             Opcode.DESCRIBE_PD: Table(
-                DescribePdResponse, status, Inner("cluster", Tables("nodes", PD_NODE, always=True), always=True)
+                w.DescribePdResponse, status, Inner("cluster", Tables("nodes", PD_NODE, always=True), always=True)
             ),
         }
         if april:  # 0x2004 was DESCRIBE_RANGES then, and there was no CREATE_RANGE
             for tables in (self.requests, self.responses):
                 tables[Opcode.CREATE_RANGE] = tables.pop(Opcode.DESCRIBE_RANGE)
-        self.system_error = Table(SystemErrorResponse, status)
-        self.opcodes: dict[type[Request], int] = {
-            HeartbeatRequest: Opcode.HEARTBEAT,
-            AllocateIdRequest: Opcode.ALLOCATE_ID,
-            ReportMetricsRequest: Opcode.REPORT_METRICS,
-            DescribePdRequest: Opcode.DESCRIBE_PD,
+        self.system_error = Table(w.SystemErrorResponse, status)
+        self.opcodes: dict[type, int] = {
+            **{table.make: opcode for opcode, table in self.requests.items() if isinstance(table.make, type)},
+            w.ReportMetricsRequest: Opcode.REPORT_METRICS,
             m.AppendBatchRequest: Opcode.APPEND,
         }
-        for opcode, table in self.requests.items():
-            if isinstance(table.make, type) and issubclass(table.make, DocumentRequest):
-                self.opcodes[table.make] = opcode
-        self.writes: dict[type[Response], Table] = {
+        self.writes: dict[type[w.Response], Table] = {
             table.make: table for table in self.responses.values() if isinstance(table.make, type)
         }

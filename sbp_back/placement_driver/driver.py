@@ -129,8 +129,10 @@ class PlacementDriver:
             case m.CreateRangeRequest():
                 chosen = self._candidates()
                 self._transact(lambda tx: rules.create_range(tx, request, chosen), reply)
+            case m.SealRangeRequest(kind=m.SealKind.AT_LEAST):
+                self._promise(request, reply)
             case m.SealRangeRequest():
-                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, request, reply))
+                self._transact(lambda tx: rules.seal_range(tx, request), partial(self._sealed, reply))
             case m.CreateStreamRequest():
                 self._transact(lambda tx: rules.create_stream(tx, request.stream), reply)
             case m.DescribeStreamRequest():
@@ -138,7 +140,8 @@ class PlacementDriver:
             case m.UpdateStreamRequest():
                 self._transact(lambda tx: rules.update_stream(tx, request.stream), reply)
             case m.DeleteStreamRequest():
-                self._transact(lambda tx: rules.delete_stream(tx, request.stream_id), partial(self._deleted, reply))
+                deleted = partial(self._deleted, reply)
+                self._transact(lambda tx: rules.delete_stream(tx, request.stream_id), deleted, frees=True)
             case m.TrimStreamRequest():
                 self._trim(request, reply)
             case m.AllocateIdRequest():
@@ -174,8 +177,14 @@ class PlacementDriver:
         self._closed = True
         await self._state.close()
 
-    def _transact(self, work: Callable[[Transaction], R], reply: Callable[[R | m.SystemErrorResponse], None]) -> None:
-        self._state.submit(work, reply, partial(_fail, reply))
+    def _transact(
+        self,
+        work: Callable[[Transaction], R],
+        reply: Callable[[R | m.SystemErrorResponse], None],
+        *,
+        frees: bool = False,
+    ) -> None:
+        self._state.submit(work, reply, partial(_fail, reply), frees=frees)
 
     def _candidates(self) -> list[int]:
         """All living servers, each the better of two drawn among those left: the first R get the range."""
@@ -194,7 +203,10 @@ class PlacementDriver:
                 self._ask_how_far(request, result.ask, reply)
 
         self._state.submit(
-            lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset), trimmed, partial(_fail, reply)
+            lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset),
+            trimmed,
+            partial(_fail, reply),
+            frees=True,
         )
 
     def _ask_how_far(self, request: m.TrimStreamRequest, opened: m.RangeInfo, reply: Reply) -> None:
@@ -230,8 +242,18 @@ class PlacementDriver:
                 lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, how_far),
                 trimmed,
                 partial(_fail, reply),
+                frees=True,
             )
 
+        self._ask_servers(opened, request, answered)
+
+    def _ask_servers(
+        self,
+        opened: m.RangeInfo,
+        request: m.Request,
+        answered: Callable[[m.RangeServerInfo, m.Response | ConnectionLost], None],
+    ) -> None:
+        """The same of all servers of a range; ``answered`` is called for each, perhaps before this returns."""
         for server in list(opened.servers):
             try:
                 if self._connect is None:
@@ -241,6 +263,47 @@ class PlacementDriver:
                 answered(server, ConnectionLost(str(error)))
                 continue
             carrier.submit(request, partial(answered, server), self._options.server_timeout)
+
+    # --- promises ---------------------------------------------------------------------------------------------------
+
+    def _promise(self, request: m.SealRangeRequest, reply: Reply) -> None:
+        """That an open range will not end below an offset, once a server of the range has shown that it has what lies
+        below it."""
+        wanted = request.range
+
+        def looked(result: m.RangeResponse | m.RangeInfo) -> None:
+            if isinstance(result, m.RangeResponse):
+                reply(result)
+            else:
+                self._ask_who_holds(result, wanted.end, held, reply)
+
+        def held() -> None:
+            self._state.submit(lambda tx: rules.promise(tx, wanted, held=True), kept, partial(_fail, reply))
+
+        def kept(result: m.RangeResponse | m.RangeInfo) -> None:
+            assert isinstance(result, m.RangeResponse)
+            reply(result)
+
+        self._state.submit(lambda tx: rules.promise(tx, wanted, held=False), looked, partial(_fail, reply))
+
+    def _ask_who_holds(self, opened: m.RangeInfo, end: int, then: Callable[[], None], reply: Reply) -> None:
+        """``then`` is called if one of the range's servers has the last offset below ``end``."""
+        request = m.FetchRequest(opened, end - 1, limit=end, max_bytes=1)
+        waiting = len(opened.servers)
+        found = False
+
+        def answered(_: m.RangeServerInfo, answer: m.Response | ConnectionLost) -> None:
+            nonlocal waiting, found
+            waiting -= 1
+            if isinstance(answer, m.FetchResponse) and not found:
+                found = any(entry.base_offset < end <= entry.end_offset for entry in answer.entries)
+                if found:
+                    then()
+            if not waiting and not found:
+                message = f"no server of range {opened.index} of stream {opened.stream_id} has shown to have {end - 1}"
+                reply(m.RangeResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message), opened))
+
+        self._ask_servers(opened, request, answered)
 
     # --- range servers ----------------------------------------------------------------------------------------------
 
@@ -287,11 +350,9 @@ class PlacementDriver:
         if response.status.ok:
             self.tell_servers()
 
-    def _sealed(
-        self, request: m.SealRangeRequest, reply: Reply, response: m.RangeResponse | m.SystemErrorResponse
-    ) -> None:
+    def _sealed(self, reply: Reply, response: m.RangeResponse | m.SystemErrorResponse) -> None:
         reply(response)
-        if isinstance(response, m.RangeResponse) and response.status.ok and request.kind != m.SealKind.AT_LEAST:
+        if isinstance(response, m.RangeResponse) and response.status.ok:
             self.tell_servers(server.server_id for server in (response.range.servers if response.range else ()))
 
     def tell_servers(self, server_ids: Iterable[int] | None = None) -> None:
@@ -387,7 +448,7 @@ class PlacementDriver:
             _log_state_error(error)
             self._told(server_id, complete=False)
 
-        self._state.submit(forget, lambda _: self._told(server_id, complete=complete), failed)
+        self._state.submit(forget, lambda _: self._told(server_id, complete=complete), failed, frees=True)
 
 
 def _is_known(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,6 +12,7 @@ from msgspec import Struct, field
 from sbp_back.barrier import Barrier
 from sbp_back.errors import StoreError, StoreLocked
 from sbp_back.files import Files, make_directories
+from sbp_back.held import HeldFile
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.sqlite import SqliteState
 from sbp_back.placement_driver.state import StateError, StateVersionError
@@ -34,30 +33,18 @@ class PlacementDriverSetup(Struct):
     barrier: Barrier = field(default_factory=Barrier)
 
 
-class StateLock:
-    """Holds a placement driver's state for this process, from construction to :meth:`release`.
+def hold_state(data_dir: Path) -> HeldFile:
+    """Holds a placement driver's state for this process.
 
     Raises ``StoreLocked`` and ``StoreError``. A store may lie in the same directory; it has a lock of its own.
     """
-
-    def __init__(self, data_dir: Path) -> None:
-        path = data_dir / LOCK_FILE
-        try:
-            make_directories(Files(), data_dir)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._fd)
-            raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
-
-    def release(self) -> None:
-        """Let others have it. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    try:
+        make_directories(Files(), data_dir)
+        return HeldFile(data_dir / LOCK_FILE)
+    except BlockingIOError as error:
+        raise StoreLocked(f"{data_dir} is in use by another placement driver") from error
+    except OSError as error:
+        raise StoreError(f"cannot use data directory {data_dir}: {error.strerror}") from error
 
 
 class ServerCarriers:
@@ -98,13 +85,17 @@ class PlacementDriverService:
     """Made by :func:`start_placement_driver`."""
 
     def __init__(
-        self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers, lock: StateLock
+        self, driver: PlacementDriver, listener: Listener | None, servers: ServerCarriers, lock: HeldFile
     ) -> None:
         self.driver = driver
         self.listener = listener
         self._servers = servers
         self._lock = lock
         self._closed = False
+
+    def is_held(self) -> bool:
+        """Whether the state's directory is still the one that was locked: somebody may have removed it."""
+        return self._lock.is_there()
 
     async def drain(self) -> None:
         """Take no more clients and finish what is under way, for a limited time."""
@@ -133,7 +124,7 @@ async def start_placement_driver(
     """
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as undo:
-        lock = await asyncio.to_thread(StateLock, data_dir)
+        lock = await asyncio.to_thread(hold_state, data_dir)
         undo.callback(lock.release)
         try:
             state = await asyncio.to_thread(SqliteState, data_dir / STATE_FILE, loop)

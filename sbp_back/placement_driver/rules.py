@@ -35,7 +35,7 @@ def _replication_error(stream: m.StreamInfo) -> m.Status | None:
 
 
 def _stream_info(row: StreamRow) -> m.StreamInfo:
-    return m.StreamInfo(row.stream_id, row.replica, row.ack_count, row.retention_ms)
+    return m.StreamInfo(row.stream_id, row.replica, row.ack_count, row.retention_ms, row.inside)
 
 
 def _not_found(stream_id: int, row: StreamRow | None) -> m.Status:
@@ -83,7 +83,7 @@ def create_stream(tx: Transaction, wanted: m.StreamInfo) -> m.StreamResponse:
     error = _replication_error(wanted)
     if error is not None:
         return m.StreamResponse(error)
-    row = StreamRow(tx.next_stream_id(), wanted.replica, wanted.ack_count, wanted.retention_ms)
+    row = StreamRow(tx.next_stream_id(), wanted.replica, wanted.ack_count, wanted.retention_ms, inside=wanted.inside)
     tx.put_stream(row)
     return m.StreamResponse(stream=_stream_info(row))
 
@@ -237,8 +237,6 @@ def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
     A range that was promised to go further (``SealKind.AT_LEAST``) ends there. Its servers are to be told.
     """
     wanted = request.range
-    if request.kind == m.SealKind.AT_LEAST:
-        return _keep(tx, wanted)
     if request.kind != m.SealKind.PLACEMENT_DRIVER:
         return m.RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
     last = tx.last_range(wanted.stream_id)
@@ -275,25 +273,31 @@ def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
     return m.RangeResponse(range=_range_info(last, trim_offset, tx.get_servers()))
 
 
-def _keep(tx: Transaction, wanted: m.RangeInfo) -> m.RangeResponse:
-    """Promises that an open range will not end below ``wanted.end``, where its server has durable data."""
+def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeResponse | m.RangeInfo:
+    """Promises that an open range will not end below ``wanted.end``, where its server has durable data.
+
+    Unless ``held``, that one of its servers has said so itself, the range is given with the servers to ask: who wants
+    this may be anybody, and a range that was promised to go to the largest offset there is could never be written to
+    again.
+    """
     last = tx.last_range(wanted.stream_id)
     row = last if last is None or last.index == wanted.index else tx.get_range(wanted.stream_id, wanted.index)
     if last is None or row is None:
         message = f"stream {wanted.stream_id} has no range {wanted.index}"
         return m.RangeResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message))
     stream = tx.get_stream(wanted.stream_id)
-    trim_offset = 0 if stream is None else stream.trim_offset
+    told = _range_info(row, 0 if stream is None else stream.trim_offset, tx.get_servers())
     if not row.is_open:
         message = f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
-        status = m.Status(ErrorCode.RANGE_ALREADY_SEALED, message)
-        return m.RangeResponse(status, _range_info(row, trim_offset, tx.get_servers()))
+        return m.RangeResponse(m.Status(ErrorCode.RANGE_ALREADY_SEALED, message), told)
     if not row.start <= wanted.end <= _MAX_INT64:
         return m.RangeResponse(bad_request(f"range {row.index} starts at {row.start}, it cannot end at {wanted.end}"))
-    if wanted.end > row.floor:
+    if wanted.end > max(row.start, row.floor):
+        if not held:
+            return told
         row.floor = wanted.end
         tx.put_range(row)
-    return m.RangeResponse(range=_range_info(row, trim_offset, tx.get_servers()))
+    return m.RangeResponse(range=told)
 
 
 def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest | m.TrimStreamRequest]:

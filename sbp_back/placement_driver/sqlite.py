@@ -2,7 +2,8 @@
 
 One thread owns the connection. Requests that queued up while a commit was in progress share the next one; each that
 changes anything has its own savepoint, so one that fails undoes only itself. WAL mode with ``synchronous=FULL``: what
-was answered survives loss of power (reference/sbp.md, section 3.2).
+was answered survives loss of power (reference/sbp.md, section 3.2). Rows have checksums (sbp_back/row_sums.py): what
+a disk has changed is refused at the start.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sbp_back.placement_driver.state import RangeRow, StateError, StateVersionError, StreamRow, Transaction
+from sbp_back.reserve import Reserve
+from sbp_back.row_sums import DamagedRows, RowSums, make_table
 from sbp_back.wire.identity import new_identity
 from sbp_back.wire.model import RangeServerInfo
 
@@ -24,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 6
 
 # Format 1 knew no ranges of the document's dialect.
 _UPGRADE_1 = "ALTER TABLE ranges ADD COLUMN document INTEGER NOT NULL DEFAULT 0"
@@ -34,11 +37,14 @@ _UPGRADE_3 = (
     "CREATE TABLE news (server_id INTEGER NOT NULL, stream_id INTEGER NOT NULL, range_index INTEGER NOT NULL,"
     " PRIMARY KEY (server_id, stream_id, range_index)) WITHOUT ROWID",
 )
+# Format 5 had no checksums of rows. Format 4 did not know who had made a stream.
+_UPGRADE_4 = "ALTER TABLE streams ADD COLUMN inside INTEGER NOT NULL DEFAULT 0"
 # Format 2 had no identity.
 _IDENTITY = "CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL)"
 
 # Bounds how long the first of several queued requests waits for the commit it shares with the others.
 GROUP_LIMIT = 512
+_RESERVE_BYTES = 8 * 1024 * 1024
 # Answers that are given in one turn of the event loop.
 _GIVEN_AT_ONCE = 32
 
@@ -50,7 +56,8 @@ CREATE TABLE streams (
     ack_count INTEGER NOT NULL,
     retention_ms INTEGER NOT NULL,
     trim_offset INTEGER NOT NULL,
-    deleted INTEGER NOT NULL
+    deleted INTEGER NOT NULL,
+    inside INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE ranges (
     stream_id INTEGER NOT NULL,
@@ -98,9 +105,11 @@ class _SqliteTransaction(Transaction):
     A job has a savepoint from its first change on: most only read, and there is nothing to undo of these.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, sums: RowSums) -> None:
         self._db = connection
+        self._sums = sums
         self._changed = False
+        self._sums_before: dict[str, int] = {}
 
     def end(self, *, undo: bool) -> None:
         """The job is over."""
@@ -108,16 +117,19 @@ class _SqliteTransaction(Transaction):
             self._changed = False
             if undo:
                 self._db.execute("ROLLBACK TO job")
+                self._sums.undo(self._sums_before)
             self._db.execute("RELEASE job")
 
     def lost(self) -> None:
         """All of the transaction is undone, savepoints included."""
         self._changed = False
+        self._sums.undo({})
 
     def _change(self, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
         if not self._changed:
             self._db.execute("SAVEPOINT job")
             self._changed = True
+            self._sums_before = self._sums.changes
         return self._db.execute(statement, values)
 
     def _take(self, counter: str) -> int:
@@ -142,17 +154,18 @@ class _SqliteTransaction(Transaction):
 
     def get_stream(self, stream_id: int) -> StreamRow | None:
         row = self._db.execute(
-            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted FROM streams WHERE stream_id = ?",
+            "SELECT stream_id, replica, ack_count, retention_ms, trim_offset, deleted, inside FROM streams"
+            " WHERE stream_id = ?",
             (stream_id,),
         ).fetchone()
         if row is None:
             return None
-        found, replica, ack_count, retention_ms, trim_offset, deleted = row
-        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted))
+        found, replica, ack_count, retention_ms, trim_offset, deleted, inside = row
+        return StreamRow(found, replica, ack_count, retention_ms, trim_offset, bool(deleted), bool(inside))
 
     def put_stream(self, stream: StreamRow) -> None:
         self._change(
-            "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 stream.stream_id,
                 stream.replica,
@@ -160,6 +173,7 @@ class _SqliteTransaction(Transaction):
                 stream.retention_ms,
                 stream.trim_offset,
                 int(stream.deleted),
+                int(stream.inside),
             ),
         )
 
@@ -266,16 +280,22 @@ class _SqliteTransaction(Transaction):
         )
 
 
+class _Full(StateError):
+    """There is no room on the disk."""
+
+
 class _Job:
-    __slots__ = ("done", "error", "failed", "result", "work")
+    __slots__ = ("done", "error", "failed", "frees", "result", "work")
 
     def __init__(
         self,
         work: Callable[[Transaction], object],
         done: Callable[[Any], None],
         failed: Callable[[StateError], None],
+        frees: bool = False,
     ) -> None:
         self.work = work
+        self.frees = frees
         self.done = done
         self.failed = failed
         self.result: object = None
@@ -291,54 +311,84 @@ class SqliteState:
         self._loop = loop
         self._wake = threading.Condition()
         self._queue: deque[_Job] = deque()
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"), _RESERVE_BYTES)
         self._closing = False
         self._closed = asyncio.Event()
         # What was decided and not told yet; and whether a turn of the loop is on its way in which some of it is.
         self._decided: deque[_Job] = deque()
         self._giving = False
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            try:
-                self._prepare()
-            except BaseException:
-                self._db.close()
-                raise
-        except sqlite3.Error as error:
+            self._open_on_any_disk()
+        except DamagedRows as error:
+            raise StateError(f"the placement driver's state {path} is damaged: {error}") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # of text that is none any more
             raise StateError(f"cannot open the placement driver's state {path}: {error}") from error
         self._thread = threading.Thread(target=self._run, name="pd-state", daemon=True)
         self._thread.start()
 
+    def _open_on_any_disk(self) -> None:
+        """On a full disk SQLite cannot even open a file, and says that it is broken."""
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            if not self._reserve.is_full():
+                raise
+            if not self._reserve.spend():
+                raise StateError(f"cannot open the placement driver's state {self._path}: its disk is full") from error
+            self._open()
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            self._sums = RowSums(self._db)
+            self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
+        (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StateError(f"the placement driver's state {self._path} is damaged: {found}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             # executescript would commit on its own; one transaction makes a half-made schema impossible.
             self._db.execute("BEGIN IMMEDIATE")
             for statement in _SCHEMA.split(";"):
                 self._db.execute(statement)
-            self._identify()
+            self._made(version)
         elif version < FORMAT_VERSION:
             self._db.execute("BEGIN IMMEDIATE")
             if version == 1:
                 self._db.execute(_UPGRADE_1)
-            for statement in _UPGRADE_3:
-                self._db.execute(statement)
-            self._identify()
+            if version <= 3:
+                for statement in _UPGRADE_3:
+                    self._db.execute(statement)
+            if version <= 4:
+                self._db.execute(_UPGRADE_4)
+            self._made(version)
         elif version != FORMAT_VERSION:
             raise StateVersionError(
                 f"the placement driver's state {self._path} has format {version}, this version reads {FORMAT_VERSION}"
             )
+        else:
+            self._sums.check()
+            self._sums.watch(changed=False)
         row = self._db.execute("SELECT value FROM identity").fetchone()
         if row is None:
             raise StateError(f"the placement driver's state {self._path} has lost its identity: restore a backup")
         self.identity: str = row[0]
 
-    def _identify(self) -> None:
-        """End the transaction that makes or upgrades the schema, with an identity in it."""
-        self._db.execute(_IDENTITY)
-        self._db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (new_identity(),))
+    def _made(self, version: int) -> None:
+        """End the transaction that makes the schema, or upgrades it from ``version``."""
+        if version < 3:
+            self._db.execute(_IDENTITY)
+            self._db.execute("INSERT OR IGNORE INTO identity VALUES (1, ?)", (new_identity(),))
         self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        make_table(self._db)
+        self._sums.watch(changed=True)
         self._db.execute("COMMIT")
 
     def submit(
@@ -346,10 +396,12 @@ class SqliteState:
         work: Callable[[Transaction], T],
         done: Callable[[T], None],
         failed: Callable[[StateError], None],
+        *,
+        frees: bool = False,
     ) -> None:
         with self._wake:
             if not self._closing:
-                self._queue.append(_Job(cast("Callable[[Transaction], object]", work), done, failed))
+                self._queue.append(_Job(cast("Callable[[Transaction], object]", work), done, failed, frees))
                 if len(self._queue) == 1:
                     self._wake.notify()
                 return
@@ -362,7 +414,8 @@ class SqliteState:
         await self._closed.wait()
 
     def _run(self) -> None:
-        transaction = _SqliteTransaction(self._db)
+        transaction = _SqliteTransaction(self._db, self._sums)
+        self._reserve.keep()
         while True:
             with self._wake:
                 while not self._queue and not self._closing:
@@ -378,6 +431,7 @@ class SqliteState:
                 for job in group:
                     job.error = StateError(f"unexpected {type(error).__name__}: {error}")
             self._loop.call_soon_threadsafe(self._deliver, group)
+            self._reserve.keep()
         self._db.close()
         ended = _Job(lambda transaction: None, lambda result: self._closed.set(), lambda error: None)
         self._loop.call_soon_threadsafe(self._deliver, [ended])
@@ -388,6 +442,7 @@ class SqliteState:
             db.execute("BEGIN IMMEDIATE")
             for job in group:
                 self._run_job(transaction, job)
+            self._sums.store()
             db.execute("COMMIT")
         except sqlite3.Error as error:
             transaction.lost()
@@ -395,7 +450,12 @@ class SqliteState:
                 db.execute("ROLLBACK")
             logger.error("placement driver state %s: %s", self._path, error)
             for job in group:
-                job.error = StateError(f"the placement driver's state cannot be written: {error}")
+                job.error = _told(error, "written")
+        freeing = [job for job in group if job.frees and isinstance(job.error, _Full)]
+        if freeing and self._reserve.spend():
+            for job in freeing:
+                job.error = None
+            self._commit_group(transaction, freeing)
 
     def _run_job(self, transaction: _SqliteTransaction, job: _Job) -> None:
         """Run one job; an SQLite error that ends the whole transaction is left to the caller."""
@@ -405,7 +465,7 @@ class SqliteState:
         except sqlite3.Error as error:
             if not db.in_transaction:
                 raise
-            job.error = StateError(f"the placement driver's state cannot be read or written: {error}")
+            job.error = _told(error, "read or written")
         except StateError as error:
             job.error = error.with_traceback(None)  # in which the job is
         except Exception as error:
@@ -435,3 +495,8 @@ class SqliteState:
             except Exception as error:  # noqa: BLE001 - told as the loop tells it; the others have their answers
                 told = {"message": "an answer of the placement driver failed", "exception": error}
                 self._loop.call_exception_handler(told)
+
+
+def _told(error: sqlite3.Error, what: str) -> StateError:
+    kind = _Full if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL else StateError
+    return kind(f"the placement driver's state cannot be {what}: {error}")

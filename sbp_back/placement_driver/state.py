@@ -27,7 +27,8 @@ class StateVersionError(StateError):
 
 class StreamRow(Struct):
     """A stream. ``trim_offset``: the largest offset it was ever trimmed to. ``deleted`` rows stay for ever, so that
-    a range server can learn for certain that its data of the stream may go."""
+    a range server can learn for certain that its data of the stream may go. ``inside``: it was made from inside the
+    placement driver's process (of format 4 and before nobody knows that)."""
 
     stream_id: int
     replica: int
@@ -35,6 +36,7 @@ class StreamRow(Struct):
     retention_ms: int
     trim_offset: int = 0
     deleted: bool = False
+    inside: bool = False
 
 
 class RangeRow(Struct):
@@ -136,8 +138,11 @@ class PdState(Protocol):
         work: Callable[[Transaction], T],
         done: Callable[[T], None],
         failed: Callable[[StateError], None],
+        *,
+        frees: bool = False,
     ) -> None:
-        """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``.
+        """Run ``work`` atomically; then, on the loop and durably, call ``done`` with its result or ``failed``. What
+        ``frees`` room may take what is kept for that on a disk that is full.
 
         Submissions take effect and are answered in order. ``work`` runs off the loop and may run more than once
         (an implementation may retry it on conflict), so it must touch nothing but the transaction. An exception in

@@ -1,6 +1,19 @@
 """APPEND on a range server: entries of one request through their windows, into the store, and their answer.
 
-The hot path of the backend. Its work is done per request and per entry without a task, a future or a closure.
+The hot path of the backend. Its work is done per request and per entry without a task, a future or a closure. Writers
+in this process come the same way with what they have gathered (``local_appends.py``). What an :class:`AppendCall` is:
+
+| state | since | what it has | it ends with |
+|---|---|---|---|
+| arrived | the request is there | ``entries``: all | :meth:`Appends.admit`, which asks each window |
+| in the store | some were let in | these, with their ``states``; refusals of others | :meth:`AppendCall.stored` |
+| committed | they are durable | the code of each, by its window | :meth:`AppendCall.settle`, at once |
+| failed | the store refused some or all | refusals; what is durable is committed | ``_fail``, at once |
+| suspended | a window is being closed, or lacks one before | ``_pending`` parked | :meth:`AppendCall.decided`, each |
+| answered | nothing is pending | | :meth:`AppendCall.answer`, once |
+
+The entries of a request are answered together. Of writers here those that are durable are settled with their replicas
+at once, and wait for no other's fate; what is left becomes a call of its own.
 """
 
 from __future__ import annotations
@@ -9,12 +22,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from sbp_back.barrier import Barrier
 from sbp_back.errors import NO_SPACE_DETAIL, DiskFull, ErrorCode, StoreError, StoreFailed
 from sbp_back.range_server.ranges import RangeState
 from sbp_back.range_server.window import OFFSET_LIMIT, OK, SUSPENDED
 from sbp_back.transport.handler import Reply
 from sbp_back.wire.entry import TELLING_PREFIX_BYTES
+from sbp_back.wire.frame import crc32
 from sbp_back.wire.model import AppendRequest, AppendResponse, AppendResult, Entry, Status
 
 if TYPE_CHECKING:
@@ -80,10 +96,12 @@ class Appends:
             reply(AppendResponse())
             return
         most = MAX_ENTRY_BYTES if request.framed else self.most_unframed
-        accepted, states, positions, refused = self.admit(entries, most)
-        call = AppendCall(self, reply, len(entries), accepted, states, positions, refused)
-        if accepted:
-            self._store.append(accepted, call.stored)
+        ranges = self._ranges
+        states = [ranges.get((entry.stream_id, entry.range_index)) for entry in entries]
+        call = AppendCall(self, reply, entries, entries, time.monotonic())
+        self.admit(call, states, most)
+        if call.entries:
+            self._store.append(call.entries, call.stored)
         else:
             call.answer()
 
@@ -92,39 +110,40 @@ class Appends:
         """Bytes of the longest payload that comes in no frame."""
         return self._store.largest_entry - TELLING_PREFIX_BYTES
 
-    def admit(
-        self, entries: list[Entry], most: int, states: list[RangeState] | None = None
-    ) -> tuple[list[Entry], list[RangeState], list[int] | None, dict[int, AppendResult] | None]:
-        """Let ``entries`` of at most ``most`` bytes through their windows: (those to be stored, their ranges, their
-        positions, the refusals of the others by position); without the last two when there are no others.
-        ``states``: of the first entries, if these were let in already."""
-        ranges = self._ranges
-        states = [] if states is None else states
-        refused: dict[int, AppendResult] | None = None
-        for position in range(len(states), len(entries)):
-            entry = entries[position]
-            state = ranges.get((entry.stream_id, entry.range_index))
+    def admit(self, call: AppendCall, states: list[RangeState | None], most: int) -> int:
+        """Let the entries of ``call``, of at most ``most`` bytes each, through their windows; ``states``: their ranges,
+        as far as the caller knows them. Gives the bytes of those to be stored; the others are refused in the call."""
+        entries = call.asked
+        refused: dict[int, AppendResult] = {}
+        admitted = call.states
+        size = 0
+        for entry, state in zip(entries, states, strict=True):
+            length = len(entry.payload)
             if (
-                state is not None
-                and entry.count > 0
-                and len(entry.payload) <= most
-                and state.window.admit(entry.base_offset, entry.count) == OK
+                state is None
+                or entry.count < 1
+                or length > most
+                or state.window.admit(entry.base_offset, entry.count) != OK
             ):
-                # Before anything is stored, or an entry could be shown before it is known that its writer tells.
-                if entry.confirmed > state.told:
-                    state.told = entry.confirmed
-                states.append(state)
-                continue
-            if refused is None:
-                refused = {}
-            refused[position] = self._refuse(state, entry, most)
+                # Whoever remembers a range may not know that it is another by now.
+                state = self._ranges.get((entry.stream_id, entry.range_index))
+                result = self._refusal(state, entry, most)
+                if state is None or result is not None:
+                    refused[len(admitted) + len(refused)] = result or refusal(ErrorCode.RANGE_NOT_FOUND)
+                    continue
+            # Before anything is stored, or an entry could be shown before it is known that its writer tells.
+            if entry.confirmed > state.told:
+                state.told = entry.confirmed
+            if entry.crc < 0:
+                entry.crc = crc32(entry.payload, crc32(entry.prefix))
+            size += len(entry.prefix) + length
+            admitted.append(state)
         self.requests += 1
         self.entries += len(entries)
-        if refused is None:
-            return entries, states, None, None
-        self.failed += 1
-        positions = [position for position in range(len(entries)) if position not in refused]
-        return [entries[position] for position in positions], states, positions, refused
+        if refused:
+            self.failed += 1
+            call.refuse(refused)
+        return size
 
     def _told(self, confirmed: Sequence[tuple[int, int, int]]) -> None:
         """A writer says how far it knows its ranges to be durable: that much may be shown to anybody. Of a range whose
@@ -137,7 +156,8 @@ class Appends:
                     state.arrived += UNKNOWN_BYTES
                     self.barrier.call("waking readers", self.wake, state)
 
-    def _refuse(self, state: RangeState | None, entry: Entry, most: int) -> AppendResult:
+    def _refusal(self, state: RangeState | None, entry: Entry, most: int) -> AppendResult | None:
+        """Why an entry is not let in; None when it is."""
         if entry.count <= 0 or entry.base_offset < 0:
             return refusal(ErrorCode.BAD_REQUEST, f"base offset {entry.base_offset}, {entry.count} records")
         if len(entry.payload) > most:
@@ -146,8 +166,9 @@ class Appends:
             return refusal(ErrorCode.RANGE_NOT_FOUND)
         if entry.base_offset > OFFSET_LIMIT:
             return refusal(ErrorCode.OFFSET_OVERFLOW, "the offset is beyond what a range can hold")
-        # Nothing was let in, so asking again gives the same answer as the first time.
         code = state.window.admit(entry.base_offset, entry.count)
+        if code == OK:
+            return None
         if code == ErrorCode.APPEND_TO_COMMITTED_OFFSET:
             bounds = self._store.batch_bounds(state.stream_id, state.index, entry.base_offset)
             if bounds is not None and bounds != (entry.base_offset, entry.end_offset):
@@ -159,101 +180,90 @@ class Appends:
         return refusal(code)
 
 
-class AppendCall:
-    """One request between the store and its answer."""
+class AppendCall(Struct, eq=False):
+    """One request between the store and its answer.
 
-    __slots__ = (
-        "_appends",
-        "_entries",
-        "_pending",
-        "_positions",
-        "_refused",
-        "_reply",
-        "_started",
-        "_states",
-        "_total",
-    )
+    ``asked``: its entries; ``entries``: those that were let in (at ``positions``, unless that is all), and ``states``
+    the ranges that let them in, as they were then: what is in flight is settled there, whatever anybody has found out
+    since. ``refused``: results by position. ``pending``: entries that are parked.
+    """
 
-    def __init__(
-        self,
-        appends: Appends,
-        reply: Reply,
-        total: int,
-        entries: list[Entry],
-        states: list[RangeState],
-        positions: list[int] | None,
-        refused: dict[int, AppendResult] | None,
-    ) -> None:
-        self._appends = appends
-        self._reply = reply
-        self._total = total
-        self._entries = entries
-        self._states = states
-        self._positions = positions
-        self._refused = refused
-        self._pending = 0
-        self._started = time.monotonic()
+    appends: Appends
+    reply: Reply | None
+    asked: list[Entry]
+    entries: list[Entry]
+    started: float
+    states: list[RangeState] = []
+    positions: list[int] | None = None
+    refused: dict[int, AppendResult] | None = None
+    pending: int = 0
+
+    def refuse(self, refused: dict[int, AppendResult]) -> None:
+        """Some, by their positions, are not let in."""
+        self.refused = refused
+        self.positions = [position for position in range(len(self.asked)) if position not in refused]
+        self.entries = [self.asked[position] for position in self.positions]
 
     def stored(self, error: StoreError | None) -> None:
-        """What the store calls when the entries are durable, or are not going to be."""
+        """What the store calls when the entries are durable, or are not going to be.
+
+        Nobody hears of any before all are looked at, so who hears that a batch is stored finds it.
+        """
         if error is not None:
             self._fail(error)
             return
-        self.stored_from(0)
-
-    def stored_from(self, first: int, code: int | None = None) -> None:
-        """The entries are durable. Those before the one at ``first`` are committed already, and that one with ``code``,
-        if it is given."""
+        others: list[tuple[int, int]] = []
         waited: list[RangeState] = []
         released: list[tuple[ParkedAppend, int]] = []
-        for index in range(first, len(self._entries)):
-            state, entry = self._states[index], self._entries[index]
+        for index, (state, entry) in enumerate(zip(self.states, self.entries, strict=True)):
             window = state.window
-            if code is None:
-                code = window.commit(entry.base_offset, entry.count)
-            if code == OK:
-                if state.waiters:
-                    # What may be shown now was stored before, unless the writer tells nothing.
-                    state.arrived += entry.size if entry.confirmed < 0 else UNKNOWN_BYTES
-                    waited.append(state)
-                if window.parked:
-                    released += window.take_released()
-                    if state.waiters:
-                        state.arrived += UNKNOWN_BYTES
-            elif code == SUSPENDED:
-                self._pending += 1
-                window.park(entry.base_offset, entry.count, (self, self._position(index)))
-            else:
-                self._refuse(self._position(index), refusal(code))
-            code = None
-        if self._pending == 0:
-            self.answer()
+            code = window.commit(entry.base_offset, entry.count)
+            if code != OK:
+                others.append((index, code))
+                continue
+            if state.waiters:
+                # What may be shown now was stored before, unless the writer tells nothing.
+                state.arrived += UNKNOWN_BYTES if entry.confirmed >= 0 or window.parked else entry.size
+                waited.append(state)
+            if window.parked:
+                released += window.take_released()
+        self.settle(others)
         if released:
             release(released)
-        for state in dict.fromkeys(waited):
-            self._appends.barrier.call("waking readers", self._appends.wake, state)
+        for state in dict.fromkeys(waited) if waited else ():
+            self.appends.barrier.call("waking readers", self.appends.wake, state)
+
+    def settle(self, others: list[tuple[int, int]]) -> None:
+        """All entries are durable and may be acknowledged, but for ``others``: numbers of entries, and their codes."""
+        for index, code in others:
+            self._settle(index, code)
+        if self.pending == 0:
+            self.answer()
+
+    def _settle(self, index: int, code: int) -> None:
+        if code == SUSPENDED:
+            self.pending += 1
+            entry = self.entries[index]
+            self.states[index].window.park(entry.base_offset, entry.count, (self, self._position(index)))
+        elif code != OK:
+            self._refuse(self._position(index), refusal(code))
 
     def _fail(self, error: StoreError) -> None:
         if isinstance(error, StoreFailed):
-            self._appends.on_error(error)
-        self._appends.failed += 1
+            self.appends.on_error(error)
+        self.appends.failed += 1
         # A writer gives up after a failure, but not for want of room: it must be able to tell them apart.
         detail = NO_SPACE_DETAIL if isinstance(error, DiskFull) else b""
         released: list[tuple[ParkedAppend, int]] = []
-        for index, (state, entry) in enumerate(zip(self._states, self._entries, strict=True)):
+        for index, (state, entry) in enumerate(zip(self.states, self.entries, strict=True)):
             # A request larger than a segment is stored in parts, and the error may concern the later ones only.
             if state.stored.next_offset >= entry.end_offset:
-                code = state.window.commit(entry.base_offset, entry.count)
-                if code == SUSPENDED:
-                    self._pending += 1
-                    state.window.park(entry.base_offset, entry.count, (self, self._position(index)))
-                elif code != OK:
-                    self._refuse(self._position(index), refusal(code))
+                self._settle(index, state.window.commit(entry.base_offset, entry.count))
             else:
                 state.window.fail(entry.base_offset)
                 self._refuse(self._position(index), refusal(ErrorCode.RS_INTERNAL_SERVER_ERROR, str(error), detail))
             released += state.window.take_released()
-        if self._pending == 0:
+        if self.pending == 0:
             self.answer()
         release(released)
 
@@ -261,31 +271,36 @@ class AppendCall:
         """A parked entry has its code."""
         if code != OK:
             self._refuse(position, refusal(code))
-        self._pending -= 1
-        if self._pending == 0:
+        self.pending -= 1
+        if self.pending == 0:
             self.answer()
 
     def answer(self) -> None:
         """Results are positional; entries that are stored share one result object."""
         success = AppendResult(Status(), int(time.time() * 1000))
-        results = [success] * self._total
-        if self._refused is not None:
-            for position, result in self._refused.items():
+        results = [success] * len(self.asked)
+        if self.refused is not None:
+            for position, result in self.refused.items():
                 results[position] = result
-        self._appends.latency_seconds += time.monotonic() - self._started
+        self.appends.latency_seconds += time.monotonic() - self.started
         # In one go with this others are answered, whose entries became durable at the same moment.
         try:
-            self._reply(AppendResponse(results=results))
+            self.deliver(AppendResponse(results=results))
         except Exception as error:  # noqa: BLE001 - logged and counted there
-            self._appends.barrier.caught("reply", error)
+            self.appends.barrier.caught("reply", error)
+
+    def deliver(self, response: AppendResponse) -> None:
+        """To whoever has asked."""
+        if self.reply is not None:
+            self.reply(response)
 
     def _position(self, index: int) -> int:
-        return index if self._positions is None else self._positions[index]
+        return index if self.positions is None else self.positions[index]
 
     def _refuse(self, position: int, result: AppendResult) -> None:
-        if self._refused is None:
-            self._refused = {}
-        self._refused[position] = result
+        if self.refused is None:
+            self.refused = {}
+        self.refused[position] = result
 
 
 def release(released: list[tuple[ParkedAppend, int]]) -> None:

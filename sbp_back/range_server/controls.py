@@ -252,6 +252,8 @@ class Controls:
             return
         confirmed = state.confirm_offset
         end = confirmed if wanted_end < 0 else min(wanted_end, confirmed)
+        if decision:
+            state.warn_if_short(wanted_end)
         if end == stored_range.end:
             if decision:
                 state.decided = True

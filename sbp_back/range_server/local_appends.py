@@ -7,7 +7,7 @@ What the writers have appended in one cycle of the event loop goes into the stor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING
 from sbp_back.client.replica import Replica, answered, settle
 from sbp_back.cycle import cycle_of
 from sbp_back.deadlines import Alarm
-from sbp_back.errors import ConnectionLost, StoreError
-from sbp_back.range_server.appends import UNKNOWN_BYTES, AppendCall, Appends, ParkedAppend, release
+from sbp_back.errors import ConnectionLost
+from sbp_back.range_server.appends import UNKNOWN_BYTES, AppendCall, Appends
 from sbp_back.range_server.ranges import RangeState
-from sbp_back.range_server.window import OK
 from sbp_back.transport.handler import DEFECT
-from sbp_back.wire.frame import crc32
-from sbp_back.wire.model import Entry, Status, SystemErrorResponse
+from sbp_back.wire.model import AppendResponse, Entry, Status, SystemErrorResponse
 
 if TYPE_CHECKING:
     from sbp_back.range_server.store import Store
-    from sbp_back.transport.carrier import Answer
 
 _MOST_BYTES = 2 * 1024 * 1024
 _MOST_ENTRIES = 64
@@ -52,9 +49,9 @@ class LocalAppends:
         self._ranges = ranges
         self._store = store
         self._gather = cycle_of(loop).gather
-        self._items: Items = []
+        self._call = self._new_call()
         self._bytes = 0
-        self._full: list[Items] = []
+        self._full: list[LocalCall] = []
         self._under_way: dict[LocalCall, float] = {}
         """With the time at which its writers give it up; in order."""
         self._alarm = Alarm(loop, self._expire)
@@ -62,17 +59,24 @@ class LocalAppends:
 
     def push(self, replica: Replica, entry: Entry) -> None:
         """See :class:`sbp_back.client.local_channel.LocalServer`."""
-        items = self._items
-        if not items and not self._full:
+        call = self._call
+        entries = call.asked
+        if not entries and not self._full:
             self._gather(self._flush)
-        items.append((replica, entry))
+        entries.append(entry)
+        call.replicas.append(replica)
+        call.places.append(replica.place)
         size = self._bytes + len(entry.payload)
-        if size < _MOST_BYTES and len(items) < _MOST_ENTRIES:
+        if size < _MOST_BYTES and len(entries) < _MOST_ENTRIES:
             self._bytes = size
         else:
-            self._full.append(items)
-            self._items = []
+            self._full.append(call)
+            self._call = self._new_call()
             self._bytes = 0
+
+    def _new_call(self) -> LocalCall:
+        entries: list[Entry] = []
+        return LocalCall(self.appends, None, entries, entries, 0.0, local=self, replicas=[], places=[])
 
     def confirmed(self, replicas: Iterable[Replica]) -> None:
         """See :class:`sbp_back.client.local_channel.LocalServer`."""
@@ -90,73 +94,36 @@ class LocalAppends:
 
     def _flush(self) -> None:
         """Give the store what was gathered; what is little it writes at once."""
-        items, self._items = self._items, []
+        call, self._call = self._call, self._new_call()
         self._bytes = 0
         if self._full:
             full, self._full = self._full, []
             for earlier in full:
                 self._append(earlier)
-        if items:
-            self._append(items)
+        if call.asked:
+            self._append(call)
         self._store.write_gathered()
 
-    def _append(self, items: Items) -> None:
+    def _append(self, call: LocalCall) -> None:
         if self.refusal is not None:
-            answered(items, SystemErrorResponse(self.refusal))
+            answered(call.items, SystemErrorResponse(self.refusal))
             return
-        call = LocalCall(self, items)
+        appends = self.appends
+        call.started = monotonic()
         try:
             self._under_way[call] = deadline = self._time() + self.timeout
             self._alarm.set(deadline)
-            self._admit(call, items)
+            size = appends.admit(call, call.places, appends.most_unframed)
+            if call.states != call.places:
+                call.remember()
+            if call.entries:
+                self._store.append_gathered(call.entries, size, call.stored)
+            else:
+                call.answer()
         except Exception as error:  # noqa: BLE001 - logged and counted; the writers find out what is stored
             self._barrier.caught("append", error)
             if self.settled(call):
-                answered(items, SystemErrorResponse(DEFECT))
-
-    def _admit(self, call: LocalCall, items: Items) -> None:
-        """Through the windows, and into the store."""
-        appends = self.appends
-        most = appends.most_unframed
-        entries: list[Entry] = []
-        states = call.states
-        size = 0
-        for replica, entry in items:
-            state: RangeState | None = replica.place
-            if state is None:
-                state = replica.place = self._ranges.get((entry.stream_id, entry.range_index))
-            length = len(entry.payload)
-            if (
-                state is None
-                or entry.count < 1
-                or length > most
-                or state.window.admit(entry.base_offset, entry.count) != OK
-            ):
-                self._admit_rest(call, items)
-                return
-            # Before anything is stored, or an entry could be shown before it is known that its writer tells.
-            if entry.confirmed > state.told:
-                state.told = entry.confirmed
-            if entry.crc < 0:
-                entry.crc = crc32(entry.payload, crc32(entry.prefix))
-            size += len(entry.prefix) + length
-            entries.append(entry)
-            states.append(state)
-        appends.requests += 1
-        appends.entries += len(entries)
-        self._store.append_gathered(entries, size, call.stored)
-
-    def _admit_rest(self, call: LocalCall, items: Items) -> None:
-        """Who comes behind those that were let in is refused: the way of requests, which has a word for each."""
-        entries = [entry for _, entry in items]
-        for replica, _ in items:
-            replica.place = None  # perhaps the range is another by now
-        admitted = self.appends.admit(entries, self.appends.most_unframed, call.states)
-        slow = AppendCall(self.appends, call.answer, len(items), *admitted)
-        if admitted[0]:
-            self._store.append(admitted[0], slow.stored, gathered=True)
-        else:
-            slow.answer()
+                answered(call.items, SystemErrorResponse(DEFECT))
 
     def settled(self, call: LocalCall) -> bool:
         """Its writers are about to be answered; False when they were already."""
@@ -176,52 +143,48 @@ class LocalAppends:
         self._alarm.cancel()
 
 
-class LocalCall:
-    """Entries between the store and their replicas. ``states``: of the ranges that let them in, as they were then: what
-    is in flight is settled there, whatever a replica has found out since."""
+class LocalCall(AppendCall, kw_only=True):
+    """Entries of writers here, of each its replica, and what that remembers of the range. Each that is stored is
+    settled with its replica, and waits for no other's fate."""
 
-    __slots__ = ("_local", "_started", "items", "states")
+    local: LocalAppends
+    replicas: list[Replica]
+    places: list[RangeState | None]
 
-    def __init__(self, local: LocalAppends, items: Items) -> None:
-        self._local = local
-        self._started = monotonic()
-        self.items = items
-        self.states: list[RangeState] = []
+    @property
+    def items(self) -> Items:
+        return list(zip(self.replicas, self.asked, strict=True))
 
-    def answer(self, answer: Answer) -> None:
-        """What has become of all entries, in the words of a server elsewhere."""
-        if self._local.settled(self):
-            answered(self.items, answer)
+    def remember(self) -> None:
+        """The ranges are others than the replicas knew; perhaps others again, if one has let nothing in."""
+        known = self.positions is None
+        for number, replica in enumerate(self.replicas):
+            replica.place = self.states[number] if known else None
 
-    def stored(self, error: StoreError | None) -> None:
-        """What the store calls when the entries are durable, or are not going to be.
+    def deliver(self, response: AppendResponse) -> None:
+        if self.local.settled(self):
+            answered(self.items, response)
 
-        Replicas hear of them only when all are looked at, and with them everybody: who hears from a writer that its
-        batch is stored finds it there.
-        """
-        items = self.items
-        if error is not None or not self._local.settled(self):
-            self._from(0, self.answer).stored(error)
+    def settle(self, others: list[tuple[int, int]]) -> None:
+        """Replicas hear of entries that are stored, and with them everybody; ``others`` go the way of requests."""
+        if self.refused is not None or not self.local.settled(self):
+            super().settle(others)
             return
-        appends = self._local.appends
-        waited: list[RangeState] = []
-        released: list[tuple[ParkedAppend, int]] = []
+        replicas, entries, states = self.replicas, self.asked, self.states
+        rest: AppendCall | None = None
+        if others:
+            left = [number for number, _ in others]
+            kept = [number for number in range(len(entries)) if number not in left]
+            behind = [entries[number] for number in left]
+            reply = partial(answered, [(replicas[number], entries[number]) for number in left])
+            rest = AppendCall(self.appends, reply, behind, behind, self.started, [states[number] for number in left])
+            replicas = [replicas[number] for number in kept]
+            entries = [entries[number] for number in kept]
+            states = [states[number] for number in kept]
         touched: list[Replica] = []
         last: Replica | None = None
-        rest: tuple[int, int] | None = None
-        for number, ((replica, entry), state) in enumerate(zip(items, self.states, strict=True)):
-            window = state.window
-            base, count = entry.base_offset, entry.count
-            code = window.commit(base, count)
-            if code != OK:
-                rest = number, code
-                break
-            if window.parked:
-                released += window.take_released()
-            if state.waiters:
-                state.arrived += UNKNOWN_BYTES
-                waited.append(state)
-            end = base + count
+        for replica, entry, state in zip(replicas, entries, states, strict=True):
+            end = entry.base_offset + entry.count
             replica.outstanding -= 1
             if end > replica.confirm:
                 replica.confirm = end
@@ -230,17 +193,7 @@ class LocalCall:
             if replica is not last:
                 touched.append(replica)
                 last = replica
-        appends.latency_seconds += monotonic() - self._started
+        self.appends.latency_seconds += monotonic() - self.started
         settle(touched)
         if rest is not None:
-            number, code = rest
-            self._from(number, partial(answered, items[number:])).stored_from(0, code)
-        if released:
-            release(released)
-        for state in dict.fromkeys(waited):
-            appends.barrier.call("waking readers", appends.wake, state)
-
-    def _from(self, first: int, reply: Callable[[Answer], None]) -> AppendCall:
-        """The entries from ``first`` on, for the way of requests."""
-        entries = [entry for _, entry in self.items[first:]]
-        return AppendCall(self._local.appends, reply, len(entries), entries, self.states[first:], None, None)
+            rest.settle([(number, code) for number, (_, code) in enumerate(others)])

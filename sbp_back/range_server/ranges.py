@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from sbp_back.range_server.fetches import Fetch
     from sbp_back.range_server.store.index import StoredRange
 
+
+logger = logging.getLogger(__name__)
 
 TELLS_NOTHING = -1
 NOT_LOOKED_UP = -2
@@ -81,6 +84,20 @@ class RangeState:
     @property
     def writable(self) -> bool:
         return self.stored.end < 0 and self.window.state == WindowState.OPEN
+
+    def warn_if_short(self, end: int) -> None:
+        """The placement driver knows that the range ends at ``end``: an operator has to hear when there is less."""
+        if self.confirm_offset < end:
+            logger.error(
+                "offsets %d to %d of stream %d are lost: range %d ends at %d for the placement driver, and the log "
+                "here has nothing of it from %d on",
+                self.confirm_offset,
+                end - 1,
+                self.stream_id,
+                self.index,
+                end,
+                self.confirm_offset,
+            )
 
     def info(self) -> RangeInfo:
         """As told to others: what was trimmed away is no part of the range."""

@@ -35,7 +35,9 @@ class Reconciled(Struct):
     unknown: int = 0
 
 
-async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[m.Request], Awaitable[m.Response]]) -> Reconciled:
+async def reconcile(
+    table: RangeTable, server_id: int, pd: Carrier, call: Callable[[m.Request], Awaitable[m.Response]]
+) -> Reconciled:
     """``call`` serves a request on the server itself. Raises ``SbpError`` when the placement driver or the store
     cannot be asked; what was done until then stays done and the rest can be repeated."""
     done = Reconciled()
@@ -47,7 +49,7 @@ async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[m.Request], 
             for stream_id in stream_ids:
                 if failures:
                     break
-                await _reconcile_stream(table, stream_id, pd, call, done)
+                await _reconcile_stream(table, server_id, stream_id, pd, call, done)
         except SbpError as error:
             failures.append(error)
 
@@ -60,6 +62,7 @@ async def reconcile(table: RangeTable, pd: Carrier, call: Callable[[m.Request], 
 
 async def _reconcile_stream(
     table: RangeTable,
+    server_id: int,
     stream_id: int,
     pd: Carrier,
     call: Callable[[m.Request], Awaitable[m.Response]],
@@ -67,7 +70,8 @@ async def _reconcile_stream(
 ) -> None:
     listed = _checked(await pd.call(m.ListRangeRequest(stream_id=stream_id)))
     if isinstance(listed, m.ListRangeResponse) and listed.ranges:
-        await _apply(table, stream_id, listed.ranges, call, done)
+        here = [known for known in listed.ranges if any(server.server_id == server_id for server in known.servers)]
+        await _apply(table, stream_id, listed.ranges[0].start, here, call, done)
         return
     described = await pd.call(m.DescribeStreamRequest(stream_id))
     if described.status.code != ErrorCode.NOT_FOUND:
@@ -83,21 +87,23 @@ async def _reconcile_stream(
 async def _apply(
     table: RangeTable,
     stream_id: int,
+    smallest: int,
     ranges: list[m.RangeInfo],
     call: Callable[[m.Request], Awaitable[m.Response]],
     done: Reconciled,
 ) -> None:
+    newest = max((state.index for state in table.of_stream(stream_id)), default=-1)
     for known in ranges:
         state = table.by_key.get((stream_id, known.index))
-        if state is None or known.end < 0:
-            continue
-        if not state.sealed or state.stored.end > known.end or state.waiters:
+        if known.end < 0 or (state is None and known.index <= newest):
+            continue  # what was trimmed away here is not made again
+        if state is None or not state.sealed or state.stored.end > known.end or state.waiters:
             # The epoch does not matter: an end that the placement driver has given is never another.
             _checked(await call(m.SealRangeRequest(known, m.SealKind.PLACEMENT_DRIVER)))
             done.sealed += 1
         else:
             state.decided = True
-    smallest = ranges[0].start
+            state.warn_if_short(known.end)
     states = table.of_stream(stream_id)
     if states and states[0].stored.min_offset < min(smallest, states[-1].confirm_offset):
         _checked(await call(m.TrimStreamRequest(stream_id, smallest)))

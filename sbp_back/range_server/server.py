@@ -230,12 +230,19 @@ class RangeServer:
             for one in asking or ():
                 self._barrier.call("fetch that waited for the placement driver", one)
 
-        at_least = m.RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
-        pd.submit(m.SealRangeRequest(at_least, m.SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
+        def flushed(error: StoreError | None) -> None:
+            if error is not None:
+                settled()
+                return
+            at_least = m.RangeInfo(state.stream_id, state.stored.epoch, state.index, state.stored.start, end)
+            pd.submit(m.SealRangeRequest(at_least, m.SealKind.AT_LEAST), answered, _SETTLE_SECONDS)
+
+        # The placement driver keeps its promise on the disk: what it is about has to be there first.
+        self._store.flush(flushed)
 
     async def _reconcile(self, pd: Carrier) -> bool:
         try:
-            done = await reconcile(self._table, pd, self._call)
+            done = await reconcile(self._table, self._options.server_id, pd, self._call)
         except SbpError as error:
             logger.warning("range server %d is not in line with the placement driver: %s", self.info.server_id, error)
             return False

@@ -68,7 +68,8 @@ _CAUTIOUS_BYTES = 4096
 _LIST_BYTES = 1024 * 1024
 """Counted for a listing of ranges, whose answer may be much longer than itself."""
 _LONG_ELEMENTS = 256
-"""An answer of more elements is written in a thread."""
+_LONG_PAYLOAD = 1024 * 1024
+"""An answer of more elements, or with more bytes to be checksummed, is written in a thread."""
 _LONG_HEADER = 64 * 1024
 """A request with a longer header, of thousands of elements, is read in a thread."""
 _LEAST_RATE = 4096
@@ -508,7 +509,7 @@ class Connection(asyncio.BufferedProtocol):
             if last:
                 self._done(asked)
             return
-        if last and _elements(response) > _LONG_ELEMENTS:
+        if last and _is_long(response):
             writing = self._loop.run_in_executor(None, self._parts, asked, response)
             writing.add_done_callback(lambda parts: self._send_answer(asked, parts.result(), True))
         else:
@@ -703,10 +704,12 @@ class Connection(asyncio.BufferedProtocol):
         return f"client {name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"
 
 
-def _elements(response: Response) -> int:
+def _is_long(response: Response) -> bool:
     if type(response) is ListRangeResponse:
-        return len(response.ranges)
-    return response.elements if isinstance(response, DocumentResponse) else 0
+        return len(response.ranges) > _LONG_ELEMENTS
+    if not isinstance(response, DocumentResponse):
+        return False
+    return response.elements > _LONG_ELEMENTS or response.payload_bytes > _LONG_PAYLOAD
 
 
 def _weight(frame: Frame) -> int:

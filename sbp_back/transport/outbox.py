@@ -97,6 +97,10 @@ class Outbox:
     def _pump(self) -> None:
         pieces = self._pieces
         while pieces and not self._blocked:
+            if self._transport.is_closing():  # it would drop them one by one, and log each
+                pieces.clear()
+                self._queued = 0
+                return
             piece = pieces.popleft()
             self._queued -= len(piece)
             self._transport.write(piece)  # blocks us through pause_writing if the socket does not take all of it

@@ -21,10 +21,10 @@ _TURN_WORK = 2 * 1024 * 1024
 class Turn:
     """``spend`` counts work that was done, in bytes; while :attr:`is_over` nothing more is to be begun."""
 
-    __slots__ = ("_barrier", "_loop", "_scheduled", "_spent", "_waiting")
+    __slots__ = ("_barrier", "_scheduled", "_spent", "_waiting", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, barrier: Barrier) -> None:
-        self._loop = loop
+        self.loop = loop
         self._barrier = barrier
         self._spent = 0
         self._scheduled = False
@@ -53,7 +53,7 @@ class Turn:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._next)
+            self.loop.call_soon(self._next)
 
     def _next(self) -> None:
         self._scheduled = False

@@ -95,6 +95,8 @@ class StreamInfo(msgspec.Struct):
     replica: int = 1
     ack_count: int = 1
     retention_ms: int = 0
+    inside: bool = False
+    """It was made from inside the placement driver's process, by the node it belongs to; no part of the message."""
 
 
 class RangeInfo(msgspec.Struct):
@@ -394,6 +396,11 @@ class DocumentResponse(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
     throttle_ms: int = 0
     last: bool = True
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes behind the header, which are to be checksummed; 0 where there are few."""
+        return 0
 
     @property
     def elements(self) -> int:

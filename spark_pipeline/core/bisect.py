@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_pipeline.core.digest import ALL_FIELDS, BlockDigest, Digester, hashes
+from spark_pipeline.core.rows import joined
 
 FEW = 512
 """Offsets that are compared record by record instead of being halved again."""
 
 DigestOf = Callable[[int, int], BlockDigest]
 """The digest of the records at the offsets ``[start, end)``, over the boundaries of blocks too."""
-RecordsOf = Callable[[int, int], pa.RecordBatch]
-"""The records at the offsets ``[start, end)``, a few hundred at most, in the order in which they are kept."""
+RecordsOf = Callable[[int, int], list[pa.RecordBatch]]
+"""The records at the offsets ``[start, end)`` in the order in which they are kept; one batch at least, if of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,20 @@ def narrow(left: DigestOf, right: DigestOf, start: int, end: int, few: int = FEW
         else:
             end = middle
     return start, end
+
+
+def first_bad_in(
+    left: RecordsOf, right: RecordsOf, start: int, end: int, fields: tuple[str, ...] = ALL_FIELDS
+) -> tuple[int, BadOffset | None] | None:
+    """Where the few offsets of ``[start, end)`` begin that hold the first difference, and what it is, None if it went
+    away meanwhile; None if there is none."""
+    span = narrow(
+        lambda low, high: range_digest(left(low, high), fields),
+        lambda low, high: range_digest(right(low, high), fields),
+        start,
+        end,
+    )
+    return None if span is None else (span[0], first_bad(joined(left(*span)), joined(right(*span)), fields))
 
 
 def first_bad(left: pa.RecordBatch, right: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> BadOffset | None:

@@ -123,18 +123,23 @@ def decode(
     ``limit``: bytes that one stored batch may decompress to. Raises UnreadableBatch.
     """
     group = _Group(wanted, columns, limit)
-    for batch in batches:
-        if batch.end_offset <= wanted.start or batch.base_offset >= wanted.end:
-            continue
-        form = batch.flags & FORMAT_MASK
-        if form != group.form or group.size >= batch_bytes:
-            yield from _cut(group.finish(), batch_bytes)
-            group.form = form
-        try:
-            if aborted is None or batch not in aborted:
-                group.add(batch)
-        except BatchInvalid as error:
-            raise UnreadableBatch(wanted.topic, wanted.partition, batch.base_offset, str(error)) from error
+    try:
+        for batch in batches:
+            if batch.end_offset <= wanted.start or batch.base_offset >= wanted.end:
+                continue
+            form = batch.flags & FORMAT_MASK
+            if form != group.form or group.size >= batch_bytes:
+                yield from _cut(group.finish(), batch_bytes)
+                group.form = form
+            try:
+                if aborted is None or batch not in aborted:
+                    group.add(batch)
+            except BatchInvalid as error:
+                where = (wanted.topic, wanted.partition, batch.base_offset)
+                raise UnreadableBatch(*where, str(error), batch.end_offset) from error
+    except UnreadableBatch:
+        yield from _cut(group.finish(), batch_bytes)  # what lies in front of it
+        raise
     yield from _cut(group.finish(), batch_bytes)
 
 
@@ -181,18 +186,23 @@ class _Group:
         if not bodies:
             return
         where = (wanted.topic, wanted.partition, columns, wanted.start, wanted.end)
-        if arrays is not None:
-            try:
+        try:
+            if arrays is not None:
                 yield arrays.decode(bodies, *where)
                 return
-            except Unusual:
-                if len(bodies) > 1:
-                    # The one that it is about must not slow down the others.
-                    for body in bodies:
-                        self._bodies = [body]
-                        yield from self.finish()
-                    return
-        yield decode_records.decode([body.batch for body in bodies], *where, self._limit)
+        except Unusual:
+            pass
+        try:
+            if arrays is None or len(bodies) == 1:
+                yield decode_records.decode([body.batch for body in bodies], *where, self._limit)
+                return
+        except UnreadableBatch:
+            if len(bodies) == 1:
+                raise
+        # The one that it is about must not slow down the others, nor hide those in front of it.
+        for body in bodies:
+            self._bodies = [body]
+            yield from self.finish()
 
 
 class _Whole:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.formats.compression import DEFAULT_LIMIT
-from bridges.formats.pravega import EVENT_HEAD, HEADER_SIZE, NO_WRITER, Header, Shape, check
+from bridges.formats.pravega import EVENT_HEAD, HEADER_SIZE, NO_WRITER, Header, Shape, check, claims_of
 from bridges.formats.records import StoredBatch
 from spark_pipeline.core import rows
 from spark_pipeline.core.decode_columns import Assembly, Fields, repeated, times, times_or_null
@@ -49,17 +49,17 @@ def decode(
     """The records of ``bodies``, at least one, whose offsets are in ``[start, end)``. Raises Unusual."""
     if any(body.header.shape == Shape.BYTES for body in bodies):
         raise Unusual
+    appends = [claims_of(body.header, body.batch.payload) for body in bodies]
     numbers = Numbers(memoryview(body.batch.payload)[HEADER_SIZE:] for body in bodies)
     counts = np.array([body.header.records for body in bodies], np.int64)
     starts: list[Int64s] = []
     places: list[Int64s] = []
     at = 0
-    for body in bodies:
-        begin, stop = at, at + body.size
-        if body.header.shape == Shape.SCATTERED:
-            begin += _PLACE * body.header.records
+    for body, own in zip(bodies, appends, strict=True):
+        stop = at + body.size
+        begin = stop - body.header.size
         found, behind = chain(numbers, begin, stop, body.header.records, _head, _steps)
-        if behind != stop:
+        if behind != stop or not _begin_with(found, own, begin):
             raise Unusual
         starts.append(found)
         places.append(body.batch.base_offset + _own_places(body, numbers, at))
@@ -114,11 +114,19 @@ def _head(data: bytes, position: int) -> tuple[int, int]:
 _steps = steps_by(_head)
 
 
+def _begin_with(found: Int64s, appends: Sequence[tuple[int, int]], begin: int) -> bool:
+    """Whether each append has as many of the events that were found as it has offsets."""
+    if len(appends) == 1:
+        return True
+    places, sizes = np.cumsum(np.array(appends, np.int64), axis=0)[:-1].T
+    return bool((places < len(found)).all() and (found[places] == begin + sizes).all())
+
+
 def _own_places(body: Body, numbers: Numbers, at: int) -> Int64s:
     """How far each event of a batch lies behind the batch's first offset."""
     count = body.header.records
     span = body.batch.end_offset - body.batch.base_offset
-    if body.header.shape == Shape.EVENTS:
+    if body.header.shape != Shape.SCATTERED:
         if count > span:
             raise Unusual
         return np.arange(count, dtype=np.int64)

@@ -39,7 +39,7 @@ def decode(
             found += _of_batch(batch, form, start, end, limit)
             late = form.id == FormatId.KAFKA and parse_header(batch.payload).attributes & LOG_APPEND_TIME
         except BatchInvalid as error:
-            raise UnreadableBatch(topic, partition, batch.base_offset, str(error)) from error
+            raise UnreadableBatch(topic, partition, batch.base_offset, str(error), batch.end_offset) from error
         more = len(found) - before
         kinds += [rows.LOG_APPEND_TIME if late else rows.CREATE_TIME] * more
         writers += [form.name] * more

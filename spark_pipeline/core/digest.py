@@ -11,7 +11,7 @@ compression, or the protocol that the records were read through. (After referenc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -186,11 +186,6 @@ def digest(batches: Iterable[pa.RecordBatch], fields: tuple[str, ...] = ALL_FIEL
     for batch in batches:
         digester.add(batch)
     return digester.blocks
-
-
-def without_places(one: BlockDigest) -> BlockDigest:
-    """What is left to compare of two copies whose offsets are not meant to be the same."""
-    return replace(one, first=-1, last=-1, places=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,19 @@ class OffsetsGone(PipelineError):
 
 
 class UnreadableBatch(PipelineError):
-    """A stored batch cannot be read as its format says: it is damaged, or its writer made it so."""
+    """A stored batch cannot be read as its format says: it is damaged, or its writer made it so.
 
-    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
-        super().__init__(topic, partition, offset, reason)
+    What was read before it has been given already. It holds the offsets ``[offset, end)`` as far as is known: behind it
+    may be read on.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str, end: int | None = None) -> None:
+        super().__init__(topic, partition, offset, reason, end)
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.reason = reason
+        self.end = offset + 1 if end is None else max(end, offset + 1)
 
     def __str__(self) -> str:
         return f"the batch at offset {self.offset} of {self.topic}-{self.partition} cannot be read: {self.reason}"

@@ -27,6 +27,10 @@ class OldFormat(PipelineError):
     """A batch is of a message format from before Kafka 0.11, which cannot be carried as it is."""
 
 
+class NoBatch(PipelineError):
+    """What lies where a batch should begin is none."""
+
+
 class BatchHead(NamedTuple):
     """One batch: offsets ``[base_offset, end_offset)``, bytes ``[at, until)`` of its set."""
 
@@ -51,7 +55,7 @@ class BatchHead(NamedTuple):
 def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
     """The whole batches of a record set, in order; a part of one at the end is left out.
 
-    Raises OldFormat, and PipelineError for what is no batch, with the offset of it; ``place`` says of which partition.
+    Raises OldFormat, and NoBatch; ``place`` says of which partition.
     """
     at, size = 0, len(records)
     unpack = _HEADER.unpack_from
@@ -59,14 +63,14 @@ def heads(records: memoryview, place: str) -> Iterator[BatchHead]:
         if size - at < _HEADER.size:
             return
         base, length, _, magic, crc, attributes, delta = unpack(records, at)
-        if magic != 2:
+        if magic in (0, 1):
             raise OldFormat(
                 f"{place} has messages of format {magic} at offset {base}: they cannot be carried as they are; have "
                 "the source rewrite the topic in format 2 (Kafka 0.11 and later), or leave it out"
             )
         until = at + length + _OVERHEAD
-        if length < HEADER_BYTES - _OVERHEAD or delta < 0:
-            raise PipelineError(f"{place} has something at offset {base} that is no batch of records")
+        if magic != 2 or length < HEADER_BYTES - _OVERHEAD or delta < 0:
+            raise NoBatch(f"{place} has something at offset {base} that is no batch of records")
         if until > size:
             return
         yield BatchHead(base, base + delta + 1, at, until, crc, attributes)

@@ -13,10 +13,10 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 PORT = 8090
 SCHEMES = ("anabranch", "anabranch+tls")
@@ -46,55 +46,68 @@ class NodeUnavailable(NodeError):
     """The node could not be reached, or was not ready, for as long as was waited for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
-    """How a node is reached. Without ``user`` or ``token`` nothing is said of who asks; ``ca``, ``cert`` and ``key``
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who asks a system, and how. Without ``user`` or ``token`` nothing is said of who; ``ca``, ``cert`` and ``key``
     are PEM files. Times are in seconds: ``timeout`` of one attempt's silence, ``patience`` of all attempts."""
 
-    host: str
-    port: int = PORT
     tls: bool = False
     user: str = ""
-    password: str = ""
-    token: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
     ca: str = ""
     cert: str = ""
     key: str = ""
     timeout: float = 60.0
     patience: float = 60.0
 
+
+def access_given(scheme: str, options: Mapping[str, str] | None) -> dict[str, Any]:
+    """The fields of :class:`Access` from a URL's scheme, ``name`` or ``name+tls``, and the options ``user``,
+    ``password``, ``token``, ``tls`` (true or false), ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``,
+    ``patienceMs``. Raises ValueError with a sentence."""
+    given = {name.lower(): value for name, value in (options or {}).items()}
+    said = given.get("tls", "").lower()
+    if said not in ("", "true", "false"):
+        raise ValueError(f"tls = {given['tls']!r} is neither true nor false")
+    return {
+        **{name: given.get(name, "") for name in ("user", "password", "token")},
+        **{name: given.get(f"tls.{name}", "") for name in ("ca", "cert", "key")},
+        "tls": scheme.endswith("+tls") or said == "true" or (not said and bool(given.get("tls.ca"))),
+        "timeout": _seconds(given, "timeoutms", 60.0),
+        "patience": _seconds(given, "patiencems", 60.0),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions(Access):
+    """How a node is reached."""
+
+    host: str
+    port: int = PORT
+
     def __repr__(self) -> str:  # what is secret must not stand in a log
         return f"NodeOptions({'anabranch+tls' if self.tls else 'anabranch'}://{self.host}:{self.port})"
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
-        """From ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink: ``user``,
-        ``password``, ``token``, ``tls`` (true or false), ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``,
-        ``patienceMs``. Raises ValueError with a sentence."""
-        given = {name.lower(): value for name, value in (options or {}).items()}
+        """From ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink, those
+        of :func:`access_given`. Raises ValueError with a sentence."""
         parts = urlsplit(url if "://" in url else f"{SCHEMES[0]}://{url}")
         if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
             raise ValueError(f"{url!r} is no address of a node: anabranch://HOST:PORT")
         if parts.username or parts.password:
             raise ValueError("user and password are given as options, not in the address, which is written into logs")
-        said = given.get("tls", "").lower()
-        if said not in ("", "true", "false"):
-            raise ValueError(f"tls = {given['tls']!r} is neither true nor false")
-        if bool(given.get("user")) != bool(given.get("password")):
+        access = access_given(parts.scheme, options)
+        if bool(access["user"]) != bool(access["password"]):
             raise ValueError("user and password are given together")
-        return cls(
-            parts.hostname,
-            parts.port or PORT,
-            parts.scheme == SCHEMES[1] or said == "true" or (not said and bool(given.get("tls.ca"))),
-            given.get("user", ""),
-            given.get("password", ""),
-            given.get("token", ""),
-            given.get("tls.ca", ""),
-            given.get("tls.cert", ""),
-            given.get("tls.key", ""),
-            _seconds(given, "timeoutms", 60.0),
-            _seconds(given, "patiencems", 60.0),
-        )
+        return cls(parts.hostname, parts.port or PORT, **access)
+
+
+def address_of(parts: SplitResult, port: int) -> str:
+    """Host and port of a URL, ``port`` if it has none. Raises ValueError for a port that is none."""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{host}:{parts.port or port}"
 
 
 def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
@@ -135,6 +148,10 @@ class NodeClient:
     def post(self, path: str, content: Mapping[str, Any], *, patience: float | None = None) -> dict[str, Any]:
         """Send a JSON object, and give the one that is answered. Raises NodeError."""
         return self._object("POST", path, (json.dumps(content).encode(),), patience)
+
+    def post_for_bytes(self, path: str, content: Mapping[str, Any]) -> bytes:
+        """Send a JSON object, and give the bytes that are answered. Raises NodeError."""
+        return self.request("POST", path, (json.dumps(content).encode(),))
 
     def post_bytes(self, path: str, parts: Sequence[Buffer], *, patience: float | None = None) -> dict[str, Any]:
         """Send bytes, which are not joined, and give the JSON object that is answered. Raises NodeError."""

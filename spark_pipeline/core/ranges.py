@@ -22,6 +22,10 @@ class TopicPartition:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    def range(self, start: int, end: int) -> OffsetRange:
+        """The offsets ``[start, end)`` of it."""
+        return OffsetRange(self.topic, self.partition, start, end)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
@@ -41,6 +45,10 @@ class OffsetRange:
     def of(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    def within(self, start: int, end: int) -> OffsetRange:
+        """The offsets ``[start, end)`` of the same partition."""
+        return OffsetRange(self.topic, self.partition, start, end)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
@@ -71,7 +79,7 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """Pieces of nearly equal length, none of them empty."""
     parts = min(parts, whole.count)
     bounds = [whole.start + whole.count * number // parts for number in range(parts + 1)]
-    return [OffsetRange(whole.topic, whole.partition, start, end) for start, end in pairwise(bounds)]
+    return [whole.within(start, end) for start, end in pairwise(bounds)]
 
 
 def admit(
@@ -122,4 +130,4 @@ def total(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 def between(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """The ranges from ``start`` to ``end`` of the partitions that both have, in order; empty ones are left out."""
     parts: Sequence[TopicPartition] = sorted(part for part in end if part in start and end[part] > start[part])
-    return [OffsetRange(part.topic, part.partition, start[part], end[part]) for part in parts]
+    return [part.range(start[part], end[part]) for part in parts]

@@ -8,7 +8,7 @@ binary, or a field that is not nullable, is refused there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -87,6 +87,14 @@ class Columns:
 def empty(columns: Columns) -> pa.RecordBatch:
     """No rows."""
     return pa.RecordBatch.from_pylist([], schema=columns.schema)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of all their rows; there is at least one, if of none."""
+    if len(batches) == 1:
+        return batches[0]
+    found = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found[0] if found else batches[0]
 
 
 def constant(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:

@@ -29,17 +29,18 @@ _BATCHES = 500
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
     """A batch of a query: what is committed as one. ``query`` tells the query, over its restarts, from all others;
-    ``once`` says that it has no other batch."""
+    ``once`` says that it has no other batch. ``target``: the topic of all rows, "" where each tells its own."""
 
     query: str
     number: int
     once: bool = False
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """What an attempt of a task has written: what the driver names in its commit. ``attempt`` is None where nothing had
-    to be written, since there was nothing or the batch was ``committed`` before."""
+    to be written, since there was nothing or the batch was ``committed`` before; then ``records`` were left out."""
 
     attempt: tuple[int, int] | None
     records: int = 0
@@ -61,12 +62,23 @@ class SinkTask:
     One request is under way while the next is filled, in a thread that is there only if there are several.
     """
 
-    def __init__(self, client: NodeClient, batch: SinkBatch, task: int, *, timeout_ms: int, request_bytes: int) -> None:
-        """``timeout_ms``: the silence after which the node aborts the batch; ``request_bytes``: most of a request."""
+    def __init__(
+        self,
+        client: NodeClient,
+        batch: SinkBatch,
+        task: int,
+        *,
+        timeout_ms: int,
+        request_bytes: int,
+        skip_lower: bool = False,
+    ) -> None:
+        """``timeout_ms``: the silence after which the node aborts the batch; ``request_bytes``: most of a request;
+        ``skip_lower``: a batch that is lower than the last one is left out, rather than refused."""
         self._client = client
         self._batch = batch
         self._task = task
         self._timeout_ms = timeout_ms
+        self._skip_lower = skip_lower
         self._most = request_bytes - _HEAD_ROOM
         self._attempt: tuple[int, int] | None = None
         self._sequences: dict[tuple[str, int], int] = {}
@@ -83,9 +95,9 @@ class SinkTask:
         Of ``topics``, ten at most, :attr:`told` has afterwards what the node has told, which may not be of all.
         """
         asked = {
+            **_named(self._batch),
             "topics": list(topics),
-            "query": self._batch.query,
-            "batch": self._batch.number,
+            "skip_lower": self._skip_lower,
             "task": self._task,
             "nonce": uuid.uuid4().hex,
             "timeout_ms": self._timeout_ms,
@@ -211,7 +223,7 @@ class SinkDriver:
 
 
 def _named(batch: SinkBatch) -> dict[str, Any]:
-    return {"query": batch.query, "batch": batch.number}
+    return {"query": batch.query, "target": batch.target, "batch": batch.number}
 
 
 def _attempts(written: Sequence[Written]) -> list[tuple[int, int]]:

@@ -32,6 +32,8 @@ _BATCH_BYTES = 1024 * 1024
 _BATCH_RECORDS = 50_000
 _LEAST_GATHERED = 1024 * 1024
 _MOST_GATHERED = 32 * 1024 * 1024
+_NOBODY_TOLD = -1
+"""The time, in ms, of a row of the source's whose writer told none, as those of Pravega's events."""
 _OF_EACH_PARTITION = 128 * 1024
 """Bytes that are gathered for each partition before batches are made: small ones cost readers more."""
 
@@ -237,12 +239,15 @@ def _bytes_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _times_of(rows: pa.RecordBatch) -> Int64s:
-    """In ms; of a row that does not say, now."""
+    """In ms; of a row that does not say, now: one without a time, or with that which the source gives where nobody told
+    one."""
     now = time.time_ns() // 1_000_000
     if "timestamp" not in rows.schema.names:
         return np.full(rows.num_rows, now, np.int64)
     column = pc.cast(rows.column("timestamp"), pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     found: Int64s = (column.fill_null(now) if column.null_count else column).to_numpy()
+    if len(found) and int(found.min()) < 0:
+        found = np.where(found == _NOBODY_TOLD, now, found)
     if len(found) and int(found.min()) < 0:
         raise SinkRefused("a row's timestamp is before 1970, which records cannot have")
     return found

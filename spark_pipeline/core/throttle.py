@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
 
-from spark_pipeline.core.errors import OptionError
-
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(|B|KB|KiB|MB|MiB|GB|GiB)(?:/s)?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "kib": 2**10, "mb": 10**6, "mib": 2**20, "gb": 10**9, "gib": 2**30}
 _AHEAD_S = 0.25
 """How much of a second's allowance may be taken at once after a pause."""
 
 _PIECE_LEAST = 64 * 1024
-
-
-def parse_rate(text: str) -> float:
-    """Bytes a second of ``200MB/s``, ``50MiB`` or a plain number. Raises OptionError."""
-    match = _RATE.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise OptionError(f"{text!r} is no rate: a number above 0 with B, KB, KiB, MB, MiB, GB or GiB, as in 200MB/s")
-    return float(match[1]) * _UNITS[match[2].lower()]
 
 
 class Throttle:

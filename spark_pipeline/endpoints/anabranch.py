@@ -1,18 +1,23 @@
 """Anabranch itself as an endpoint: a node tells what there is, the range servers give it.
 
-A node is asked through its pipeline listener (docs/spark.md); the batches never pass through it.
+A node is asked through its pipeline listener (docs/spark.md). The batches do not pass through it but where it leads
+nobody to its range servers, as nodes do that want to know who their clients are: these let do everything whoever
+reaches them. Then the node gives them, of topics that the asker may read, and the log of the process says so.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
+from bridges.catalog.config_types import to_text
 from bridges.formats import FORMAT_MASK
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from spark_pipeline.core.decode_batches import Aborted, AbortedRange, decode
@@ -28,13 +33,16 @@ from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions, Top
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
-from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, NothingThere, SbpReader
+from spark_pipeline.endpoints.node_reader import OUT_OF_RANGE, NodeReader
+from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, DamagedThere, NothingThere, SbpReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from bridges.formats.records import StoredBatch
     from spark_pipeline.core.rows import Columns
+
+_log = logging.getLogger("anabranch.spark")
 
 _REMEMBERED_S = 5.0
 """How long the stream and the skipped spans of a partition are taken for what they were."""
@@ -69,7 +77,7 @@ class AnabranchEndpoint:
         self._options = options
         self._fetch_bytes = fetch_bytes
         self._node = NodeTopics(NodeClient(options))
-        self._reader: SbpReader | None = None
+        self._reader: SbpReader | NodeReader | None = None
         self._known: dict[TopicPartition, _Known] = {}
 
     # --- what there is ----------------------------------------------------------------------------------------------
@@ -123,7 +131,7 @@ class AnabranchEndpoint:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """Straight from the range servers. What operators have declared lost is a gap."""
+        """Straight from the range servers, if the node leads there. What operators have declared lost is a gap."""
         aborted = Aborted(lambda: self._aborted(range))
         try:
             yield from decode(self._batches(range), range, columns, batch_bytes, aborted)
@@ -132,7 +140,7 @@ class AnabranchEndpoint:
             raise
 
     def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
-        """As the range servers have them."""
+        """As they are stored."""
         for batch in self._batches(range):
             yield RawBatch(
                 batch.base_offset,
@@ -153,9 +161,20 @@ class AnabranchEndpoint:
         known = self._partition(range)
         for start, end in _between(known.skipped, range.start, range.end):
             try:
-                yield from self._streams().batches(known.stream_id, start, end, self._fetch_bytes)
+                streams = self._streams()
+                if isinstance(streams, NodeReader):
+                    yield from streams.batches(range.of, start, end, self._fetch_bytes)
+                else:
+                    yield from streams.batches(known.stream_id, start, end, self._fetch_bytes)
+            except DamagedThere as damage:
+                self._known.pop(range.of, None)  # whoever tries again is told of what was declared lost meanwhile
+                raise UnreadableBatch(
+                    range.topic, range.partition, damage.offset, damage.reason, damage.end
+                ) from damage
             except NothingThere as error:
-                raise EndpointUnavailable(f"range servers have nothing of {range}: {error}") from error
+                raise EndpointUnavailable(f"there is nothing of {range}: {error}") from error
+            except NodeError as error:
+                raise self._refused(error, range) from error
             except ConnectionLost as error:
                 self._forget_streams()
                 raise EndpointUnavailable(f"range servers of {range.of} do not answer: {error.message}") from error
@@ -178,18 +197,26 @@ class AnabranchEndpoint:
         now = self._positions([range.of])[range.of]  # raises if the topic is gone
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE_BOUNDS and range.start < now.start:
             return OffsetsGone(range.topic, range.partition, range.start, now.start)
-        if error.code == ErrorCode.RS_DATA_CORRUPTED:
-            return UnreadableBatch(range.topic, range.partition, range.start, error.message)
         return EndpointUnavailable(f"a range server refuses to give {range}: {error}")
 
-    def _streams(self) -> SbpReader:
+    def _refused(self, error: NodeError, range: OffsetRange) -> PipelineError:
+        """What a node's refusal means for who reads ``range`` through it."""
+        self._known.pop(range.of, None)
+        self._forget_streams()
+        if error.status == OUT_OF_RANGE:
+            now = self._positions([range.of])[range.of]
+            if range.start < now.start:
+                return OffsetsGone(range.topic, range.partition, range.start, now.start)
+        return _pipeline_error(error)
+
+    def _streams(self) -> SbpReader | NodeReader:
         if self._reader is None:
             with _as_pipeline_errors():
                 place = self._node.node().sbp
             if not place.pd:
-                raise EndpointUnavailable(
-                    f"{self._options!r} keeps its range servers to itself: its listeners of the backend are off"
-                )
+                self._reader = NodeReader(self._options)
+                _tell_once(self._options)
+                return self._reader
             backend = Backend(place.pd, place.dialect, place.flavor, place.identity, self._options.patience)
             self._reader = SbpReader(backend, self._tls() if place.tls else None)
         return self._reader
@@ -237,6 +264,7 @@ def _info(topic: TopicFacts) -> TopicInfo:
         {one.partition: one.parents for one in topic.partitions if one.parents},
         topic.topic_id,
         topic.kind != "user",
+        {key: to_text(value) for key, value in topic.config.items() if value is not None},
     )
 
 
@@ -257,9 +285,17 @@ def _as_pipeline_errors() -> Iterator[None]:
     """What a node refuses, as the errors that all endpoints have."""
     try:
         yield
-    except NodeUnavailable as error:
-        raise EndpointUnavailable(str(error)) from error
     except NodeError as error:
-        if error.status == _NOT_FOUND:
-            raise UnknownTopic(str(error)) from error
-        raise PipelineError(str(error)) from error
+        raise _pipeline_error(error) from error
+
+
+def _pipeline_error(error: NodeError) -> PipelineError:
+    if isinstance(error, NodeUnavailable):
+        return EndpointUnavailable(str(error))
+    return (UnknownTopic if error.status == _NOT_FOUND else PipelineError)(str(error))
+
+
+@cache
+def _tell_once(options: NodeOptions) -> None:
+    """In each process: it is slower, and the node's share of the work is larger."""
+    _log.warning("%r leads nobody to its range servers: records are read through the node", options)

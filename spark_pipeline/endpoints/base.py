@@ -56,7 +56,8 @@ class TopicInfo:
 
     ``states``: of each partition, "active" or "sealed", or what else its system knows. ``parents``: the partitions that
     one was split from or merged from, whose records come before its own. ``identity`` tells a topic from another of the
-    same name that was there before; empty where the system has none.
+    same name that was there before; empty where the system has none. ``config`` is what was set for the topic itself,
+    ``effective``, in Kafka's words, what holds for it, defaults of its system included; empty where that is not known.
     """
 
     name: str
@@ -66,6 +67,7 @@ class TopicInfo:
     parents: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     identity: str = ""
     internal: bool = False
+    effective: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

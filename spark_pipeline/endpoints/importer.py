@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +32,23 @@ class Conflict(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
-    """A topic of a migration: which run has it, when it was handed over (ms; None: not yet), positions by number."""
+    """A topic of a migration: which run has it, when it was handed over (ms; None: not yet), positions by number, and
+    what it was said to be filled with (empty: nothing was said)."""
 
     topic: str
     epoch: int
     handed_over_ms: int | None
     partitions: tuple[Positions, ...]
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the target's topics have by themselves. Keys that are not ``configured`` have Kafka's own defaults: those
+    for sizes and times bind Kafka's batches alone (bridges/log/admission.py)."""
+
+    config: Mapping[str, str]
+    configured: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +75,19 @@ class Importer:
         """Let go of the connection."""
         self._client.close()
 
-    def begin(self, topic: str, partitions: int, config: Mapping[str, str]) -> ImportState:
-        """Make the topic, or take it for another run, which keeps earlier ones out."""
-        return _state(self._post(self._topic(topic), {"partitions": partitions, "config": dict(config)}))
+    def defaults(self) -> Defaults:
+        """The configuration that a topic has here if nothing is said about it."""
+        try:
+            answer = self._client.get("/v1/defaults")
+            return Defaults(answer["config"], frozenset(answer["configured"]))
+        except NodeError as error:
+            raise _told(error) from error
+
+    def begin(self, topic: str, partitions: int, config: Mapping[str, str], origin: str = "") -> ImportState:
+        """Make the topic, or take it for another run, which keeps earlier ones out. ``origin`` says what it is filled
+        with, always in the same words (see :func:`origin_of`); raises Conflict if that was something else before."""
+        asked = {"partitions": partitions, "config": dict(config), **({"origin": origin} if origin else {})}
+        return _state(self._post(self._topic(topic), asked))
 
     def state(self, topic: str) -> ImportState:
         """What has become of the topic."""
@@ -122,9 +144,17 @@ class Importer:
             raise _told(error) from error
 
 
+def origin_of(source: str, topic: str, identity: str, **filters: int | None) -> str:
+    """What a topic is filled with: a topic of a system, by its identity where it has one, since a system has several
+    addresses, and which of its records."""
+    place = {"identity": identity} if identity else {"source": source}
+    chosen = {name: value for name, value in filters.items() if value is not None}
+    return json.dumps({**place, "topic": topic, **chosen}, sort_keys=True)
+
+
 def _state(answer: Mapping[str, Any]) -> ImportState:
     partitions = tuple(Positions(start, stable, end) for start, stable, end in answer["partitions"])
-    return ImportState(answer["topic"], answer["epoch"], answer["handed_over_ms"], partitions)
+    return ImportState(answer["topic"], answer["epoch"], answer["handed_over_ms"], partitions, answer["origin"])
 
 
 def _told(error: NodeError) -> PipelineError:

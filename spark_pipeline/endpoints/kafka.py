@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -11,19 +12,22 @@ from kafka.structs import TopicPartition as KafkaPartition
 from bridges.formats import FormatId
 from bridges.formats.kafka import parse_header, transaction_of
 from bridges.formats.records import StoredBatch
+from bridges.log.damage import end_of_damage
 from spark_pipeline.core.decode_batches import decode
-from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone
-from spark_pipeline.core.kafka_batches import heads
+from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError, UnreadableBatch
+from spark_pipeline.core.kafka_batches import BatchHead, NoBatch, heads
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
-from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Fetched, KafkaClient, OutOfRange
-from spark_pipeline.endpoints.migration import GroupPosition, RecordSet
+from spark_pipeline.endpoints.kafka_client import FETCH_BYTES, Corrupt, Fetched, KafkaClient, OutOfRange
+from spark_pipeline.endpoints.migration import GroupPosition, RecordSet, offsets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_pipeline.core.rows import Columns
 
+_LOOKED_AT = 64 * 1024
+"""Bytes of a fetch that only shows whether there is something to read."""
 _EARLIEST, _LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
@@ -49,7 +53,7 @@ class KafkaEndpoint:
     # --- what there is ----------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics; of a topic's configuration what was set for the topic itself."""
+        """All topics, with what was set for a topic itself and what holds for it by the brokers' defaults."""
         described = self._client.ask(lambda admin: admin.describe_topics())
         names = [one["name"] for one in described if not one["error_code"]]
         configs = self._configs(names)
@@ -57,7 +61,8 @@ class KafkaEndpoint:
             one["name"]: TopicInfo(
                 one["name"],
                 tuple(sorted(part["partition_index"] for part in one["partitions"])),
-                configs.get(one["name"], {}),
+                {key: value for key, (value, own) in configs.get(one["name"], {}).items() if own},
+                effective={key: value for key, (value, _) in configs.get(one["name"], {}).items()},
                 identity=_identity(one.get("topic_id")),
                 internal=bool(one.get("is_internal")),
             )
@@ -65,19 +70,31 @@ class KafkaEndpoint:
             if not one["error_code"]
         }
 
-    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    def _configs(self, names: Sequence[str]) -> dict[str, dict[str, tuple[str, bool]]]:
+        """By topic and key: the effective value, and whether the topic itself has it."""
         if not names:
             return {}
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         found = self._client.ask(lambda admin: admin.describe_configs(wanted, config_filter="all"))
         return {
             name: {
-                key: str(row["value"])
+                key: (str(row["value"]), row["config_source"] in ("DYNAMIC_TOPIC_CONFIG", "TOPIC_CONFIG"))
                 for key, row in rows.items()
-                if row["config_source"] in ("DYNAMIC_TOPIC_CONFIG", "TOPIC_CONFIG") and row["value"] is not None
+                if row["value"] is not None
             }
             for name, rows in found.get("topic", {}).items()
         }
+
+    def broker_config(self, keys: Collection[str]) -> dict[str, str]:
+        """Of ``keys`` those that a broker tells of, and their values; nothing where it may not be asked."""
+        try:
+            nodes = self._client.ask(lambda admin: admin.describe_cluster())["brokers"]
+            wanted = [ConfigResource(ConfigResourceType.BROKER, str(one["broker_id"])) for one in nodes[:1]]
+            found = self._client.ask(lambda admin: admin.describe_configs(wanted, config_filter="all"))
+        except EndpointUnavailable:
+            return {}
+        rows: Mapping[str, Any] = next(iter(found.get("broker", {}).values()), {})
+        return {key: str(rows[key]["value"]) for key in keys if key in rows and rows[key]["value"] is not None}
 
     def positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, Positions]:
         # The end of what is committed is asked for first: it never exceeds a high watermark that is asked for later.
@@ -107,10 +124,7 @@ class KafkaEndpoint:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
-        return {
-            group: {part: position.offset for part, position in positions.items()}
-            for group, positions in self.group_positions().items()
-        }
+        return offsets_of(self.group_positions())
 
     def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
         """Every group that has committed something, and what."""
@@ -222,7 +236,12 @@ class KafkaEndpoint:
                 if offset >= start:
                     raise EndpointUnavailable(f"{part} does not reach offset {offset} any more") from None
                 raise OffsetsGone(part.topic, part.partition, offset, start) from None
-            found = _within(fetched, range, offset)
+            except Corrupt as error:
+                raise self._unreadable(part, offset, error) from error
+            try:
+                found = _within(fetched, range, offset)
+            except NoBatch as error:
+                raise self._unreadable(part, offset, error) from error
             if found is None:
                 if fetched.high_watermark < range.end:
                     raise EndpointUnavailable(f"{part} ends at {fetched.high_watermark}, before {range.end}")
@@ -231,12 +250,29 @@ class KafkaEndpoint:
             pending = begin()
             yield found, fetched.aborted
 
+    def _unreadable(self, part: TopicPartition, offset: int, error: PipelineError) -> UnreadableBatch:
+        async def good_from(at: int) -> int | None:
+            try:
+                fetched = self._client.begin_fetch(part, at, _LOOKED_AT)()
+                found = next((head for head in heads(fetched.records, str(part)) if head.end_offset > at), None)
+            except OutOfRange:
+                return at
+            except (Corrupt, NoBatch):
+                return None
+            if found is None:
+                return at if at >= fetched.high_watermark else None
+            return found.base_offset
+
+        return UnreadableBatch(
+            part.topic, part.partition, offset, str(error), asyncio.run(end_of_damage(offset, good_from))
+        )
+
 
 def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | None:
     """The whole batches of a fetch at ``offset`` that lie in a range, at least in part; None if there are none."""
     first = last = None
     count = 0
-    for head in heads(fetched.records, str(range.of)):
+    for head in _sound(fetched.records, str(range.of)):
         if head.end_offset <= offset:
             continue
         if head.base_offset >= range.end:
@@ -247,6 +283,20 @@ def _within(fetched: Fetched, range: OffsetRange, offset: int) -> RecordSet | No
     if first is None or last is None:
         return None
     return RecordSet(first.base_offset, last.end_offset, count, fetched.records[first.at : last.until])
+
+
+def _sound(records: memoryview, place: str) -> Iterator[BatchHead]:
+    """The batches in front of the first that is none, which is told by the next fetch. Raises NoBatch, OldFormat."""
+    some = False
+    try:
+        for head in heads(records, place):
+            yield head
+            some = True
+    except NoBatch:
+        if not some:
+            raise
+    if not some and len(records):  # brokers give the first batch whole, however large it is
+        raise NoBatch(f"{place} has a batch whose length is beyond what its broker has of it")
 
 
 def _identity(topic_id: object) -> str:

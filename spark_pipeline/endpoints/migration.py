@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from spark_pipeline.core import import_frames
+from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import Endpoint, endpoint
+from spark_pipeline.endpoints.base import BATCH_BYTES, Endpoint, RawBatch, endpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bridges.formats.records import StoredBatch
+    from spark_pipeline.core.rows import Columns
+
+READ_BYTES = 2 * 1024 * 1024
+"""What one read of a segment asks for; segment stores give no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,58 @@ class RecordSet:
     end: int
     batches: int
     payload: memoryview
+
+
+class FramedRecords:
+    """What is the same where the batches of a system are made here, of what its servers give, and where groups tell of
+    positions: base of such endpoints."""
+
+    form: int
+    verbatim = False
+
+    def batches(self, wanted: OffsetRange, read_bytes: int) -> Iterator[StoredBatch]:
+        """A range in this form, none outside of it; ``read_bytes``: what is asked for at once, where that can be."""
+        raise NotImplementedError
+
+    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
+        """See :class:`MigrationSource`."""
+        raise NotImplementedError
+
+    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """Values are decoded, and keys and headers told, as for readers of other protocols. Raises UnreadableBatch."""
+        yield from decode(self.batches(range, READ_BYTES), range, columns, batch_bytes)
+
+    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
+        """In the stored format. Where batches begin and end may be another place each time."""
+        for batch in self.batches(range, READ_BYTES):
+            count = batch.end_offset - batch.base_offset
+            yield RawBatch(batch.base_offset, count, self.form, bytes(batch.payload), batch.written_ms)
+
+    def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
+        """See :class:`MigrationSource`."""
+        out = bytearray()
+        start = end = range.start
+        count = 0
+        for batch in self.batches(range, min(fetch_bytes, READ_BYTES)):
+            if count and len(out) + len(batch.payload) > fetch_bytes:
+                yield RecordSet(start, end, count, memoryview(out))
+                out, count = bytearray(), 0
+            if not count:
+                start = batch.base_offset
+            import_frames.put(out, batch.base_offset, batch.end_offset - batch.base_offset, batch.payload)
+            end = batch.end_offset
+            count += 1
+        if count:
+            yield RecordSet(start, end, count, memoryview(out))
+
+    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+        """See :class:`spark_pipeline.endpoints.base.Endpoint`."""
+        return offsets_of(self.group_positions())
+
+
+def offsets_of(positions: Mapping[str, Mapping[TopicPartition, GroupPosition]]) -> dict[str, dict[TopicPartition, int]]:
+    """The positions of groups, without what they said of them."""
+    return {group: {part: at.offset for part, at in told.items()} for group, told in positions.items()}
 
 
 @runtime_checkable

@@ -14,28 +14,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from re import Pattern
-from typing import TYPE_CHECKING
 
 from bridges.catalog.names import InvalidTopicName, canonical_name
 from bridges.formats import FormatId
 from bridges.formats.pravega import Shape, encode
 from bridges.formats.records import Buffer, StoredBatch
-from spark_pipeline.core import import_frames
-from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, OptionError, UnknownTopic, UnreadableBatch
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
-from spark_pipeline.endpoints.migration import GroupPosition, RecordSet
+from spark_pipeline.endpoints.base import Positions, TopicInfo
+from spark_pipeline.endpoints.migration import READ_BYTES, FramedRecords, GroupPosition
 from spark_pipeline.endpoints.pravega_client import Gone, PravegaClient, PravegaOptions
 from spark_pipeline.endpoints.pravega_wire import BY_SIZE, BY_TIME, EVENT, SCOPE_NOT_FOUND, Info
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from spark_pipeline.core.rows import Columns
-
-_READ_BYTES = 2 * 1024 * 1024
-"""What one read asks for; segment stores give no more than that."""
 _PLACE = (1 << 32) - 1
 _GONE = Info(0, 0, True)
 _SCALING = {0: "fixed", 1: "by rate in kilobytes", 2: "by rate in events"}
@@ -55,11 +45,10 @@ class _Stream:
     parents: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-class PravegaEndpoint:
+class PravegaEndpoint(FramedRecords):
     """See :class:`spark_pipeline.endpoints.base.Endpoint` and :mod:`spark_pipeline.endpoints.migration`."""
 
     form = int(FormatId.PRAVEGA)
-    verbatim = False
 
     def __init__(self, options: PravegaOptions) -> None:
         self._client = PravegaClient(options)
@@ -185,24 +174,9 @@ class PravegaEndpoint:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """The events that begin in a range. Raises UnreadableBatch where no event begins, as in streams of bytes."""
-        yield from decode(self._batches(range), range, columns, batch_bytes)
-
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
-        """In Pravega's stored format, in pieces as they were read."""
-        for batch in self._batches(range):
-            count = batch.end_offset - batch.base_offset
-            yield RawBatch(batch.base_offset, count, int(FormatId.PRAVEGA), bytes(batch.payload))
-
-    def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
-        """See :class:`spark_pipeline.endpoints.migration.MigrationSource`."""
-        for batch in self._batches(range, min(fetch_bytes, _READ_BYTES)):
-            out = bytearray()
-            import_frames.put(out, batch.base_offset, batch.end_offset - batch.base_offset, batch.payload)
-            yield RecordSet(batch.base_offset, batch.end_offset, 1, memoryview(out))
-
-    def _batches(self, wanted: OffsetRange, read_bytes: int = _READ_BYTES) -> Iterator[StoredBatch]:
+    def batches(self, wanted: OffsetRange, read_bytes: int = READ_BYTES) -> Iterator[StoredBatch]:
+        """The events that begin in a range, in pieces as they were read. Raises UnreadableBatch where no event begins,
+        as in streams of bytes."""
         if not wanted.count:
             return
         segment = self._segments.get(wanted.of)
@@ -249,16 +223,12 @@ class PravegaEndpoint:
 
     # --- readers ----------------------------------------------------------------------------------------------------
 
-    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
         """Nothing: how far reader groups are is known to their clients alone."""
         return {}
 
-    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """Nothing, as :meth:`groups`."""
-        return {}
-
     def group_states(self) -> dict[str, str]:
-        """Nothing, as :meth:`groups`."""
+        """Nothing, as :meth:`group_positions`."""
         return {}
 
 

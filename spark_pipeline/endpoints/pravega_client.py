@@ -7,54 +7,40 @@ import socket
 import ssl
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
 
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
+from spark_pipeline.core.node_client import Access, access_given, address_of
 from spark_pipeline.endpoints import pravega_wire as wire
 from spark_pipeline.endpoints.pravega_wire import METHODS, SERVICE, Info, message
 
 SCHEMES = ("pravega", "pravega+tls")
 _FRAME_MOST = 64 * 1024 * 1024
-_MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class PravegaOptions:
-    """Where the controller is, which scope is read, and who asks. ``timeout`` in seconds."""
+class PravegaOptions(Access):
+    """Where the controller is, which scope is read, and who asks."""
 
     address: str
     scope: str
-    tls: bool = False
-    user: str = ""
-    password: str = field(default="", repr=False)
-    ca: str = ""
-    timeout: float = 60.0
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> PravegaOptions:
-        """From ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options ``user``, ``password``,
-        ``tls.ca``, ``timeoutMs``. Raises OptionError."""
+        """From ``pravega://host:9090/scope`` (or ``pravega+tls://``) and the options of :func:`access_given`. Raises
+        OptionError."""
         parts = urlsplit(url)
         scope = parts.path.strip("/")
-        try:
-            port = parts.port or 9090
-        except ValueError as error:
-            raise OptionError(f"{url!r}: {error}") from None
         if parts.scheme not in SCHEMES or not parts.hostname or not scope or "/" in scope or parts.username:
             raise OptionError(f"{url!r} is no address of a Pravega scope: pravega://host:9090/scope, or pravega+tls://")
-        given = {name.lower(): value for name, value in options.items()}
         try:
-            timeout = float(given.get("timeoutms", 60_000)) / _MS_PER_S
+            return cls(address_of(parts, 9090), scope, **access_given(parts.scheme, options))
         except ValueError as error:
-            raise OptionError(f"timeoutMs: {error}") from None
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        tls = parts.scheme == SCHEMES[1] or bool(given.get("tls.ca"))
-        user, password = given.get("user", ""), given.get("password", "")
-        return cls(f"{host}:{port}", scope, tls, user, password, given.get("tls.ca", ""), timeout)
+            raise OptionError(f"{url!r} or its options: {error}") from None
 
 
 class Gone(PipelineError):

@@ -13,16 +13,17 @@ import ssl
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bridges.formats.records import StoredBatch
+from bridges.log.damage import end_of_damage
 from bridges.log.streams import stored_batches
 from sbp_back.client.control import TRANSIENT_CODES
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 
 if TYPE_CHECKING:
     from bridges.log.streams import Streams
-    from sbp_back.transport.carrier import Carrier
 
 T = TypeVar("T")
 
@@ -49,6 +50,16 @@ class Backend:
 
 class NothingThere(Exception):
     """Servers answer, but nothing lies at an offset that should be there: ``str`` says what was asked."""
+
+
+class DamagedThere(Exception):
+    """The offsets ``[offset, end)`` of a stream cannot be read: ``reason`` is what its range server says."""
+
+    def __init__(self, offset: int, end: int, reason: str) -> None:
+        super().__init__(offset, end, reason)
+        self.offset = offset
+        self.end = end
+        self.reason = reason
 
 
 class Loop:
@@ -90,24 +101,34 @@ class SbpReader:
         """The batches that hold offsets in ``[start, end)``, in order. All of these must be durable.
 
         Their bytes are views on what was received. Raises SbpError (1463 when ``start`` was trimmed, ConnectionLost
-        when nobody answered for as long as there is patience) and NothingThere.
+        when nobody answered for as long as there is patience), NothingThere and, when all in front of it has been
+        given, DamagedThere.
         """
         reads = self._loop.run(_Reads.begin(self, stream_id, start, end, fetch_bytes))
         try:
             while reads.under_way:
                 yield from self._loop.run(reads.next())
+        except SbpError as error:
+            if error.code != ErrorCode.RS_DATA_CORRUPTED:
+                raise
+            behind = self._loop.run(end_of_damage(reads.at, partial(self._good_from, stream_id)))
+            raise DamagedThere(reads.at, behind, error.message) from error
         finally:
             if self._pid == os.getpid():
                 self._loop.run(reads.stop())
 
-    def list_starts(self, stream_id: int) -> int:
-        """Where the stream begins by what its placement driver knows; 0 if it has nothing."""
-
-        async def ask() -> int:
-            ranges = await (await self.client()).list_ranges(stream_id)
-            return ranges[0].start if ranges else 0
-
-        return self._loop.run(ask())
+    async def _good_from(self, stream_id: int, offset: int) -> int | None:
+        """See :data:`bridges.log.damage.GoodFrom`."""
+        client = await self.client()
+        try:
+            found = stored_batches(await client.fetch_entries(stream_id, offset, 1), offset, 1)
+        except SbpError as error:
+            if is_gone(error) or error.code == ErrorCode.OFFSET_OVERFLOW:
+                return offset
+            if error.code == ErrorCode.RS_DATA_CORRUPTED:
+                return None
+            raise
+        return found[0].base_offset if found else offset
 
     def close(self) -> None:
         """Close all connections; again makes no difference."""
@@ -129,25 +150,16 @@ class SbpReader:
         return self._client
 
     def _make(self) -> Streams:
-        from sbp_back.client.client import Client, ClientOptions
-        from sbp_back.client.foreign import ForeignClient
-        from sbp_back.client.leader import pd_carrier
-        from sbp_back.document.streams import DocumentStreams
-        from sbp_back.transport.dialects import DIALECTS
-        from sbp_back.transport.tcp_carrier import TcpOptions, tcp_connector
-        from sbp_back.wire.identity import RangeServerCheck
+        from sbp_back.barrier import Barrier
+        from sbp_back.client.client import ClientOptions
+        from sbp_back.external import Servers, external_client
+        from sbp_back.transport.tcp_carrier import TcpOptions
 
         backend = self._backend
-        dialect = DIALECTS[f"sbp-{backend.dialect}"]
+        servers = Servers(",".join(backend.placement_drivers), backend.dialect, backend.flavor)
         tcp = TcpOptions(backoff_limit=0.5, client_id="anabranch-pipeline", tls=self._tls)
-        identity = backend.identity
-        strangers = backend.flavor != "anabranch" or backend.dialect == "v0.1"
-        pd: Carrier = pd_carrier(",".join(backend.placement_drivers), dialect, tcp, self._meet if identity else None)
-        connect = tcp_connector(dialect, tcp, RangeServerCheck(strangers=strangers, identity=lambda: identity))
-        if backend.dialect == "v0.1":
-            return DocumentStreams(pd, connect)
-        kind = ForeignClient if backend.flavor == "elastic-stream" else Client
-        return kind(pd, connect, ClientOptions())
+        meet = self._meet if backend.identity else None
+        return external_client(servers, tcp, meet, lambda: backend.identity, ClientOptions(), Barrier()).client
 
     async def _meet(self, call: Any) -> str | None:
         """Why the placement driver that ``call`` asks is not to be used."""
@@ -177,6 +189,11 @@ class _Reads:
         reads = cls(reader, stream_id, start, end, size)
         await reads._go_on()
         return reads
+
+    @property
+    def at(self) -> int:
+        """The offset of the fetch under way, or of the one that failed."""
+        return self._at
 
     @property
     def under_way(self) -> bool:

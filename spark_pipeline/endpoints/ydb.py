@@ -10,25 +10,21 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ydb
 
 from bridges.catalog.names import InvalidTopicName, canonical_name, derived_names
 from bridges.formats import FormatId
 from bridges.formats.records import StoredBatch
-from spark_pipeline.core import import_frames
 from spark_pipeline.core.decode_batches import decode
 from spark_pipeline.core.errors import UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
-from spark_pipeline.endpoints.migration import GroupPosition, RecordSet
+from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, TopicInfo
+from spark_pipeline.endpoints.migration import FramedRecords, GroupPosition
 from spark_pipeline.endpoints.ydb_client import YdbClient, YdbOptions
 from spark_pipeline.endpoints.ydb_reading import YdbReading
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TIMES = Columns(("offset", "timestamp"))
 _DIRECTORIES = frozenset({ydb.SchemeEntryType.DIRECTORY, ydb.SchemeEntryType.DATABASE})
@@ -40,11 +36,10 @@ def open_endpoint(url: str, options: Mapping[str, str]) -> YdbEndpoint:
     return YdbEndpoint(YdbOptions.of(url, options))
 
 
-class YdbEndpoint:
+class YdbEndpoint(FramedRecords):
     """See :class:`spark_pipeline.endpoints.base.Endpoint` and :mod:`spark_pipeline.endpoints.migration`."""
 
     form = int(FormatId.YDB)
-    verbatim = False
 
     def __init__(self, options: YdbOptions) -> None:
         self._client = YdbClient(options)
@@ -154,57 +149,26 @@ class YdbEndpoint:
             end = positions[part].stable
             reading = self._reading(part.topic)
             with closing(reading.since(part.topic, part.partition, wanted, end)) as batches:
-                found[part] = _first_at(batches, OffsetRange(part.topic, part.partition, 0, end), wanted)
+                found[part] = _first_at(batches, part.range(0, end), wanted)
         return found
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def read(self, range: OffsetRange, columns: Columns, batch_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-        """Keys and headers come from the metadata items, values are decoded, as for readers of other protocols."""
-        yield from decode(self.read_batches(range), range, columns, batch_bytes)
-
-    def read_raw(self, range: OffsetRange) -> Iterator[RawBatch]:
-        """In YDB's stored format. Where batches begin and end is the server's to choose, each time anew."""
-        for batch in self.read_batches(range):
-            count = batch.end_offset - batch.base_offset
-            yield RawBatch(batch.base_offset, count, int(FormatId.YDB), bytes(batch.payload), batch.written_ms)
-
-    def read_batches(self, range: OffsetRange) -> Iterator[StoredBatch]:
-        """The messages of a range as they were sent, none outside of it."""
-        if range.count:
-            yield from self._reading(range.topic).batches(range)
-
-    def read_sets(self, range: OffsetRange, fetch_bytes: int) -> Iterator[RecordSet]:
-        """See :class:`spark_pipeline.endpoints.migration.MigrationSource`."""
-        out = bytearray()
-        start = end = range.start
-        count = 0
-        for batch in self.read_batches(range):
-            if count and len(out) + len(batch.payload) > fetch_bytes:
-                yield RecordSet(start, end, count, memoryview(out))
-                out, count = bytearray(), 0
-            if not count:
-                start = batch.base_offset
-            import_frames.put(out, batch.base_offset, batch.end_offset - batch.base_offset, batch.payload)
-            end = batch.end_offset
-            count += 1
-        if count:
-            yield RecordSet(start, end, count, memoryview(out))
+    def batches(self, wanted: OffsetRange, read_bytes: int = 0) -> Iterator[StoredBatch]:
+        """The messages of a range as they were sent; where batches begin and end is the server's to choose."""
+        if wanted.count:
+            yield from self._reading(wanted.topic).batches(wanted)
 
     def _reading(self, name: str) -> YdbReading:
         return YdbReading(self._client, self.path(name))
 
     # --- consumers --------------------------------------------------------------------------------------------------
 
-    def groups(self) -> dict[str, dict[TopicPartition, int]]:
+    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
         """The consumers of all topics, and what they have committed; one of several topics is one group.
 
         YDB does not tell one that has committed nothing from one at offset 0: that is left out.
         """
-        return {group: {part: at.offset for part, at in told.items()} for group, told in self.group_positions().items()}
-
-    def group_positions(self) -> dict[str, dict[TopicPartition, GroupPosition]]:
-        """See :class:`spark_pipeline.endpoints.migration.MigrationSource`."""
         found: dict[str, dict[TopicPartition, GroupPosition]] = {}
         for part, consumer, stats in self._consumers():
             told = found.setdefault(consumer, {})

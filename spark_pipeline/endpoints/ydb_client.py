@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,11 +20,11 @@ from ydb._constants import DEFAULT_LONG_STREAM_TIMEOUT
 from ydb._grpc.common.protos import ydb_topic_pb2
 
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
+from spark_pipeline.core.node_client import Access, access_given, address_of
 
 SCHEMES = ("ydb", "ydb+tls")
 CREDIT_BYTES = 8 * 1024 * 1024
 """What a server may send of one partition before it was taken here."""
-_MS_PER_S = 1000
 
 FromClient = ydb_topic_pb2.StreamReadMessage.FromClient
 WriteRequest = ydb_topic_pb2.StreamWriteMessage.WriteRequest
@@ -46,51 +46,26 @@ _AGAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class YdbOptions:
-    """Where the database is, and who asks. Times in seconds."""
+class YdbOptions(Access):
+    """Where the database is, and who asks."""
 
     address: str
     database: str
-    tls: bool = False
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    timeout: float = 60.0
-    patience: float = 60.0
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, str]) -> YdbOptions:
-        """From ``ydb://host:2136/database`` (or ``ydb+tls://``) and the options ``user``, ``password``, ``token``,
-        ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``, ``patienceMs``. Raises OptionError."""
+        """From ``ydb://host:2136/database`` (or ``ydb+tls://``) and the options of :func:`access_given`. Raises
+        OptionError."""
         parts = urlsplit(url)
         database = parts.path.rstrip("/")
         if parts.scheme not in SCHEMES or not parts.hostname or not database:
             raise OptionError(f"{url!r} is no address of a YDB database: ydb://host:2136/local, or ydb+tls://")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise OptionError("an address of a YDB database has no user, no query and no fragment: give options")
-        given = {name.lower(): value for name, value in options.items()}
         try:
-            address = f"{parts.hostname}:{parts.port or 2136}"
-            times = {name: float(given.get(f"{name}ms", 60_000)) / _MS_PER_S for name in ("timeout", "patience")}
+            return cls(address_of(parts, 2136), database, **access_given(parts.scheme, options))
         except ValueError as error:
             raise OptionError(f"{url!r} or its options: {error}") from None
-        if ":" in parts.hostname:
-            address = f"[{parts.hostname}]:{parts.port or 2136}"
-        return cls(
-            address,
-            database,
-            parts.scheme == SCHEMES[1] or bool(given.get("tls.ca")),
-            given.get("user", ""),
-            given.get("password", ""),
-            given.get("token", ""),
-            given.get("tls.ca", ""),
-            given.get("tls.cert", ""),
-            given.get("tls.key", ""),
-            **times,
-        )
 
 
 class Interrupted(EndpointUnavailable):

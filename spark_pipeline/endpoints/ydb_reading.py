@@ -38,7 +38,7 @@ class YdbReading:
         heard = time.monotonic()
         while at < wanted.end:
             try:
-                for batch in self._once(OffsetRange(wanted.topic, wanted.partition, at, wanted.end)):
+                for batch in self._once(wanted.within(at, wanted.end)):
                     at = batch.end_offset
                     yield batch
                     heard = time.monotonic()

@@ -3,31 +3,26 @@
 A step takes what is committed and not archived yet, up to a number of offsets, and cuts it into pieces, which write
 files that belong to nothing. One commit then adds all of them to the table and moves the progress that is kept with it
 (:mod:`spark_pipeline.lake.table`). Whatever the process is killed in, the next one begins where the table says.
-
-Dead letters are committed first, in a table with a progress of its own: where that is ahead of the records' table, a
-process died in between, and the next one leaves out dead letters that are there already.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
 from spark_pipeline.core.rows import Columns
+from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 from spark_pipeline.lake.archive import Archive, Description
-from spark_pipeline.lake.decode import Decoder
-from spark_pipeline.lake.layout import FILE_BYTES, RAW, REASON, Crash, DataFile, no_crash, schema_of
+from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, no_crash
 
 COLUMNS = Columns(RAW)
 AWAY_S = 300.0
@@ -36,14 +31,13 @@ AWAY_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range to be written into files. ``dead_from``: dead letters of lower offsets are there already."""
+    """A range to be written into files."""
 
     url: str
     options: Mapping[str, str]
     place: str
     range: OffsetRange
     file_bytes: int
-    dead_from: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,52 +46,19 @@ class Staged:
 
     range: OffsetRange
     files: tuple[DataFile, ...]
-    dead_letters: tuple[DataFile, ...]
     rows: int
     size: int
 
 
 def stage(piece: Piece) -> Staged:
     """Write the records of a piece into files. Raises PipelineError and OSError."""
-    archive = Archive.open(piece.place)
-    decoder = archive.decoder()
-    records = archive.writer(piece.range.of, piece.file_bytes)
-    dead = None
-    if archive.dead_letters is not None:
-        dead = archive.writer(piece.range.of, piece.file_bytes, dead_letters=True)
+    records = Archive.open(piece.place).writer(piece.range.of, piece.file_bytes)
     rows = size = 0
-    source = endpoint(piece.url, piece.options)
-    try:
+    with closing(endpoint(piece.url, piece.options)) as source:
         for batch in source.read(piece.range, COLUMNS):
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if decoder is None or dead is None:
-                records.write(batch)
-            else:
-                good, bad = decoded(batch, decoder, archive.records_schema)
-                records.write(good)
-                dead.write(bad.slice(int(np.searchsorted(np.asarray(bad.column("offset")), piece.dead_from))))
-    finally:
-        source.close()
-    return Staged(piece.range, tuple(records.finish()), tuple(dead.finish() if dead else ()), rows, size)
-
-
-def decoded(batch: pa.RecordBatch, decoder: Decoder, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """The records whose values could be decoded, with ``schema``, and the others as dead letters."""
-    values, reasons = decoder.decode(batch.column("value"))
-    arrays = [values if name == "value" else batch.column(name) for name in schema.names]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    letters = schema_of(dead_letters=True)
-    if not reasons:
-        return whole, pa.RecordBatch.from_pylist([], letters)
-    keep = np.ones(batch.num_rows, bool)
-    rows = sorted(reasons)
-    keep[rows] = False
-    picked = batch.take(pa.array(rows))
-    told = pa.array([reasons[row] for row in rows], pa.string())
-    bad = pa.RecordBatch.from_arrays(
-        [told if name == REASON else picked.column(name) for name in letters.names], schema=letters
-    )
-    return whole.filter(pa.array(keep)), bad
+            records.write(batch)
+    return Staged(piece.range, tuple(records.finish()), rows, size)
 
 
 @dataclass(slots=True)
@@ -108,7 +69,6 @@ class Told:
     rows: int = 0
     bytes: int = 0
     files: int = 0
-    dead_letters: int = 0
     seconds: float = 0.0
     before: dict[TopicPartition, int] = field(default_factory=dict)
     after: dict[TopicPartition, int] = field(default_factory=dict)
@@ -122,7 +82,6 @@ class Told:
             "records": self.rows,
             "bytes": self.bytes,
             "files": self.files,
-            "dead_letters": self.dead_letters,
             "seconds": round(self.seconds, 3),
             "left": self.left,
             "partitions": [
@@ -151,8 +110,8 @@ class ArchiveRun:
     nothing is archived: "earliest", "latest", or milliseconds; the last two are found once and hold for further runs,
     and a topic's later partitions begin with their first record where its others began with the latest.
     ``step_offsets``: how many offsets a commit is about. ``piece_offsets``: how many one piece has at most.
-    ``bytes_per_second``: how fast records are taken at most, over a step. ``allow_loss``: go on where the log has been
-    trimmed of what was not archived yet, and say so. ``on_step`` is called after each step.
+    ``bytes_per_second``: how fast records are taken at most, over several steps. ``allow_loss``: go on where the log
+    has been trimmed of what was not archived yet, and say so. ``on_step`` is called after each step.
     """
 
     url: str
@@ -171,11 +130,14 @@ class ArchiveRun:
     on_step: Callable[[Told], None] = lambda told: None
     crash: Crash = no_crash
     told: Told = field(default_factory=Told)
+    _throttle: Throttle = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._throttle = Throttle(self.bytes_per_second, sleep=self.stop.wait)
 
     def available_now(self) -> Told:
         """Archive what is committed when this is called, and return."""
-        source = endpoint(self.url, self.options)
-        try:
+        with closing(endpoint(self.url, self.options)) as source:
             until: Mapping[TopicPartition, int] | None = None
             archive = self._archive(source)
             while not self.stop.is_set():
@@ -188,8 +150,6 @@ class ArchiveRun:
                     break
                 self._step(archive, replace(bounds, ends=ends))
             return self.told
-        finally:
-            source.close()
 
     def follow(self, patience: Patience, poll_seconds: float = 1.0) -> Told:
         """Archive what comes until ``stop`` is set; the step that has begun then is finished.
@@ -226,8 +186,7 @@ class ArchiveRun:
 
     def plan(self) -> dict[str, Any]:
         """What a run would do now: nothing is made or written."""
-        source = endpoint(self.url, self.options)
-        try:
+        with closing(endpoint(self.url, self.options)) as source:
             parts = matching(source, self.topics)
             done: dict[TopicPartition, int] = {}
             begun: Mapping[str, int] = {}
@@ -242,8 +201,6 @@ class ArchiveRun:
                 "pieces": len(split(ranges, max_records=self.piece_offsets)),
                 "ranges": [str(one) for one in ranges],
             }
-        finally:
-            source.close()
 
     def _archive(self, source: Endpoint) -> Archive:
         parts = matching(source, self.topics)
@@ -285,7 +242,7 @@ class ArchiveRun:
             if start[part] < one.start:
                 if not self.allow_loss:
                     raise OffsetsGone(part.topic, part.partition, start[part], one.start)
-                lost = OffsetRange(part.topic, part.partition, start[part], one.start)
+                lost = part.range(start[part], one.start)
                 if lost not in self.told.lost:
                     self.told.lost.append(lost)
                 start[part] = one.start
@@ -319,23 +276,18 @@ class ArchiveRun:
     def _step(self, archive: Archive, bounds: Bounds) -> None:
         began = time.monotonic()
         before, start, ends = bounds.done, bounds.start, bounds.ends
-        dead_before = archive.dead_letters.progress(start) if archive.dead_letters is not None else {}
         # Of a system whose ranges cannot be cut a step takes everything, and a piece is all of a partition.
         cut = may_cut(self.url)
         admitted = admit(start, ends, self.step_offsets) if cut else ends
         after = {part: offset for part, offset in admitted.items() if offset > start[part]}
         pieces = [
-            Piece(self.url, self.options, self.place, one, self.file_bytes, dead_before.get(one.of, 0))
+            Piece(self.url, self.options, self.place, one, self.file_bytes)
             for one in split(between(start, after), max_records=self.piece_offsets if cut else None)
         ]
         self.crash("before-stage")
         staged = list(self.engine.map(stage, pieces))
         self.crash("after-stage")
         files = [one for piece in staged for one in piece.files]
-        letters = [one for piece in staged for one in piece.dead_letters]
-        if letters and archive.dead_letters is not None:
-            further = {part: offset for part, offset in after.items() if offset > dead_before.get(part, -1)}
-            archive.dead_letters.commit(letters, dead_before, further)
         new = {part: start[part] for part in after if part not in before}
         if new:
             archive.begin(new)
@@ -346,13 +298,10 @@ class ArchiveRun:
         size = sum(piece.size for piece in staged)
         told.bytes += size
         told.files += len(files)
-        told.dead_letters += sum(one.rows for one in letters)
         for part, offset in after.items():
             told.before.setdefault(part, start[part])
             told.after[part] = offset
         told.left = sum(max(0, ends[part] - told.after.get(part, start[part])) for part in ends)
-        took = time.monotonic() - began
-        told.seconds += took
+        told.seconds += time.monotonic() - began
         self.on_step(told)
-        if self.bytes_per_second:
-            self.stop.wait(max(0.0, size / self.bytes_per_second - took))
+        self._throttle.take(size)

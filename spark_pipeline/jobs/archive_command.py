@@ -14,23 +14,21 @@ import click
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.jobs.command_options import (
     EXIT_DIFFERENT,
-    Meter,
     Moment,
     Size,
     engine_options,
     failed,
     job,
-    pairs,
-    printed_submit,
     report_option,
     reported,
-    source_options,
     tell,
+    throttle_option,
 )
+from spark_pipeline.jobs.side_options import given as options_given
+from spark_pipeline.jobs.side_options import side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.archive import Told
-    from spark_pipeline.lake.decoding import Decoding
 
 
 @click.group("archive", short_help="Copy topics to Parquet, Delta or Iceberg tables, and check the copy.")
@@ -46,15 +44,10 @@ def command() -> None:
 @click.option("--from", "url", required=True, metavar="URL", help="The system: anabranch://host:8090.")
 @click.option("--to", "place", required=True, metavar="PLACE", help="The archive: a directory or s3://bucket/prefix.")
 @click.option("--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names.")
-@click.option("--table", type=click.Choice(["delta", "parquet", "iceberg"]), default="delta", show_default=True)
+@click.option("--table", type=click.Choice(["delta", "iceberg"]), default="delta", show_default=True)
 @click.option("--partition-by", type=click.Choice(["day", "hour", "none"]), default="day", show_default=True)
 @click.option("--catalog", default="", metavar="URI", help="Iceberg: sqlite:////path, or a catalog of pyiceberg's.")
 @click.option("--name", default="anabranch.records", show_default=True, help="Iceberg: the table's name.")
-@click.option("--decode", type=click.Choice(["json", "avro", "protobuf"]), help="Decode values; needs --schema.")
-@click.option("--schema", type=click.Path(path_type=Path, exists=True), help="JSON Schema, .avsc, or descriptor set.")
-@click.option("--message", default="", help="Protobuf: the full name of the message.")
-@click.option("--framing", type=click.Choice(["none", "registry"]), default="none", help="Schema registry's 5 bytes.")
-@click.option("--writer-schema", multiple=True, metavar="NUMBER=FILE", help="Avro: writers' schemas of a registry.")
 @click.option(
     "--begin", default="earliest", show_default=True, help="Where new partitions begin: or latest, or a time."
 )
@@ -65,22 +58,20 @@ def command() -> None:
 @click.option("--step-seconds", type=float, default=60.0, show_default=True, help="With --follow: between commits.")
 @click.option("--piece-offsets", type=click.IntRange(1), default=1_000_000, help="Of one task at most.")
 @click.option("--file-bytes", type=Size(), default="128MiB", show_default=True, help="Where a file ends, about.")
-@click.option("--throttle", type=Size(per_second=True), metavar="RATE", help="Bytes of records per second: 200MB/s.")
+@throttle_option
 @click.option("--allow-loss", is_flag=True, help="Go on where the log was trimmed of what was not archived yet.")
 @click.option("--dry-run", is_flag=True, help="Say what would be archived.")
-@source_options
+@side_options
 @engine_options
 @report_option
 def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
     """Archive what is committed and not archived yet; again and again with --follow."""
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.core.ranges import Patience
         from spark_pipeline.jobs.archive import ArchiveRun
         from spark_pipeline.lake.archive import Description
 
-        stop, meter = Event(), Meter()
+        stop = Event()
 
         def on_step(told: Told) -> None:
             done = sum(told.after[part] - told.before[part] for part in told.after)
@@ -88,10 +79,10 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
 
         archiving = ArchiveRun(
             url,
-            pairs(given["options"], "--option"),
+            options_given(**given).source,
             place,
             topics,
-            Description(given["table"], given["partition_by"], _decoding(given), given["catalog"], given["name"]),
+            Description(given["table"], given["partition_by"], None, given["catalog"], given["name"]),
             engine,
             _begin(given["begin"]),
             given["step_offsets"],
@@ -107,7 +98,7 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())  # the step that has begun is finished
-        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter.progress):
+        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter):
             if given["follow"]:
                 told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
             else:
@@ -122,35 +113,12 @@ def _begin(text: str) -> str:
     return str(round(moment.timestamp() * 1000))
 
 
-def _decoding(given: dict[str, Any]) -> Decoding | None:
-    from spark_pipeline.core.errors import OptionError
-    from spark_pipeline.lake.decoding import Decoding
-
-    if given["decode"] is None:
-        if given["schema"] or given["message"] or given["writer_schema"] or given["framing"] != "none":
-            raise OptionError("--schema, --message, --framing and --writer-schema belong to --decode")
-        return None
-    if given["schema"] is None:
-        raise OptionError("--decode needs --schema")
-    writers = {
-        number: Path(file).read_text(encoding="utf-8")
-        for number, file in pairs(given["writer_schema"], "--writer-schema").items()
-    }
-    return Decoding.of_file(
-        given["decode"],
-        given["schema"].read_bytes(),
-        message=given["message"],
-        framing=given["framing"],
-        writers=writers,
-    )
-
-
 @command.command("status")
 @click.argument("place")
 @click.option("--from", "url", metavar="URL", help="Say also how far behind this system the archive is.")
-@source_options
+@side_options
 @report_option
-def status(place: str, url: str | None, options: tuple[str, ...], report: Path | None) -> None:
+def status(place: str, url: str | None, report: Path | None, **given: Any) -> None:
     """Say what the archive has, and how far it is."""
     from spark_pipeline.endpoints.base import endpoint
     from spark_pipeline.jobs import archive_upkeep
@@ -158,7 +126,7 @@ def status(place: str, url: str | None, options: tuple[str, ...], report: Path |
 
     source = None
     try:
-        source = endpoint(url, pairs(options, "--option")) if url else None
+        source = endpoint(url, options_given(**given).source) if url else None
         tell(archive_upkeep.status(Archive.open(place), source), report)
     except (PipelineError, OSError) as error:
         failed(error)
@@ -175,9 +143,7 @@ def status(place: str, url: str | None, options: tuple[str, ...], report: Path |
 @report_option
 def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **given: Any) -> None:
     """Make few large files of many small ones; archiving may go on meanwhile."""
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given, "groups of files") as (engine, meter):
         from spark_pipeline.jobs import archive_upkeep
         from spark_pipeline.lake.archive import Archive
 
@@ -185,7 +151,6 @@ def compact(place: str, file_bytes: int, dry_run: bool, report: Path | None, **g
         if not dry_run:
             archive.make_tables()
         total = len(archive_upkeep.plan(archive, file_bytes))
-        meter = Meter("groups of files")
         done = archive_upkeep.compact(
             archive, engine, file_bytes, dry_run=dry_run, on_group=lambda now: meter.told(now.groups, total)
         )
@@ -217,7 +182,7 @@ def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run
 @click.option("--from", "url", required=True, metavar="URL", help="The system that was archived.")
 @click.option("--topics", multiple=True, metavar="NAME", help="Only these; all of the archive otherwise.")
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
-@source_options
+@side_options
 @engine_options
 @report_option
 def verify(
@@ -225,21 +190,18 @@ def verify(
     url: str,
     topics: tuple[str, ...],
     level: int,
-    options: tuple[str, ...],
     report: Path | None,
     **given: Any,
 ) -> None:
     """Compare the archive with the log, record by record: exit code 2 if anything is missing, doubled or different.
 
-    Of decoded values it is compared that they are there; keys, headers and times in full.
+    Of values that an earlier version decoded it is compared that they are there; keys, headers and times in full.
     """
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.jobs.archive_verify import verify as compare
 
-        meter, given_options = Meter(), pairs(options, "--option")
-        with reported(url, given_options, "audit", f"verify {place}", meter.progress):
+        given_options = options_given(**given).source
+        with reported(url, given_options, "audit", f"verify {place}", meter):
             found = compare(place, url, given_options, topics, level, engine, meter.told)
         tell(found, report)
     if not found["equal"]:

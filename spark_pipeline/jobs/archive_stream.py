@@ -20,7 +20,7 @@ from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.rows import TYPES
 from spark_pipeline.lake.archive import Archive, Description
-from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, FileWriter, no_crash
+from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, FileWriter, no_crash, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,8 +45,6 @@ class ArchiveSink:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         """One micro-batch."""
-        if self.description.decoding is not None:
-            raise PipelineError("a query decodes by itself: the archive is one of values as they are")
         archive = Archive.make(self.place, self.description, self.crash)
         columns = [name for name in RAW if name in frame.columns]
         writing = _Writing(self.place, self.file_bytes)
@@ -87,7 +85,7 @@ class _Writing:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         archive = Archive.open(self.place)
-        schema = archive.records_schema
+        schema = schema_of()
         writers: dict[TopicPartition, FileWriter] = {}
         for batch in batches:
             for part, rows in _by_partition(batch):

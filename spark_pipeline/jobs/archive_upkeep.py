@@ -177,7 +177,7 @@ def status(archive: Archive, source: Endpoint | None = None) -> dict[str, Any]:
         "archive": archive.store.url,
         "table": description.kind,
         "partitioned_by": description.partitioning,
-        "values": "as written" if description.decoding is None else description.decoding.format,
+        "values": "as written" if description.decoding is None else description.decoding.get("format"),
         "records": sum(one.rows for some in files.values() for one in some),
         "files": sum(map(len, files.values())),
         "bytes": sum(one.size for some in files.values() for one in some),

@@ -9,20 +9,33 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from spark_pipeline.core.bisect import BadOffset, first_bad, narrow, range_digest
+from spark_pipeline.core.bisect import BadOffset, first_bad_in
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDifference, BlockDigest, differences
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
-from spark_pipeline.jobs.audit_pieces import EXAMPLES, Checked, Piece, Seen, check, filtered, look, pieces
+from spark_pipeline.jobs.audit_pieces import (
+    EXAMPLES,
+    Checked,
+    Piece,
+    Seen,
+    beyond,
+    check,
+    distinct,
+    filtered,
+    look,
+    pieces,
+)
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching, named, unknown
 
@@ -119,24 +132,24 @@ class Audit:
         """What is to be said of one system, as a report; ``equal`` there means that nothing is wrong."""
         began = time.monotonic()
         positions = positions_of(side, topics)
-        ranges = {
-            part: OffsetRange(part.topic, part.partition, one.start, one.stable) for part, one in positions.items()
-        }
+        ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
         seen = self.look(side, ranges, positions, level)
         report = [one.as_json(level) for _, one in sorted(seen.items())]
         wrong = 0
         if level >= 3:
             wrong = sum(len(one.repeated) + len(one.backwards) + len(one.numbers_again) for one in seen.values())
         told: dict[str, Any] = {"url": side.url, "level": level, "partitions": report}
+        damaged = [one for part in seen.values() for one in part.damaged]
         if checksums and level >= 1 and not side.url.startswith("archive"):  # which has no batches
             checked = self.check(side, ranges)
             told["batches"] = {
                 "checked": sum(one.batches for one in checked),
                 "without_a_checksum": sum(one.unchecked for one in checked),
                 "bytes": sum(one.size for one in checked),
-                "damaged": [asdict(one) for one in _distinct(checked)],
             }
-            wrong += len(told["batches"]["damaged"])
+            damaged += [one for part in checked for one in part.damaged]
+        told["damaged"] = [asdict(one) for one in distinct(damaged)]
+        wrong += len(damaged)
         records = sum(one.records for one in seen.values())
         return told | {"records": records, "equal": not wrong, "seconds": round(time.monotonic() - began, 3)}
 
@@ -152,9 +165,7 @@ class Audit:
     def digests(self, side: Side, topics: Sequence[str]) -> dict[str, Any]:
         """The digests of all blocks, as a document that can be compared with later (:class:`Digests`)."""
         positions = positions_of(side, topics)
-        ranges = {
-            part: OffsetRange(part.topic, part.partition, one.start, one.stable) for part, one in positions.items()
-        }
+        ranges = {part: part.range(one.start, one.stable) for part, one in positions.items()}
         seen = self.look(side, ranges, positions, 2)
         return {
             "digests": 1,
@@ -173,6 +184,7 @@ class Audit:
                 }
                 for part, one in sorted(seen.items())
             ],
+            "damaged": damaged_in(seen),
         }
 
     def diff(
@@ -201,10 +213,11 @@ class Audit:
                 reason = f"[{one.start}, {one.stable}) on the left, [{other.start}, {other.stable}) on the right"
                 found.append(_said(part, "range", reason))
             start, end = max(one.start, other.start), min(one.stable, other.stable)
-            ranges[part] = OffsetRange(part.topic, part.partition, start, max(start, end))
+            ranges[part] = part.range(start, max(start, end))
         seen_here = self.look(left, ranges, here, level)
         seen_there = self.look(right, ranges, there, level)
         for part in ranges:
+            found += _unread(part, "left", seen_here[part]) + _unread(part, "right", seen_there[part])
             found += differing(self, left, right, part, seen_here[part], seen_there[part])
         return {
             "left": left.url,
@@ -231,26 +244,15 @@ class Audit:
     def first_bad(self, left: Side, right: Side, whole: OffsetRange, block: BlockDifference) -> BadOffset | None:
         """The first offset of a block at which two systems differ; None if they no longer do."""
         start, end = max(whole.start, block.start), min(whole.end, block.start + BLOCK)
-        one, other = left.open(), right.open()
-        try:
-            span = narrow(
-                lambda low, high: range_digest(self._records(one, whole, low, high), self.fields),
-                lambda low, high: range_digest(self._records(other, whole, low, high), self.fields),
-                start,
-                end,
-            )
-            if span is None:
-                return None
-            return first_bad(
-                _joined(self._records(one, whole, *span)), _joined(self._records(other, whole, *span)), self.fields
-            )
-        finally:
-            one.close()
-            other.close()
+        with closing(left.open()) as one, closing(right.open()) as other:
+            here, there = (partial(self._records, side, whole) for side in (one, other))
+            found = first_bad_in(here, there, start, end, self.fields)
+        return None if found is None else found[1]
 
     def _records(self, source: Endpoint, whole: OffsetRange, start: int, end: int) -> list[pa.RecordBatch]:
         columns = Columns(tuple(dict.fromkeys(("offset", *self.fields, "timestamp"))))
-        read = source.read(OffsetRange(whole.topic, whole.partition, start, end), columns)
+        wanted = whole.within(start, end)
+        read = beyond(wanted, lambda rest: source.read(rest, columns), lambda damaged: None)  # which was told before
         return [filtered(batch, self.since_us) for batch in read] or [
             pa.RecordBatch.from_pylist([], schema=columns.schema)
         ]
@@ -273,15 +275,17 @@ def differing(
         yield said
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if any(map(len, batches)) else batches[0]
+def damaged_in(seen: Mapping[TopicPartition, Seen]) -> list[dict[str, Any]]:
+    """What could not be read of all partitions, for reports."""
+    return [asdict(one) for one in distinct(one for part in seen.values() for one in part.damaged)]
 
 
-def _distinct(checked: Iterable[Checked]) -> list[Any]:
-    """Damaged batches; one that lies in two pieces is told once."""
-    return sorted(
-        {one for part in checked for one in part.damaged}, key=lambda one: (one.topic, one.partition, one.offset)
-    )
+def _unread(part: TopicPartition, side: str, seen: Seen) -> list[dict[str, Any]]:
+    """What could not be read of one side of a comparison."""
+    return [
+        _said(part, "damage", f"on the {side}: {one.reason}") | {"offsets": [one.offset, one.end]}
+        for one in distinct(seen.damaged)
+    ]
 
 
 def _said(part: TopicPartition, what: str, reason: str) -> dict[str, Any]:
@@ -293,11 +297,8 @@ def positions_of(
 ) -> dict[TopicPartition, Positions]:
     """Where the partitions of ``topics`` (names or patterns) begin and end. Raises UnknownTopic, unless those that find
     nothing are to be added to ``absent``."""
-    source = side.open()
-    try:
+    with closing(side.open()) as source:
         return source.positions(matching(source, topics, absent=absent))
-    finally:
-        source.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +364,10 @@ def against_digests(audit: Audit, side: Side, path: Path, topics: Sequence[str] 
         if now.start > start:  # trimmed since: the first whole block of what is left
             start = -(-now.start // BLOCK) * BLOCK
         end = min(range_.end, now.stable)
-        ranges[part] = OffsetRange(part.topic, part.partition, start, max(start, end))
+        ranges[part] = part.range(start, max(start, end))
     seen = audit.look(side, ranges, positions, 2)
     for part, range_ in ranges.items():
+        found += _unread(part, "right", seen[part])
         kept = {number: one for number, one in known[part][1].items() if (number + 1) * BLOCK > range_.start}
         for one in differences(kept, seen[part].blocks):
             found.append(

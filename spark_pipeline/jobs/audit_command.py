@@ -9,17 +9,15 @@ import click
 
 from spark_pipeline.jobs.command_options import (
     EXIT_DIFFERENT,
-    Meter,
     Moment,
     engine_options,
     job,
     keep_standard_output,
-    pairs,
-    printed_submit,
     report_option,
-    source_options,
     tell,
 )
+from spark_pipeline.jobs.side_options import given as options_given
+from spark_pipeline.jobs.side_options import side_options
 
 FIELDS = ("key", "value", "headers", "timestamp")
 
@@ -69,7 +67,7 @@ def _end(report: dict[str, Any], path: Path | None) -> None:
 @click.argument("url")
 @_topics_option
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
-@source_options
+@side_options
 @engine_options
 @report_option
 def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
@@ -78,31 +76,27 @@ def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
     Level 0: positions and numbers of records; 1: the checksum of every stored batch; 2: every record is read; 3: gaps,
     repeated offsets, order of offsets, numbers of producers.
     """
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.jobs.audit import Audit, Side
 
-        audit = Audit(engine, told=Meter().told)
-        report = audit.whole(Side(url, pairs(given["options"], "--option")), topics, level)
+        audit = Audit(engine, told=meter.told)
+        report = audit.whole(Side(url, options_given(**given).source), topics, level)
     _end(report, given["report"])
 
 
 @command.command("gaps")
 @click.argument("url")
 @_topics_option
-@source_options
+@side_options
 @engine_options
 @report_option
 def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
     """Say which offsets have no record, and which come twice or out of order: level 3 without checksums."""
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.jobs.audit import Audit, Side
 
-        audit = Audit(engine, fields=(), told=Meter().told)
-        report = audit.whole(Side(url, pairs(given["options"], "--option")), topics, 3, checksums=False)
+        audit = Audit(engine, fields=(), told=meter.told)
+        report = audit.whole(Side(url, options_given(**given).source), topics, 3, checksums=False)
     _end(report, given["report"])
 
 
@@ -110,19 +104,19 @@ def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
 @click.argument("url")
 @_topics_option
 @_compared_options
-@source_options
+@side_options
 @engine_options
 @report_option
 def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None:
     """Make digests of all blocks of 65,536 offsets, to compare with later: audit diff FILE URL."""
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.jobs.audit import Audit, Side
 
-        audit = Audit(engine, _fields(fields), _since(given), Meter().told)
-        report = audit.digests(Side(url, pairs(given["options"], "--option")), topics)
+        audit = Audit(engine, _fields(fields), _since(given), meter.told)
+        report = audit.digests(Side(url, options_given(**given).source), topics)
     tell(report, given["report"])
+    if report["damaged"]:
+        raise SystemExit(EXIT_DIFFERENT)
 
 
 @command.command("diff")
@@ -132,26 +126,25 @@ def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None
 @click.option("--level", type=click.IntRange(0, 3), default=2, show_default=True)
 @click.option("--common", is_flag=True, help="Compare what both have; where they begin and end may differ.")
 @_compared_options
-@click.option("--right-option", "right_options", multiple=True, metavar="KEY=VALUE", help="Options of RIGHT.")
-@source_options
+@side_options
 @engine_options
 @report_option
 def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: bool, fields: str, **given: Any) -> None:
     """Compare two systems, or a system with digests in a file (LEFT), and find the first bad offset of each block."""
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.core.errors import OptionError
         from spark_pipeline.jobs.audit import Audit, Side, against_digests
 
-        audit = Audit(engine, _fields(fields), _since(given), Meter().told)
-        options, others = pairs(given["options"], "--option"), pairs(given["right_options"], "--right-option")
+        audit = Audit(engine, _fields(fields), _since(given), meter.told)
+        sides = options_given(**given)
         if "://" not in left:
-            report = against_digests(audit, Side(right, {**options, **others}), Path(left), topics)
+            report = against_digests(audit, Side(right, {**sides.source, **sides.target}), Path(left), topics)
         else:
             if not topics:
                 raise OptionError("--topics has to be given")
-            report = audit.diff(Side(left, options), Side(right, others), topics, level, same_ends=not common)
+            report = audit.diff(
+                Side(left, sides.source), Side(right, sides.target), topics, level, same_ends=not common
+            )
     _end(report, given["report"])
 
 
@@ -161,7 +154,7 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
 @click.option("--kafka", default="", metavar="HOST:PORT", help="The node's Kafka listener.")
 @click.option("--ydb", default="", metavar="HOST:PORT", help="The node's YDB listener; needs the package ydb.")
 @click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller; needs the package pravega.")
-@source_options
+@side_options
 @engine_options
 @report_option
 def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
@@ -170,9 +163,7 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
     Through Pravega's protocol, values are compared, since its events have nothing else. Committed positions are
     compared as the node and as Kafka's protocol tell them.
     """
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.core.errors import OptionError
         from spark_pipeline.jobs.audit import Audit, Side
         from spark_pipeline.jobs.audit_cross import Listeners
@@ -182,6 +173,6 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
             raise OptionError("give at least one of --kafka, --ydb, --pravega")
         if pravega:
             keep_standard_output()
-        side = Side(url, pairs(given["options"], "--option"))
-        report = compare(Audit(engine, told=Meter().told), side, topic, Listeners(kafka, ydb, pravega))
+        side = Side(url, options_given(**given).source)
+        report = compare(Audit(engine, told=meter.told), side, topic, Listeners(kafka, ydb, pravega))
     _end(report, given["report"])

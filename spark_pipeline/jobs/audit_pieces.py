@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +26,58 @@ from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import RawBatch, endpoint
 
+T = TypeVar("T")
+
 PIECE = 8 * BLOCK
 """Offsets of a piece: whole blocks, so that each block's digest is made in one place."""
 EXAMPLES = 100
 """Gaps, damaged batches and the like that a report names one by one; of all others it has the number."""
 _CRC_START = 21
 """Where what a Kafka batch's checksum covers begins."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damaged:
+    """What is not as it should be at the offsets ``[offset, end)``, by what can be told; ``reason`` says how."""
+
+    topic: str
+    partition: int
+    offset: int
+    end: int
+    reason: str
+
+    @classmethod
+    def of(cls, error: UnreadableBatch) -> Damaged:
+        """What an endpoint has found."""
+        return cls(error.topic, error.partition, error.offset, error.end, error.reason)
+
+
+def beyond(
+    wanted: OffsetRange, read: Callable[[OffsetRange], Iterable[T]], found: Callable[[Damaged], None]
+) -> Iterator[T]:
+    """What ``read`` gives of a range; ``found`` is told what cannot be read, and what lies behind it is read, too."""
+    start = wanted.start
+    while start < wanted.end:
+        try:
+            yield from read(wanted.within(start, wanted.end))
+        except UnreadableBatch as error:
+            found(Damaged.of(error))
+            start = max(error.end, start + 1)
+        else:
+            return
+
+
+def distinct(found: Iterable[Damaged]) -> list[Damaged]:
+    """In order; what lies in several pieces of a partition, or was met in several ways, once."""
+    told: list[Damaged] = []
+    for one in sorted(found):
+        last = told[-1] if told else None
+        apart = last is None or (one.topic, one.partition) != (last.topic, last.partition) or one.offset > last.end
+        if last is None or apart or (one.offset == last.end and one.reason != last.reason):
+            told.append(one)
+        elif one.end > last.end:
+            told[-1] = replace(last, end=one.end)
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +101,8 @@ class Seen:
 
     ``gaps`` are ranges without records, ``repeated`` offsets that came again, ``backwards`` offsets that came after a
     higher one; ``numbers_again`` of records whose producer had given their number, or a higher one, before within the
-    piece; ``times_back`` counts records older than an earlier one of their key, which a writer may well intend.
+    piece; ``times_back`` counts records older than an earlier one of their key, which a writer may well intend;
+    ``damaged`` is what could not be read, which is no gap.
     """
 
     range: OffsetRange
@@ -66,6 +115,7 @@ class Seen:
     backwards: list[int] = field(default_factory=list)
     numbers_again: list[int] = field(default_factory=list)
     times_back: int = 0
+    damaged: list[Damaged] = field(default_factory=list)
 
     def add(self, other: Seen) -> None:
         """What was seen of another piece of the range."""
@@ -74,7 +124,7 @@ class Seen:
         self.size += other.size
         self.missing += other.missing
         self.times_back += other.times_back
-        for name in ("gaps", "repeated", "backwards", "numbers_again"):
+        for name in ("gaps", "repeated", "backwards", "numbers_again", "damaged"):
             getattr(self, name).extend(getattr(other, name))
 
 
@@ -83,7 +133,7 @@ def pieces(range_: OffsetRange, *, cut: bool = True) -> list[OffsetRange]:
     if not cut:
         return [range_] if range_.count else []
     bounds = [range_.start, *range((range_.start // PIECE + 1) * PIECE, range_.end, PIECE), range_.end]
-    return [OffsetRange(range_.topic, range_.partition, start, end) for start, end in pairwise(bounds) if end > start]
+    return [range_.within(start, end) for start, end in pairwise(bounds) if end > start]
 
 
 def columns_of(piece: Piece) -> Columns:
@@ -118,14 +168,22 @@ def plainly(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def look(piece: Piece) -> Seen:
-    """Read a piece and tell what was seen. Raises PipelineError."""
+    """Read a piece and tell what was seen, what cannot be read included. Raises PipelineError."""
     digester = Digester(piece.fields)
     seen = Seen(piece.range)
     order = _Order() if piece.order else None
     expected = piece.range.start
-    source = endpoint(piece.url, piece.options)
-    try:
-        for whole in source.read(piece.range, columns_of(piece)):
+    columns = columns_of(piece)
+
+    def found(one: Damaged) -> None:
+        nonlocal expected
+        if expected < one.offset:
+            _gap(seen, expected, one.offset)
+        expected = max(expected, min(one.end, piece.range.end))
+        seen.damaged.append(one)
+
+    with closing(endpoint(piece.url, piece.options)) as source:
+        for whole in beyond(piece.range, lambda rest: source.read(rest, columns), found):
             batch = filtered(whole, piece.since_us)
             if piece.plain_headers and "headers" in piece.fields:
                 batch = plainly(batch)
@@ -140,8 +198,6 @@ def look(piece: Piece) -> Seen:
             digester.add_hashes(offsets, of)
             if order is not None:
                 order.add(seen, batch)
-    finally:
-        source.close()
     if expected < piece.range.end:
         _gap(seen, expected, piece.range.end)
     seen.blocks = digester.blocks
@@ -200,16 +256,6 @@ class _Order:
                 self._times[key] = moment
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """A stored batch whose bytes are not what they should be."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-
-
 @dataclass(slots=True)
 class Checked:
     """What the checksums of a piece's batches said; ``unchecked`` batches are of formats that have none."""
@@ -224,20 +270,16 @@ class Checked:
 def check(piece: Piece) -> Checked:
     """Compare each stored batch of a piece with its own checksum, and read the whole of it. Raises PipelineError."""
     checked = Checked(piece.range)
-    source = endpoint(piece.url, piece.options)
-    try:
-        for batch in source.read_raw(piece.range):
+    with closing(endpoint(piece.url, piece.options)) as source:
+        for batch in beyond(piece.range, source.read_raw, checked.damaged.append):
             checked.batches += 1
             checked.size += len(batch.payload)
             if batch.format in (FormatId.RAW, FormatId.LEDGER_NOTE):
                 checked.unchecked += 1
             reason = damage(batch)
             if reason is not None:
-                checked.damaged.append(Damaged(piece.range.topic, piece.range.partition, batch.base_offset, reason))
-    except UnreadableBatch as error:
-        checked.damaged.append(Damaged(error.topic, error.partition, error.offset, error.reason))
-    finally:
-        source.close()
+                of = piece.range.of
+                checked.damaged.append(Damaged(of.topic, of.partition, batch.base_offset, batch.end_offset, reason))
     return checked
 
 

@@ -9,10 +9,8 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -22,8 +20,8 @@ import click
 from spark_pipeline.core.errors import OptionError, PipelineError
 
 if TYPE_CHECKING:
-    from spark_pipeline.core.job_client import JobProgress
     from spark_pipeline.jobs.engine import Engine
+    from spark_pipeline.jobs.progress import Meter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,18 +80,29 @@ class Moment(click.ParamType[datetime]):
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def engine_options(function: F) -> F:
+def engine_options(function: F, parallel: int = 2) -> F:
     """``--engine``, ``--parallel``, ``--master``, ``--print-submit``."""
     for option in (
         click.option("--print-submit", is_flag=True, help="Print the spark-submit line for this job, and do nothing."),
         click.option("--master", metavar="URL", help="Spark's master, for --engine spark (default: local[*])."),
         click.option(
-            "--parallel", type=click.IntRange(1), default=2, show_default=True, help="Pieces at a time, locally."
+            "--parallel",
+            type=click.IntRange(1, 256),
+            default=parallel,
+            show_default=True,
+            help="Pieces, or partitions, at a time.",
         ),
         click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True),
     ):
         function = option(function)
     return function
+
+
+def throttle_option(function: F) -> F:
+    """``--throttle``."""
+    return click.option(
+        "--throttle", type=Size(per_second=True), metavar="RATE", help="Most bytes a second, as in 200MB/s."
+    )(function)
 
 
 def report_option(function: F) -> F:
@@ -105,33 +114,19 @@ def report_option(function: F) -> F:
     )(function)
 
 
-def source_options(function: F) -> F:
-    """``--option``."""
-    return click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="Options of the endpoint.")(
-        function
-    )
-
-
-def pairs(given: tuple[str, ...], name: str) -> dict[str, str]:
-    """``KEY=VALUE`` arguments. Raises click's error."""
-    found = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(f"{one!r} is not KEY=VALUE", param_hint=name)
-        found[key] = value
-    return found
-
-
 @contextmanager
-def job(engine: str, parallel: int, master: str | None) -> Iterator[Engine]:
-    """The engine of a command; what the job raises on purpose ends the command with a sentence."""
+def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engine, Meter]]:
+    """The engine that the options of a command name, and a meter of ``unit`` that is told on standard error; what the
+    job raises on purpose ends the command with a sentence. With ``--print-submit`` there is nothing to be done."""
+    printed_submit(given)
     from spark_pipeline.jobs.engine import open_engine
+    from spark_pipeline.jobs.progress import Meter, told
 
-    opened = None
+    meter, opened = Meter(unit), None
     try:
-        opened = open_engine(engine, parallel, master)
-        yield opened
+        opened = open_engine(given["engine"], given["parallel"], given["master"])
+        with told(meter.line):
+            yield opened, meter
     except (PipelineError, OSError) as error:
         failed(error)
     finally:
@@ -166,58 +161,23 @@ def keep_standard_output() -> None:
     sys.stdout = os.fdopen(alone, "w", encoding="utf-8")
 
 
-def printed_submit(print_submit: bool, master: str | None) -> bool:
-    """If it was asked for, print the line that runs this very command on Spark, and tell so."""
-    if print_submit:
+def printed_submit(given: Mapping[str, Any]) -> None:
+    """If it was asked for, print the line that runs this very command on Spark, and end."""
+    if given["print_submit"]:
         from spark_pipeline.jobs import submit
 
         words = [one for one in sys.argv[1:] if one != "--print-submit"]
         if not any(one == "--engine" or one.startswith("--engine=") for one in words):
             words += ["--engine", "spark"]
         settings = [word for one in _SUBMITTED_WITH for word in ("--conf", one)]
-        click.echo(shlex.join(["spark-submit", "--master", master or "local[*]", *settings, submit.__file__, *words]))
-    return print_submit
-
-
-@dataclass(slots=True)
-class Meter:
-    """Says on standard error how far a job is, how fast, and how long it will take; every few seconds, or on a
-    terminal in one line. ``unit`` names what is counted."""
-
-    unit: str = "offsets"
-    every: float = 10.0
-    _began: float = field(default_factory=time.monotonic)
-    _said: float = 0.0
-    _done: int = 0
-    _total: int = 0
-
-    def told(self, done: int, total: int) -> None:
-        """``done`` of ``total``."""
-        now = time.monotonic()
-        self._done, self._total = done, total
-        terminal = sys.stderr.isatty()
-        if now - self._said < (0.2 if terminal else self.every) and done < total:
-            return
-        self._said = now
-        rate = done / max(now - self._began, 1e-6)
-        left = f", {timedelta(seconds=round((total - done) / rate))} left" if rate and done < total else ""
-        text = f"{done:,} of {total:,} {self.unit}, {rate:,.0f}/s{left}"
-        ending = "\n" if done >= total or not terminal else ""
-        click.echo(("\r\x1b[K" if terminal else "") + text + ending, nl=False, err=True)
-
-    def progress(self) -> JobProgress:
-        """For the node's list of jobs."""
-        from spark_pipeline.core.job_client import JobProgress
-
-        done, total = self._done, self._total
-        rate = done / max(time.monotonic() - self._began, 1e-6)
-        left = (total - done) / rate if rate and total else None
-        return JobProgress(done, total or None, self.unit, rate, left)
+        master = given["master"] or "local[*]"
+        click.echo(shlex.join(["spark-submit", "--master", master, *settings, submit.__file__, *words]))
+        raise SystemExit(0)
 
 
 @contextmanager
 def reported(
-    url: str, options: Mapping[str, str], kind: str, name: str, progress: Callable[[], JobProgress], job_id: str = ""
+    url: str, options: Mapping[str, str], kind: str, name: str, meter: Meter, job_id: str = ""
 ) -> Iterator[None]:
     """Tell the node at ``url``, if it is one, how far the job is: its console lists it. Nothing depends on that.
 
@@ -233,5 +193,5 @@ def reported(
         client = NodeClient(NodeOptions.of(url, options))
     except ValueError as error:
         raise OptionError(str(error)) from error
-    with JobReporter(client, kind, name, progress, job_id=job_id):
+    with JobReporter(client, kind, name, meter.progress, job_id=job_id):
         yield

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.spark.session import session
+from spark_pipeline.spark.session import session, started
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class SparkEngine:
             frame = self.session.range(0, len(arguments), 1, len(arguments))
             task = _Task(work.__module__, work.__qualname__, arguments)
             try:
-                rows = frame.mapInArrow(task.run, "result binary").collect()
+                rows = started(frame.mapInArrow(task.run, "result binary").collect)
             except PySparkException as error:
                 raise PipelineError(f"a task failed on Spark: {error}") from error
             for row in rows:

@@ -8,24 +8,21 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_pipeline.jobs.command_options import printed_submit, reported
+from spark_pipeline.jobs.command_options import EXIT_DIFFERENT, printed_submit, reported
 from spark_pipeline.jobs.migrate_options import (
-    DIFFERENCES,
-    Given,
-    engine_options,
-    given,
+    copying_options,
     plan_argument,
     print_report,
-    side_options,
     told_failures,
 )
+from spark_pipeline.jobs.side_options import Given, given, side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.endpoints.importer import Importer
@@ -34,9 +31,7 @@ if TYPE_CHECKING:
     from spark_pipeline.jobs.migrate_engine import Engine
     from spark_pipeline.jobs.migrate_run import Runner
     from spark_pipeline.jobs.migrate_state import MigrationState
-    from spark_pipeline.jobs.progress import Progress
-
-_TICK_S = 2.0
+    from spark_pipeline.jobs.progress import Meter
 
 
 @click.group("migrate")
@@ -65,14 +60,12 @@ def plan_(
     exclude: tuple[str, ...],
     migration: str | None,
     output: Path,
-    options_file: Path | None,
-    source_option: tuple[str, ...],
-    target_option: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Write down what is to be copied, how much that is, and what cannot be carried."""
     from spark_pipeline.jobs.migrate_plan import make_plan
 
-    sides = given(options_file, source_option, target_option)
+    sides = given(**options)
     with told_failures():
         name = migration or f"migration-{uuid.uuid4().hex[:8]}"
         made = make_plan(source, sides.source, target, topics, exclude, name, sides.target)
@@ -84,6 +77,7 @@ def plan_(
                 "migration": made.migration,
                 "topics": {topic.name: len(topic.partitions) for topic in made.topics},
                 "offsets": made.offsets,
+                "settings": {topic.name: dict(topic.config) for topic in made.topics},
                 "groups": list(made.groups),
                 "not_carried": [{"topic": one.topic, "what": one.what, "why": one.why} for one in made.not_carried],
             }
@@ -94,7 +88,7 @@ def plan_(
 @plan_argument
 @click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
 @click.option("--dry-run", is_flag=True, help="Say what would be copied.")
-@engine_options
+@copying_options
 @side_options
 def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
     """Copy everything that the plan has and the target has not."""
@@ -104,7 +98,7 @@ def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
 @command.command("resume")
 @plan_argument
 @click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
-@engine_options
+@copying_options
 @side_options
 def resume(plan: Path, follow: bool, **options: Any) -> None:
     """Go on with a run that was interrupted: the same as run, which knows what is there."""
@@ -114,8 +108,7 @@ def resume(plan: Path, follow: bool, **options: Any) -> None:
 def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
     from spark_pipeline.jobs.migrate_run import dry_run
 
-    if printed_submit(options["print_submit"], options["master"]):
-        return
+    printed_submit(options)
     with told_failures(), _state(plan, exclusive=not dry) as state:
         if dry:
             print_report(dry_run(state.plan, state))
@@ -124,7 +117,7 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
             runner.take()
             before = state.receipts.bytes
             progress.step = "following" if follow else "copying"
-            with _ticking(progress, quiet=options["quiet"]), _told_to_node(state, _sides(options), progress):
+            with _ticking(progress, quiet=options["quiet"]), _told_to_node(state, given(**options), progress):
                 done = runner.run(follow=follow, stopped=stopped)
             content = {
                 "migration": state.plan.migration,
@@ -149,16 +142,14 @@ def _ends(runner: Runner) -> dict[str, dict[str, int]]:
 @command.command("status")
 @plan_argument
 @side_options
-def status(
-    plan: Path, options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...]
-) -> None:
+def status(plan: Path, **options: Any) -> None:
     """How far the migration is: what was copied, the lag, the steps that are done."""
     from spark_pipeline.core.errors import UnknownTopic
     from spark_pipeline.core.ranges import TopicPartition
     from spark_pipeline.endpoints.importer import Fenced
 
     with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(options_file, source_option, target_option))
+        route = _route(state, given(**options))
         with _opened(route) as (source, target):
             positions = source.positions(state.plan.partitions)
             topics: dict[str, Any] = {}
@@ -194,44 +185,35 @@ def status(
 @click.option("--parallel", type=click.IntRange(1, 256), default=2, show_default=True, help="Partitions at once.")
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 @side_options
-def verify(
-    plan: Path,
-    level: int,
-    parallel: int,
-    quiet: bool,
-    options_file: Path | None,
-    source_option: tuple[str, ...],
-    target_option: tuple[str, ...],
-) -> None:
+def verify(plan: Path, level: int, parallel: int, quiet: bool, **options: Any) -> None:
     """Compare what was brought with the source; the first offset that differs is named."""
     from spark_pipeline.jobs.migrate_verify import Verifier, report
-    from spark_pipeline.jobs.progress import Progress
+    from spark_pipeline.jobs.progress import Meter
 
     with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(options_file, source_option, target_option))
-        progress = Progress()
+        route = _route(state, given(**options))
+        progress = Meter()
         progress.step = f"verifying, level {level}"
         sides = Given(route.source_options, route.target_options)
         with _ticking(progress, quiet=quiet), _told_to_node(state, sides, progress, "-verify"):
-            compared = Verifier(state.plan, route, level, parallel, progress).run()
-        content = report(level, compared)
+            verifier = Verifier(state.plan, route, level, parallel, progress)
+            compared = verifier.run()
+        content = report(level, compared, verifier.unlike)
         state.report("verify", content)
         print_report(content)
         if content["differences"]:
-            raise SystemExit(DIFFERENCES)
+            raise SystemExit(EXIT_DIFFERENT)
 
 
 @command.command("sync-groups")
 @plan_argument
 @side_options
-def sync_groups_(
-    plan: Path, options_file: Path | None, source_option: tuple[str, ...], target_option: tuple[str, ...]
-) -> None:
+def sync_groups_(plan: Path, **options: Any) -> None:
     """Set the positions of groups to those that they have at the source."""
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
     with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(options_file, source_option, target_option))
+        route = _route(state, given(**options))
         with _opened(route) as (source, target):
             content = sync_groups(state.plan, source, target)
         state.report("groups", content)
@@ -247,7 +229,7 @@ def sync_groups_(
 @click.option("--drain", type=float, default=300.0, show_default=True, help="Seconds to wait for that silence at most.")
 @click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Of the final verification.")
 @click.option("--abort-open-transactions", is_flag=True, help="End transactions here that the source never ended.")
-@engine_options
+@copying_options
 @side_options
 def cutover(
     plan: Path,
@@ -263,8 +245,7 @@ def cutover(
     """Fence, drain, verify, carry positions of groups, hand the topics over: from then on they are written here."""
     from spark_pipeline.jobs.migrate_cutover import Cutover, CutoverOptions
 
-    if printed_submit(options["print_submit"], options["master"]):
-        return
+    printed_submit(options)
     wanted = CutoverOptions(max_lag, fence, silence, drain, level, options["parallel"], abort_open_transactions)
     with told_failures(), _state(plan) as state, _interruptible() as stopped, ExitStack() as stack:
         runner, progress = stack.enter_context(_runner(state, options, stopped))
@@ -275,8 +256,8 @@ def cutover(
                 click.echo(words, err=True)
 
         if not dry_run:
-            stack.enter_context(_told_to_node(state, _sides(options), progress))
-        content = Cutover(state, _route(state, _sides(options)), runner, wanted, tell).run(dry=dry_run)
+            stack.enter_context(_told_to_node(state, given(**options), progress))
+        content = Cutover(state, _route(state, given(**options)), runner, wanted, tell).run(dry=dry_run)
         if not dry_run:
             state.report("report", content)
         print_report(content)
@@ -287,25 +268,16 @@ def cutover(
 @click.option("--delete", "delete", flag_value=True, type=bool, help="Delete what was brought.")
 @click.option("--leave", "delete", flag_value=False, type=bool, help="Leave it as it is, for everybody to write to.")
 @side_options
-def abort(
-    plan: Path,
-    delete: bool | None,
-    options_file: Path | None,
-    source_option: tuple[str, ...],
-    target_option: tuple[str, ...],
-) -> None:
+def abort(plan: Path, delete: bool | None, **options: Any) -> None:
     """Give the migration up. Topics that were handed over stay."""
     from spark_pipeline.endpoints.importer import Importer
 
     if delete is None:
         raise click.UsageError("give --delete or --leave")
     with told_failures(), _state(plan) as state:
-        route = _route(state, given(options_file, source_option, target_option))
-        target = Importer(route.target, route.target_options, route.migration)
-        try:
+        route = _route(state, given(**options))
+        with closing(Importer(route.target, route.target_options, route.migration)) as target:
             done = target.abort([topic.name for topic in state.plan.topics], delete=delete)
-        finally:
-            target.close()
         state.step_done("abort", deleted=delete, topics=done)
         print_report({"migration": state.plan.migration, "deleted" if delete else "left": done})
 
@@ -326,37 +298,31 @@ def _route(state: MigrationState, sides: Given) -> Route:
     return Route(plan.digest, plan.migration, plan.source, plan.target, sides.source, sides.target)
 
 
-def _sides(options: dict[str, Any]) -> Given:
-    return given(options["options_file"], options["source_option"], options["target_option"])
-
-
 @contextmanager
 def _opened(route: Route) -> Iterator[tuple[MigrationSource, Importer]]:
     """Both sides, until the block ends."""
     from spark_pipeline.endpoints.importer import Importer
     from spark_pipeline.endpoints.migration import migration_source
 
-    source = migration_source(route.source, route.source_options)
-    target = Importer(route.target, route.target_options, route.migration)
-    try:
+    with (
+        closing(migration_source(route.source, route.source_options)) as source,
+        closing(Importer(route.target, route.target_options, route.migration)) as target,
+    ):
         yield source, target
-    finally:
-        source.close()
-        target.close()
 
 
 @contextmanager
 def _runner(
     state: MigrationState, options: dict[str, Any], stopped: Callable[[], bool]
-) -> Iterator[tuple[Runner, Progress]]:
+) -> Iterator[tuple[Runner, Meter]]:
     from bridges.node.memory import keep_buffers
-    from spark_pipeline.core.throttle import Throttle, parse_rate
+    from spark_pipeline.core.throttle import Throttle
     from spark_pipeline.jobs.migrate_run import Runner
-    from spark_pipeline.jobs.progress import Progress
+    from spark_pipeline.jobs.progress import Meter
 
     keep_buffers()  # fetches are large: without this each would pay for zeroed pages again
-    rate = None if options["throttle"] is None else parse_rate(options["throttle"])
-    progress = Progress()
+    rate = options["throttle"]
+    progress = Meter()
     engine: Engine
     if options["engine"] == "spark":
         from spark_pipeline.jobs.migrate_spark import SparkEngine
@@ -366,26 +332,24 @@ def _runner(
         from spark_pipeline.jobs.migrate_engine import LocalEngine
 
         engine = LocalEngine(options["parallel"], Throttle(rate), progress, stopped)
-    runner = Runner(state, _route(state, _sides(options)), engine, progress)
+    runner = Runner(state, _route(state, given(**options)), engine, progress)
     try:
         yield runner, progress
     finally:
         runner.close()
 
 
-def _told_to_node(
-    state: MigrationState, sides: Given, progress: Progress, also: str = ""
-) -> AbstractContextManager[None]:
+def _told_to_node(state: MigrationState, sides: Given, progress: Meter, also: str = "") -> AbstractContextManager[None]:
     """The target's console shows the migration as one job, whichever command works on it; ``also`` tells others."""
     plan = state.plan
     name = f"{plan.migration}: {len(plan.topics)} topics from {plan.source}"
-    return reported(plan.target, sides.target, "migrate", name, progress.of_job, plan.migration + also)
+    return reported(plan.target, sides.target, "migrate", name, progress, plan.migration + also)
 
 
-def _ticking(progress: Progress, *, quiet: bool) -> AbstractContextManager[None]:
+def _ticking(progress: Meter, *, quiet: bool) -> AbstractContextManager[None]:
     from spark_pipeline.jobs.progress import told
 
-    return told(progress.line, _TICK_S, quiet=quiet)
+    return told(progress.line, quiet=quiet)
 
 
 @contextmanager

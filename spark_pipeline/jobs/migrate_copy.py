@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_pipeline.core import import_frames
 from spark_pipeline.core.errors import OffsetsGone
-from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.importer import Importer
@@ -105,7 +105,7 @@ class Copier:
             start = max(start, self._target.state(part.topic).partitions[part.partition].high_watermark)
         tally = _Tally(start)
         begins = task.log_start > 0
-        wanted = OffsetRange(part.topic, part.partition, start, task.end)
+        wanted = part.range(start, task.end)
         try:
             for found in self._source.read_sets(wanted, self._throttle.piece(FETCH_BYTES)):
                 size = len(found.payload)

@@ -11,19 +11,19 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.core.ranges import OffsetRange, TopicPartition
+from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.endpoints.base import Positions, endpoint, some_topics
+from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.jobs.migrate_copy import Route
 from spark_pipeline.jobs.migrate_groups import sync_groups
 from spark_pipeline.jobs.migrate_run import Runner, is_handed_over
 from spark_pipeline.jobs.migrate_settings import carry_settings
 from spark_pipeline.jobs.migrate_state import MigrationState
-from spark_pipeline.jobs.migrate_terms import terms_of
 from spark_pipeline.jobs.migrate_verify import Verifier, report
 
 _POLL_S = 0.25
@@ -130,18 +130,7 @@ class Cutover:
         done = self._runner.run(follow=False)
         if done.lag > self._options.max_lag:
             raise NotYet(f"the source is {done.lag} offsets ahead, more than {self._options.max_lag}: follow it first")
-        self._step("reconcile", lag=done.lag, changed=self._changed_configs())
-
-    def _changed_configs(self) -> list[str]:
-        """Topics whose configuration at the source is another one than when the plan was made."""
-        topics = some_topics(self._runner.source, [topic.name for topic in self._state.plan.topics])
-        terms = terms_of(self._state.plan.source)
-        changed = []
-        for topic in self._state.plan.topics:
-            now, _ = terms.topic(topics[topic.name], self._route.target_options)
-            if any(now.get(key) != value for key, value in topic.config.items()):
-                changed.append(topic.name)
-        return changed
+        self._step("reconcile", lag=done.lag)
 
     def _fence(self) -> None:
         command = self._options.fence
@@ -194,15 +183,19 @@ class Cutover:
     def _verify(self) -> None:
         options = self._options
         self._tell(f"verify: level {options.level}")
-        compared = Verifier(self._state.plan, self._route, options.level, options.threads).run()
-        content = report(options.level, compared)
+        verifier = Verifier(self._state.plan, self._route, options.level, options.threads)
+        compared = verifier.run()
+        content = report(options.level, compared, verifier.unlike)
+        for one in verifier.unlike:
+            self._tell(f"{one.topic}: {one.key} is {one.source} at the source, {one.target or 'not set'} here")
         self._state.report("verify", content)
         if content["differences"]:
             first = content["differences"][0]
             raise Differs(
                 f"{first['topic']}-{first['partition']} differs at offset {first['offset']}: {first['reason']}", content
             )
-        self._step("verify", **{key: content[key] for key in ("level", "partitions", "batches", "bytes", "records")})
+        told = ("level", "partitions", "batches", "bytes", "records", "settings")
+        self._step("verify", **{key: content[key] for key in told})
 
     def _settings(self) -> None:
         done = carry_settings(self._state.plan, self._runner.source, self._route.target_options)
@@ -234,14 +227,11 @@ class Cutover:
     def _smoke(self) -> None:
         """Read the last records of every partition at the target."""
         self._tell("smoke read")
-        target = endpoint(self._route.target, self._route.target_options)
-        try:
+        with closing(endpoint(self._route.target, self._route.target_options)) as target:
             parts = self._state.plan.partitions
             read = 0
             for part, at in target.positions(parts).items():
                 start = max(at.start, at.stable - _SMOKE_OFFSETS)
-                wanted = OffsetRange(part.topic, part.partition, start, at.stable)
+                wanted = part.range(start, at.stable)
                 read += sum(batch.num_rows for batch in target.read(wanted, Columns(("offset", "timestamp"))))
-        finally:
-            target.close()
         self._step("smoke read", partitions=len(parts), records=read)

@@ -1,23 +1,23 @@
-"""The two engines of a migration: threads of this process, or tasks of Spark. Both take tasks and give receipts."""
+"""A migration on the engines of all jobs: threads of this process, or tasks of Spark. They give receipts of tasks."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from spark_pipeline.core.errors import EndpointUnavailable
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.core.throttle import Throttle
+from spark_pipeline.jobs import engine
 from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
 
 if TYPE_CHECKING:
-    from spark_pipeline.jobs.progress import Progress
+    from spark_pipeline.jobs.progress import Meter
 
 _TRIES = 5
-"""Attempts of the local engine at one task; each begins where the last receipt ended."""
+"""Attempts at one task."""
 
 
 class Engine(Protocol):
@@ -40,10 +40,10 @@ class LocalEngine:
         self,
         threads: int,
         throttle: Throttle,
-        progress: Progress | None = None,
+        progress: Meter | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._threads = threads
+        self._pieces = engine.LocalEngine(threads)
         self._throttle = throttle
         self._progress = progress
         self._stopped = stopped
@@ -52,75 +52,72 @@ class LocalEngine:
 
     def run(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
         if route != self._route:
-            self.close()
+            self._let_go()
             self._route = route
-        # The largest first, so that none is left alone at the end.
-        waiting: queue.SimpleQueue[CopyTask] = queue.SimpleQueue()
-        for task in sorted(tasks, key=lambda one: -one.offsets):
-            waiting.put(task)
-        failures: list[BaseException] = []
+        failed = threading.Event()
         lock = threading.Lock()
+        progress = self._progress
 
         def stopped() -> bool:
-            return bool(failures) or self._stopped()
+            return failed.is_set() or self._stopped()
 
         def accept(receipt: Receipt) -> None:
             with lock:
                 done(receipt)
 
-        def work() -> None:
-            try:
-                copier = self._copier(route)
-                try:
-                    while not stopped():
-                        try:
-                            task = waiting.get_nowait()
-                        except queue.Empty:
-                            break
-                        self._carry_out(copier, task, accept, stopped)
-                except BaseException:
-                    copier.close()
-                    raise
-                with lock:
-                    self._idle.append(copier)
-            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                failures.append(error)
-
-        threads = [
-            threading.Thread(target=work, name=f"copier-{number}", daemon=True)
-            for number in range(min(self._threads, len(tasks)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-
-    def _copier(self, route: Route) -> Copier:
-        return self._idle.pop() if self._idle else Copier(route, self._throttle)
-
-    def _carry_out(
-        self, copier: Copier, task: CopyTask, accept: Callable[[Receipt], object], stopped: Callable[[], bool]
-    ) -> None:
-        progress = self._progress
-        start = task.start
-        for attempt in range(1, _TRIES + 1):
-            rest = replace(task, start=start)
-            try:
-                for receipt in copier.copy(
-                    rest,
-                    lambda offset, size: None if progress is None else progress.copied(task.part, offset, size),
-                    stopped,
-                ):
-                    accept(receipt)
-                    start = receipt.end
+        def copy(task: CopyTask) -> None:
+            if stopped():
                 return
-            except EndpointUnavailable:
-                if attempt == _TRIES or stopped():
-                    raise
+            with lock:
+                copier = self._idle.pop() if self._idle else None
+            copier = copier or Copier(route, self._throttle)
 
-    def close(self) -> None:
+            def copied(offset: int, size: int) -> None:
+                if progress is not None:
+                    progress.copied(task.part, offset, size)
+
+            try:
+                for receipt in persistent(copier, task, copied, stopped):
+                    accept(receipt)
+            except BaseException:
+                failed.set()
+                copier.close()
+                raise
+            with lock:
+                self._idle.append(copier)
+
+        for _ in self._pieces.map(copy, largest_first(tasks)):
+            pass
+
+    def _let_go(self) -> None:
         idle, self._idle = self._idle, []
         for copier in idle:
             copier.close()
+
+    def close(self) -> None:
+        self._let_go()
+        self._pieces.close()
+
+
+def largest_first(tasks: Sequence[CopyTask]) -> list[CopyTask]:
+    """So that none is left alone at the end."""
+    return sorted(tasks, key=lambda one: -one.offsets)
+
+
+def persistent(
+    copier: Copier,
+    task: CopyTask,
+    copied: Callable[[int, int], object] = lambda offset, size: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Receipt]:
+    """The receipts of a task, which is tried again where the last one ended if a side is away."""
+    start = task.start
+    for attempt in range(1, _TRIES + 1):
+        try:
+            for receipt in copier.copy(replace(task, start=start), copied, stopped):
+                start = receipt.end
+                yield receipt
+            return
+        except EndpointUnavailable:
+            if attempt == _TRIES or stopped():
+                raise

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from bridges.catalog.names import InvalidTopicName, check_topic_name
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.plan import NotCarried, Plan, PlannedPartition, PlannedTopic
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import TopicInfo
+from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.endpoints.migration import migration_source
 from spark_pipeline.jobs.migrate_terms import terms_of
 
@@ -24,14 +26,17 @@ def make_plan(
     migration: str,
     target_options: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Ask the source. ``topics`` and ``exclude`` are regular expressions that match whole names.
+    """Ask the source, and the target what its topics have by themselves.
+
+    ``topics`` and ``exclude`` are regular expressions that match whole names.
 
     Raises OptionError when nothing matches, or a name cannot be one of the target's; EndpointUnavailable.
     """
     terms = terms_of(source_url)
     given = target_options or {}
-    source = migration_source(source_url, source_options)
-    try:
+    with closing(Importer(target_url, given, migration)) as target:
+        defaults = target.defaults()
+    with closing(migration_source(source_url, source_options)) as source:
         found = source.topics()
         wanted = [found[name] for name in chosen(found, topics, exclude)]
         if not wanted:
@@ -42,7 +47,7 @@ def make_plan(
         planned: list[PlannedTopic] = []
         for topic in wanted:
             _check(topic)
-            config, left = terms.topic(topic, given)
+            config, left = terms.topic(topic, given, defaults)
             not_carried += left
             planned.append(
                 PlannedTopic(
@@ -60,8 +65,6 @@ def make_plan(
         groups = source.group_positions()
         of_topics = sorted(group for group, at in groups.items() if any(part.topic in names for part in at))
         not_carried += terms.always(source, given)
-    finally:
-        source.close()
     now = time.time_ns() // 1_000_000
     return Plan(migration, source_url, target_url, now, tuple(planned), tuple(of_topics), tuple(not_carried))
 

@@ -12,14 +12,14 @@ from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.endpoints.base import Positions, some_topics
-from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState
+from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState, origin_of
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.migrate_copy import CopyTask, Route
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.migrate_engine import Engine
     from spark_pipeline.jobs.migrate_state import MigrationState
-    from spark_pipeline.jobs.progress import Progress
+    from spark_pipeline.jobs.progress import Meter
 
 _IDLE_S = 0.5
 """How long a follower waits when there was nothing new."""
@@ -39,7 +39,7 @@ class Round:
 class Runner:
     """Works on one plan. ``take`` first: it makes the topics, or takes them for this run."""
 
-    def __init__(self, state: MigrationState, route: Route, engine: Engine, progress: Progress | None = None) -> None:
+    def __init__(self, state: MigrationState, route: Route, engine: Engine, progress: Meter | None = None) -> None:
         self._state = state
         self._plan: Plan = state.plan
         self._route = route
@@ -75,7 +75,9 @@ class Runner:
             self._take(topic.name, len(topic.partitions))
 
     def _take(self, name: str, partitions: int) -> None:
-        begun = self._target.begin(name, partitions, self._plan.topic(name).config)
+        planned = self._plan.topic(name)
+        origin = origin_of(self._plan.source, name, planned.identity)
+        begun = self._target.begin(name, partitions, planned.config, origin)
         self._begun[name] = begun
         for number, at in enumerate(begun.partitions):
             part = TopicPartition(name, number)

@@ -6,6 +6,7 @@ A consumer has to be there before its readers come; what it has committed is car
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -29,8 +30,7 @@ def carry_settings(plan: Plan, source: MigrationSource, target_options: Mapping[
     from spark_pipeline.endpoints.ydb import YdbEndpoint
 
     rest = {name: value for name, value in target_options.items() if name != TARGET_YDB}
-    target = endpoint(url, rest)
-    try:
+    with closing(endpoint(url, rest)) as target:
         if not isinstance(target, YdbEndpoint) or not isinstance(source, YdbEndpoint):
             raise OptionError(f"--target-option {TARGET_YDB} is {url!r}, not ydb://HOST:PORT/DATABASE")
         done: dict[str, Any] = {}
@@ -44,8 +44,6 @@ def carry_settings(plan: Plan, source: MigrationSource, target_options: Mapping[
                 for name, value in changes.items()
             }
         return done
-    finally:
-        target.close()
 
 
 def _alter(path: str, changes: Mapping[str, Any], driver: Any) -> None:

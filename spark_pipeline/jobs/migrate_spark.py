@@ -2,96 +2,74 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.core.repeating import Repeating
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.jobs import engine_spark
 from spark_pipeline.jobs.migrate_copy import Copier, CopyTask, Route
+from spark_pipeline.jobs.migrate_engine import largest_first, persistent
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from spark_pipeline.jobs.progress import Progress
+    from spark_pipeline.jobs.progress import Meter
 
 _POLL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a task of Spark copies. ``rate``: bytes a second, None for as many as come."""
+
+    route: Route
+    task: CopyTask
+    rate: float | None
 
 
 class SparkEngine:
     """Tasks of a Spark session, which is made with ``master`` unless there is one. ``rate`` is shared by ``parallel``
     tasks at a time."""
 
-    def __init__(self, master: str | None, parallel: int, rate: float | None, progress: Progress | None = None) -> None:
+    def __init__(self, master: str | None, parallel: int, rate: float | None, progress: Meter | None = None) -> None:
         self._master = master
         self._rate = None if rate is None else rate / parallel
         self._progress = progress
-        self._session: Any = None
-        self._own = False
+        self._pieces: engine_spark.SparkEngine | None = None
 
     def run(self, route: Route, tasks: Sequence[CopyTask], done: Callable[[Receipt], object]) -> None:
-        """See :class:`spark_pipeline.jobs.migrate_engine.Engine`. Spark repeats tasks that fail."""
-        from pyspark.errors import PySparkException
-
-        spark = self._spark()
-        ordered = sorted(tasks, key=lambda one: -one.offsets)
-        work = partial(copy_in_worker, route=route, tasks=ordered, rate=self._rate)
-        numbers = spark.range(0, len(ordered), 1, len(ordered))
-        with _watched(route, ordered, self._progress):
-            try:
-                rows = numbers.mapInArrow(work, "receipt string").collect()
-            except PySparkException as error:
-                raise PipelineError(f"a task of Spark failed: {_cause(str(error))}") from error
-        for row in rows:
-            receipt = Receipt(**json.loads(row.receipt))
-            if self._progress is not None:
-                self._progress.copied(receipt.of, receipt.end, receipt.bytes)
-            done(receipt)
-
-    def _spark(self) -> Any:
-        if self._session is None:
-            from pyspark.sql import SparkSession
-
-            from spark_pipeline.spark.session import session
-
-            self._own = SparkSession.getActiveSession() is None
-            self._session = session("anabranch migrate", self._master)
-        return self._session
+        """See :class:`spark_pipeline.jobs.migrate_engine.Engine`."""
+        if self._pieces is None:
+            self._pieces = engine_spark.SparkEngine(self._master)
+        pieces = [Piece(route, task, self._rate) for task in largest_first(tasks)]
+        with _watched(route, tasks, self._progress):
+            for receipts in self._pieces.map(copy_in_worker, pieces):
+                for receipt in receipts:
+                    if self._progress is not None:
+                        self._progress.copied(receipt.of, receipt.end, receipt.bytes)
+                    done(receipt)
 
     def close(self) -> None:
         """End the session, if this engine has made it."""
-        session, self._session = self._session, None
-        if session is not None and self._own:
-            session.stop()
+        if self._pieces is not None:
+            self._pieces.close()
 
 
-def copy_in_worker(
-    batches: Iterator[pa.RecordBatch], *, route: Route, tasks: Sequence[CopyTask], rate: float | None
-) -> Iterator[pa.RecordBatch]:
-    """Runs in Spark's workers: the tasks whose numbers come in, their receipts out."""
-    import pyarrow as pa
-
+def copy_in_worker(piece: Piece) -> list[Receipt]:
+    """Runs in Spark's workers."""
     from bridges.node.memory import keep_buffers
 
     keep_buffers()
-    copier = Copier(route, Throttle(rate))
-    try:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                told = [json.dumps(asdict(receipt)) for receipt in copier.copy(tasks[number])]
-                yield pa.RecordBatch.from_pydict({"receipt": pa.array(told, pa.string())})
-    finally:
-        copier.close()
+    with closing(Copier(piece.route, Throttle(piece.rate))) as copier:
+        return list(persistent(copier, piece.task))
 
 
 @contextmanager
-def _watched(route: Route, tasks: Sequence[CopyTask], progress: Progress | None) -> Iterator[None]:
+def _watched(route: Route, tasks: Sequence[CopyTask], progress: Meter | None) -> Iterator[None]:
     """Ask the target now and then how far partitions are, for the progress: workers say so only at their ends."""
     if progress is None:
         yield
@@ -115,9 +93,3 @@ def _watched(route: Route, tasks: Sequence[CopyTask], progress: Progress | None)
 
     with closing(target), Repeating(look, _POLL_S, "watch"):
         yield
-
-
-def _cause(text: str) -> str:
-    """The last line of a worker's traceback that says what happened."""
-    lines = [line.strip() for line in text.splitlines() if "Error" in line or "spark_pipeline.core.errors" in line]
-    return lines[-1] if lines else text[:500]

@@ -1,17 +1,24 @@
-"""On which terms topics of each kind of source move: what the target takes of their settings, and what is left."""
+"""On which terms topics of each kind of source move: what the target takes of their settings, and what is left.
+
+What counts is what holds for a topic, wherever that was said: a source's defaults are no target's. So each kind of
+source says what holds for its topics in the target's words, and whatever a topic of the target would not have by itself
+is written down in the plan, and made the topic's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from bridges.catalog import topic_config
-from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.config_types import LONG_MAX, InvalidConfig
 from bridges.catalog.names import derived_names
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.plan import NotCarried, carried
 from spark_pipeline.endpoints.base import TopicInfo
+from spark_pipeline.endpoints.importer import Defaults
 from spark_pipeline.endpoints.kafka import KafkaEndpoint
 from spark_pipeline.endpoints.migration import MigrationSource
 
@@ -31,8 +38,55 @@ class Terms(Protocol):
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         """What is never carried, or not in this migration."""
 
-    def topic(self, topic: TopicInfo, target_options: Mapping[str, str]) -> Carried:
-        """What becomes of a topic's settings."""
+    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+        """What holds for a topic at the source, as configuration of the target."""
+
+    def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
+        """What becomes of a topic's settings; ``defaults``: what the target's topics have by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A setting that holds for a topic at the source, and what holds for it at the target instead."""
+
+    topic: str
+    key: str
+    source: str
+    target: str
+
+
+def settings_unlike(terms: Terms, there: TopicInfo, here: TopicInfo) -> list[Unlike]:
+    """The settings with an effect in which a topic of the target is not what it is at the source."""
+    wanted = terms.wanted(there)
+    differ = _differing(wanted, here.effective) if here.effective else {}
+    return [
+        Unlike(there.name, key, value, here.effective.get(key, ""))
+        for key, value in sorted(differ.items())
+        if _HONOURED[key]
+    ]
+
+
+def _differing(wanted: Mapping[str, str], has: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``wanted`` that are known at the target and mean something else than what it ``has``."""
+    return {
+        key: value
+        for key, value in wanted.items()
+        if key in _HONOURED and _canonical(key, value) != _canonical(key, has.get(key, ""))
+    }
+
+
+def _explicit(wanted: Mapping[str, str], defaults: Defaults) -> dict[str, str]:
+    """What a topic of another protocol than Kafka's has to set: how long it keeps its messages in any case, and that
+    sizes and times are not bounded where the target's operator has bounded them for all topics."""
+    bounds = {key: value for key, value in _UNBOUNDED.items() if key in defaults.configured}
+    return {"retention.ms": wanted["retention.ms"], **_differing({**bounds, **wanted}, defaults.config)}
+
+
+def _canonical(key: str, value: str) -> str:
+    try:
+        return topic_config.TOPIC_CONFIGS[key].canonical(value)
+    except InvalidConfig:
+        return value
 
 
 def terms_of(url: str) -> Terms:
@@ -55,6 +109,21 @@ _MEMBERS = ("members of groups", "consumers join anew at the target, and go on a
 # --- Kafka ----------------------------------------------------------------------------------------------------------
 
 
+_POLICY, _LARGEST = "cleanup.policy", "max.message.bytes"
+_BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_DIFFERENCE = "message.timestamp.difference.max.ms"
+_OF_BROKERS = {
+    "offsets.retention.minutes": (
+        "what is carried is kept until its group commits here; from then on the target's kafka.group."
+        "offsets_retention_ms holds"
+    ),
+    "producer.id.expiration.ms": "the target's log.producer_idle_ms holds",
+    "transactional.id.expiration.ms": "the target's own holds",
+    "transaction.max.timeout.ms": "the target's own holds",
+}
+"""Settings of brokers that say how long what clients count on is kept, and what holds for it at the target."""
+
+
 class KafkaTerms:
     """Batches and configurations as they are."""
 
@@ -69,13 +138,36 @@ class KafkaTerms:
             _MEMBERS,
             ("leader epochs", "each cluster counts its own; they are the only bytes of a batch that are not kept"),
         )
-        acls = source.acl_count() if isinstance(source, KafkaEndpoint) else None
+        if not isinstance(source, KafkaEndpoint):
+            return found
+        found += _listed(
+            *((f"{key} = {value}", _OF_BROKERS[key]) for key, value in source.broker_config(_OF_BROKERS).items())
+        )
+        acls = source.acl_count()
         if acls:
             found += _listed((f"{acls} ACLs", "the target lets everybody whom it knows do everything"))
         return found
 
-    def topic(self, topic: TopicInfo, target_options: Mapping[str, str]) -> Carried:
-        return carried(topic.name, topic.config, _HONOURED, _check_config)
+    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+        found = {**topic.effective, **topic.config}
+        bound = found.get(_DIFFERENCE)
+        if bound is not None and _AFTER not in found:  # before KIP-937 one bound held for the past and the future
+            found |= {_AFTER: bound, _BEFORE: bound}
+        return {key: value for key, value in found.items() if key in _HONOURED}
+
+    def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
+        wanted = self.wanted(topic)
+        config = {**topic.config, **_differing(wanted, defaults.config)}
+        if "compact" in wanted.get(_POLICY, ""):
+            config[_POLICY] = wanted[_POLICY]  # what is compacted is compared otherwise: the plan has to know
+        largest = config.get(_LARGEST, "")
+        left: list[NotCarried] = []
+        if largest.isascii() and largest.isdigit() and int(largest) > topic_config.MAX_MESSAGE_BYTES:
+            config[_LARGEST] = str(topic_config.MAX_MESSAGE_BYTES)
+            why = f"the target takes batches of {topic_config.MAX_MESSAGE_BYTES} bytes at most: it is set to that"
+            left.append(NotCarried(topic.name, f"{_LARGEST} = {largest}", why))
+        taken, refused = carried(topic.name, config, _HONOURED, _check_config)
+        return taken, left + refused
 
 
 def _check_config(key: str, value: str) -> None:
@@ -101,6 +193,11 @@ _BY_YDB = frozenset(
 """Settings that only YDB's clients see: they are made through the target's YDB listener, if it is known."""
 
 
+_KEPT = {_POLICY: "delete", "retention.ms": "-1", "retention.bytes": "-1", "message.timestamp.type": "CreateTime"}
+_UNBOUNDED = {_LARGEST: str(topic_config.MAX_MESSAGE_BYTES), _BEFORE: str(LONG_MAX), _AFTER: str(LONG_MAX)}
+"""This and the above: what holds for topics of systems that have no word for it, whatever the target's defaults are."""
+
+
 class YdbTerms:
     """Messages as they are, producers' numbers, retention; other settings through the target's YDB listener."""
 
@@ -117,17 +214,21 @@ class YdbTerms:
             ("messages of more than 15 MiB", "a batch that is brought fits a frame of the backend; the run says where"),
         )
 
-    def topic(self, topic: TopicInfo, target_options: Mapping[str, str]) -> Carried:
-        config = {"retention.ms": "-1"}  # YDB has no word for it but leaving the period out
+    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+        found = dict(_KEPT)  # to keep messages for ever is said by leaving the period out
+        if (period := topic.config.get("retention_period")) is not None:
+            found["retention.ms"] = str(round(float(period.removesuffix("s")) * 1000))
+        if (megabytes := topic.config.get("retention_storage_mb")) is not None:
+            found["retention.bytes"] = str(int(megabytes) * _MIB)
+        return found
+
+    def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
+        config = _explicit(self.wanted(topic), defaults)
         left: list[NotCarried] = []
         for key, value in sorted(topic.config.items()):
-            if key == "path":
+            if key in ("path", "retention_period", "retention_storage_mb"):
                 continue
-            if key == "retention_period":
-                config["retention.ms"] = str(round(float(value.removesuffix("s")) * 1000))
-            elif key == "retention_storage_mb":
-                config["retention.bytes"] = str(int(value) * _MIB)
-            elif key not in _BY_YDB and not key.startswith("attributes."):
+            if key not in _BY_YDB and not key.startswith("attributes."):
                 left.append(
                     NotCarried(topic.name, f"{key} = {value}", "the target's partitions do not split by themselves")
                 )
@@ -170,15 +271,19 @@ class PravegaTerms:
             ("key-value tables, and streams of bytes that are no events", "only events are records"),
         )
 
-    def topic(self, topic: TopicInfo, target_options: Mapping[str, str]) -> Carried:
-        config = {"retention.ms": "-1"}  # Pravega's streams without a policy are kept for ever
+    def wanted(self, topic: TopicInfo) -> dict[str, str]:
+        found = dict(_KEPT)  # streams without a policy are kept for ever
+        if (kept_ms := topic.config.get("retention.time")) is not None:
+            found["retention.ms"] = kept_ms
+        if (size := topic.config.get("retention.size")) is not None:
+            found["retention.bytes"] = str(max(1, int(size) // max(1, len(topic.partitions))))
+        return found
+
+    def topic(self, topic: TopicInfo, target_options: Mapping[str, str], defaults: Defaults) -> Carried:
+        config = _explicit(self.wanted(topic), defaults)
         left: list[NotCarried] = []
         for key, value in sorted(topic.config.items()):
-            if key == "retention.time":
-                config["retention.ms"] = value
-            elif key == "retention.size":
-                config["retention.bytes"] = str(max(1, int(value) // max(1, len(topic.partitions))))
-            elif (key, value) != ("scaling", "fixed"):
+            if key not in ("retention.time", "retention.size") and (key, value) != ("scaling", "fixed"):
                 left.append(
                     NotCarried(topic.name, f"{key} = {value}", "set it by a client's updateStream at the target")
                 )

@@ -10,33 +10,35 @@ believed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from bridges.formats import FormatId
-from spark_pipeline.core.bisect import FEW, first_bad, narrow, range_digest
+from spark_pipeline.core.bisect import FEW, BadOffset, RecordsOf, first_bad, first_bad_in
 from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes
 from spark_pipeline.core.digest import differences as block_differences
+from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.kafka_batches import heads, is_whole, same
 from spark_pipeline.core.lockstep import first_unlike
 from spark_pipeline.core.plan import Plan, PlannedPartition
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.core.rows import Columns, empty
-from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint, may_cut
+from spark_pipeline.core.rows import Columns, empty, joined
+from spark_pipeline.endpoints.base import Endpoint, Positions, RawBatch, endpoint, may_cut, some_topics
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.audit_pieces import damage
 from spark_pipeline.jobs.migrate_copy import Route
+from spark_pipeline.jobs.migrate_terms import Unlike, settings_unlike, terms_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from spark_pipeline.jobs.progress import Meter
 
-    from spark_pipeline.jobs.progress import Progress
+T = TypeVar("T")
 
-MOST_LEVEL = 2
 _COLUMNS = Columns(("offset", "timestamp", "key", "value", "headers"))
 _WINDOW = BLOCK
 """Offsets of a compacted partition that are compared at once."""
@@ -67,13 +69,15 @@ class Compared:
     bytes: int = 0
     records: int = 0
     taken_by_compaction: int = 0
+    damaged: list[Difference] = field(default_factory=list)
+    """What could not be read of either side; what lies around it was compared."""
     difference: Difference | None = None
 
 
 class Verifier:
     """Compares the partitions of a plan, several at the same time; each thread has connections of its own."""
 
-    def __init__(self, plan: Plan, route: Route, level: int, threads: int, progress: Progress | None = None) -> None:
+    def __init__(self, plan: Plan, route: Route, level: int, threads: int, progress: Meter | None = None) -> None:
         self._plan = plan
         self._route = route
         self._level = level
@@ -82,12 +86,15 @@ class Verifier:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[Endpoint] = []
+        self.unlike: list[Unlike] = []
+        """Settings of topics that hold on one side only, as :meth:`run` found them."""
 
     def run(self) -> list[Compared]:
         """All partitions, in the order of the plan."""
         try:
             source, target = self._sides()
             parts = self._plan.partitions
+            self.unlike = _unlike(self._plan, source, target)
             there, here = source.positions(parts), target.positions(parts)
             planned = {
                 TopicPartition(topic.name, one.partition): one
@@ -117,11 +124,12 @@ class Verifier:
         done = Compared(part, max(there.start, here.start), min(there.high_watermark, here.high_watermark))
         done.lag = max(0, there.high_watermark - here.high_watermark)
         done.difference = self._ranges(part, planned, there, here)
-        if done.difference is None and self._level >= 1 and done.end > done.start:
-            verbatim = self._sides()[0].verbatim
-            done.difference = self._batches(part, done) if verbatim else self._sound(part, done)
-        if done.difference is None and self._level >= 2 and done.end > done.start:
-            done.difference = self._records(part, done, min(there.stable, here.stable, done.end))
+        if done.difference is None and self._level >= 1:
+            look = self._batches if self._sides()[0].verbatim else self._sound
+            done.difference = _around(done, 1, look, done.end)
+        if done.difference is None and self._level >= 2 and not self._plan.topic(part.topic).is_compacted:
+            # Compacted partitions were compared record by record at level 1.
+            done.difference = _around(done, 2, self._records, min(there.stable, here.stable, done.end))
         if self._progress is not None:
             self._progress.copied(part, here.high_watermark, 0)
         return done
@@ -144,41 +152,31 @@ class Verifier:
 
     # --- level 1 ----------------------------------------------------------------------------------------------------
 
-    def _batches(self, part: TopicPartition, done: Compared) -> Difference | None:
+    def _batches(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         source, target = self._sides()
-        wanted = OffsetRange(part.topic, part.partition, done.start, done.end)
+        part = wanted.of
         compacted = self._plan.topic(part.topic).is_compacted
-        ours = _Ahead(self._counted(target.read_raw(wanted), done))
-        for theirs in source.read_raw(wanted):
+        ours = _Ahead(_at("the target", self._counted(target.read_raw(wanted), done)))
+        for theirs in _at("the source", source.read_raw(wanted)):
             mine = ours.at(theirs.base_offset, wanted.start)
             reason = _why_different(theirs, mine)
             if reason is not None and not (compacted and mine is not None and reason == _OTHER):
-                return self._in_detail(part, theirs, mine, done, reason)
+                return self._in_detail(wanted, theirs, mine, reason)
             if reason is None and ours.between and not compacted:
                 extra = ours.between[0]
-                return Difference(
-                    part.topic,
-                    part.partition,
-                    1,
-                    extra.base_offset,
-                    "the source has no batch there, the target has one",
-                )
+                return _differs(part, 1, extra.base_offset, _EXTRA)
         rest = ours.rest()
         if rest is not None and not compacted:
-            return Difference(
-                part.topic, part.partition, 1, rest.base_offset, "the source has no batch there, the target has one"
-            )
-        return self._subset(part, done) if compacted else None
+            return _differs(part, 1, rest.base_offset, _EXTRA)
+        return self._subset(wanted, done) if compacted else None
 
-    def _sound(self, part: TopicPartition, done: Compared) -> Difference | None:
-        """The first batch of the target that is damaged."""
-        wanted = OffsetRange(part.topic, part.partition, done.start, done.end)
-        for batch in self._counted(self._sides()[1].read_raw(wanted), done):
+    def _sound(self, wanted: OffsetRange, done: Compared) -> None:
+        """Whether batches of the target are damaged."""
+        for batch in _at("the target", self._counted(self._sides()[1].read_raw(wanted), done)):
             reason = damage(batch)
             if reason is not None:
                 reason = f"the batch at the target is damaged: {reason}"
-                return Difference(part.topic, part.partition, 1, batch.base_offset, reason)
-        return None
+                done.damaged.append(Difference(wanted.topic, wanted.partition, 1, batch.base_offset, reason))
 
     def _counted(self, batches: Iterator[RawBatch], done: Compared) -> Iterator[RawBatch]:
         for batch in batches:
@@ -188,48 +186,34 @@ class Verifier:
                 self._progress.copied(done.part, batch.end_offset, len(batch.payload))
             yield batch
 
-    def _in_detail(
-        self, part: TopicPartition, theirs: RawBatch, mine: RawBatch | None, done: Compared, reason: str
-    ) -> Difference:
+    def _in_detail(self, within: OffsetRange, theirs: RawBatch, mine: RawBatch | None, reason: str) -> Difference:
         """The record of two batches that differs first, if it is a record that does."""
-        start = max(theirs.base_offset, done.start)
-        end = min(theirs.end_offset, done.end)
-        plain = Difference(part.topic, part.partition, 1, theirs.base_offset, reason)
-        if mine is None or reason != _OTHER or end - start > FEW:
-            return plain
-        source, target = self._sides()
-        wanted = OffsetRange(part.topic, part.partition, start, end)
-        bad = first_bad(_table(source, wanted), _table(target, wanted))
-        if bad is None:
-            return plain
-        return Difference(part.topic, part.partition, 1, bad.offset, bad.reason, bad.left, bad.right)
+        part = within.of
+        start = max(theirs.base_offset, within.start)
+        end = min(theirs.end_offset, within.end)
+        bad = None
+        if mine is not None and reason == _OTHER and end - start <= FEW:
+            source, target = self._sides()
+            wanted = part.range(start, end)
+            bad = first_bad(_table(source, wanted), _table(target, wanted))
+        return _differs(part, 1, theirs.base_offset, reason, bad)
 
     # --- level 2 ----------------------------------------------------------------------------------------------------
 
-    def _records(self, part: TopicPartition, done: Compared, end: int) -> Difference | None:
-        if self._plan.topic(part.topic).is_compacted:
-            return None  # compared record by record at level 1
+    def _records(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         source, target = self._sides()
-        wanted = OffsetRange(part.topic, part.partition, done.start, end)
+        part, end = wanted.of, wanted.end
         views = (_RECORDS, _WRITERS) if source.form == FormatId.YDB else (_RECORDS,)
-        left, right = _digests(source, wanted, views), _digests(target, wanted, views)
-        done.records = sum(one.count for one in right[0].values())
+        left, right = _digests(source, "the source", wanted, views), _digests(target, "the target", wanted, views)
+        done.records += sum(one.count for one in right[0].values())
         for view, theirs, mine in zip(views, left, right, strict=True):
             for unlike in block_differences(theirs, mine):
                 if not may_cut(self._route.source):
                     return self._side_by_side(wanted)
-                block = OffsetRange(
-                    part.topic, part.partition, max(unlike.start, done.start), min(unlike.start + BLOCK, end)
-                )
-                few = narrow(_digester(source, block, view), _digester(target, block, view), block.start, block.end)
-                if few is None:
-                    return Difference(part.topic, part.partition, 2, block.start, view.reason or unlike.reason)
-                small = OffsetRange(part.topic, part.partition, *few)
-                bad = first_bad(_table(source, small, view), _table(target, small, view), view.fields)
-                if bad is None:
-                    return Difference(part.topic, part.partition, 2, few[0], view.reason or unlike.reason)
-                reason = view.reason or bad.reason
-                return Difference(part.topic, part.partition, 2, bad.offset, reason, bad.left, bad.right)
+                block = part.range(max(unlike.start, wanted.start), min(unlike.start + BLOCK, end))
+                here, there = (_records_of(side, part, view) for side in (source, target))
+                offset, bad = first_bad_in(here, there, block.start, block.end, view.fields) or (block.start, None)
+                return _differs(part, 2, offset, view.reason or unlike.reason, bad, view.reason)
         return None
 
     def _side_by_side(self, wanted: OffsetRange) -> Difference | None:
@@ -238,38 +222,75 @@ class Verifier:
         bad = first_unlike(source.read(wanted, _COLUMNS), target.read(wanted, _COLUMNS))
         return None if bad is None else Difference(wanted.topic, wanted.partition, 2, *bad)
 
-    def _subset(self, part: TopicPartition, done: Compared) -> Difference | None:
+    def _subset(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         """Of a compacted partition: what the source still has must be at the target; the target may have more."""
         source, target = self._sides()
-        stable = min(source.positions([part])[part].stable, target.positions([part])[part].stable, done.end)
-        for start in range(done.start, stable, _WINDOW):
-            window = OffsetRange(part.topic, part.partition, start, min(start + _WINDOW, stable))
+        part = wanted.of
+        stable = min(source.positions([part])[part].stable, target.positions([part])[part].stable, wanted.end)
+        for start in range(wanted.start, stable, _WINDOW):
+            window = part.range(start, min(start + _WINDOW, stable))
             left, right = _table(source, window), _table(target, window)
             here = np.asarray(right.column("offset"))
             there = np.asarray(left.column("offset"))
             done.records += len(here)
             missing = np.flatnonzero(~np.isin(there, here))
             if len(missing):
-                return Difference(part.topic, part.partition, 1, int(there[missing[0]]), "missing at the target")
-            kept = right.filter(_mask(np.isin(here, there)))
+                return _differs(part, 1, int(there[missing[0]]), "missing at the target")
+            kept = right.filter(pa.array(np.isin(here, there)))
             done.taken_by_compaction += len(here) - len(there)
             unlike = np.flatnonzero(hashes(left) != hashes(kept))
             if len(unlike):
-                bad = first_bad(left, kept)
-                offset = int(there[unlike[0]])
-                return Difference(
-                    part.topic,
-                    part.partition,
-                    1,
-                    offset,
-                    "contents differ" if bad is None else bad.reason,
-                    None if bad is None else bad.left,
-                    None if bad is None else bad.right,
-                )
+                return _differs(part, 1, int(there[unlike[0]]), "contents differ", first_bad(left, kept))
         return None
 
 
+def _at(where: str, read: Iterable[T]) -> Iterator[T]:
+    """What is ``read``. Raises UnreadableBatch, which says ``where``."""
+    try:
+        yield from read
+    except UnreadableBatch as error:
+        reason = f"{where} says: {error.reason}"
+        raise UnreadableBatch(error.topic, error.partition, error.offset, reason, error.end) from error
+
+
+def _around(
+    done: Compared, level: int, compare: Callable[[OffsetRange, Compared], Difference | None], end: int
+) -> Difference | None:
+    """The first difference of a partition up to ``end``. What cannot be read is told, and left out on both sides."""
+    spans = [done.part.range(done.start, end)]
+    while spans:
+        span = spans.pop()
+        if not span.count:
+            continue
+        counted = replace(done)
+        try:
+            found = compare(span, done)
+        except UnreadableBatch as error:
+            # The part in front of it is read again, and counted then.
+            done.batches, done.bytes, done.records = counted.batches, counted.bytes, counted.records
+            done.taken_by_compaction = counted.taken_by_compaction
+            if all(one.offset != error.offset for one in done.damaged):
+                reason = f"cannot be read up to offset {error.end}; {error.reason}"
+                done.damaged.append(Difference(span.topic, span.partition, level, error.offset, reason))
+            spans.append(span.within(max(error.end, span.start + 1), span.end))
+            spans.append(span.within(span.start, min(error.offset, span.end)))
+        else:
+            if found is not None:
+                return found
+    return None
+
+
 _OTHER = "the batches are not the same"
+_EXTRA = "the source has no batch there, the target has one"
+
+
+def _differs(
+    part: TopicPartition, level: int, offset: int, reason: str, bad: BadOffset | None = None, instead: str = ""
+) -> Difference:
+    """``bad`` says it better, if it is known, but for its reason if there is one to say ``instead``."""
+    if bad is None:
+        return Difference(part.topic, part.partition, level, offset, reason)
+    return Difference(part.topic, part.partition, level, bad.offset, instead or bad.reason, bad.left, bad.right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +306,6 @@ class _View:
 
 def _as_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Producers in the place of keys, their numbers in that of values: what digests are made of."""
-    import pyarrow as pa
-
     numbers = batch.column("seq").cast(pa.string()).cast(pa.binary())
     arrays = [batch.column("offset"), batch.column("producer").cast(pa.binary()), numbers]
     return pa.RecordBatch.from_arrays(arrays, names=["offset", "key", "value"])
@@ -344,43 +363,44 @@ def _has_records(batch: RawBatch) -> bool:
     return int.from_bytes(batch.payload[57:61], "big", signed=True) > 0
 
 
-def _digests(side: Endpoint, wanted: OffsetRange, views: Sequence[_View]) -> list[dict[int, BlockDigest]]:
+def _digests(side: Endpoint, where: str, wanted: OffsetRange, views: Sequence[_View]) -> list[dict[int, BlockDigest]]:
     """Those of each view, from one reading."""
     digesters = [Digester(view.fields) for view in views]
     columns = Columns(tuple(dict.fromkeys(name for view in views for name in view.columns)))
-    for batch in side.read(wanted, columns):
+    for batch in _at(where, side.read(wanted, columns)):
         for view, digester in zip(views, digesters, strict=True):
             digester.add(view.of(batch))
     return [digester.blocks for digester in digesters]
 
 
-def _table(side: Endpoint, wanted: OffsetRange, view: _View | None = None) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    view = view or _RECORDS
-    batches = [view.of(batch) for batch in side.read(wanted, view.columns)]
-    schema = view.of(empty(view.columns)).schema
-    found = pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def _digester(side: Endpoint, block: OffsetRange, view: _View) -> Callable[[int, int], BlockDigest]:
-    def of(start: int, end: int) -> BlockDigest:
-        wanted = OffsetRange(block.topic, block.partition, start, end)
-        return range_digest([view.of(batch) for batch in side.read(wanted, view.columns)], view.fields)
+def _records_of(side: Endpoint, part: TopicPartition, view: _View) -> RecordsOf:
+    def of(start: int, end: int) -> list[pa.RecordBatch]:
+        read = side.read(part.range(start, end), view.columns)
+        return [view.of(batch) for batch in read] or [view.of(empty(view.columns))]
 
     return of
 
 
-def _mask(kept: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array(kept)
+def _table(side: Endpoint, wanted: OffsetRange) -> pa.RecordBatch:
+    return joined(_records_of(side, wanted.of, _RECORDS)(wanted.start, wanted.end))
 
 
-def report(level: int, compared: Sequence[Compared]) -> dict[str, Any]:
-    """The whole of a comparison, for machines."""
-    differences = [asdict(one.difference) for one in compared if one.difference is not None]
+def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:
+    names = [topic.name for topic in plan.topics]
+    there, here = some_topics(source, names), some_topics(target, names)
+    terms = terms_of(plan.source)
+    return [
+        one
+        for name in names
+        if name in there and name in here
+        for one in settings_unlike(terms, there[name], here[name])
+    ]
+
+
+def report(level: int, compared: Sequence[Compared], settings: Sequence[Unlike] = ()) -> dict[str, Any]:
+    """The whole of a comparison, for machines. ``settings`` are told; that somebody wants others is no difference."""
+    found = (one for part in compared for one in (*part.damaged, part.difference))
+    differences = [asdict(one) for one in found if one is not None]
     return {
         "level": level,
         "fields": list(ALL_FIELDS),
@@ -395,4 +415,5 @@ def report(level: int, compared: Sequence[Compared]) -> dict[str, Any]:
             for one in compared
         ],
         "differences": differences,
+        "settings": [asdict(one) for one in settings],
     }

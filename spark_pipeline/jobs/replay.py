@@ -1,7 +1,9 @@
 """Records of an archive, or of any endpoint, back into topics: at the offsets they had, with their times.
 
 The topics are made for it, in the state that migrations have too (*importing*: nobody else writes to them), and
-handed over when all is there. Where the archive has no record for an offset, the topic has a gap; it begins with the
+handed over when all is there. They keep what they have for ever unless their configuration is told to be another: an
+archive knows nothing of the retention that its topics had, and what is old by the clock of today would go at once.
+Where the archive has no record for an offset, the topic has a gap; it begins with the
 first record that was replayed. A run that was killed is gone on with where the topic ends.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +22,10 @@ import pyarrow.compute as pc
 from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
 from spark_pipeline.core.errors import OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
-from spark_pipeline.core.rows import Columns
+from spark_pipeline.core.rows import Columns, joined
+from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import endpoint, may_cut
-from spark_pipeline.endpoints.importer import Importer, ImportState
+from spark_pipeline.endpoints.importer import Conflict, Importer, ImportState, origin_of
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 
@@ -33,6 +37,8 @@ REQUEST_BYTES = 4 * 1024 * 1024
 HELD_BYTES = 64 * 1024 * 1024
 """Bytes of records, about, that are held at most until their batches can be made."""
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""Configuration of a topic that is made, unless another one is told."""
 _COLUMNS = Columns(("key", "value", "offset", "timestamp", "headers"))
 
 
@@ -71,14 +77,15 @@ class Played:
 
 def play(piece: Piece) -> Played:
     """Write a partition's records. Raises PipelineError: Fenced, Conflict, and what reading raises."""
-    source = endpoint(piece.source, piece.source_options)
-    target = Importer(piece.target, piece.target_options, piece.name)
-    began = time.monotonic()
+    throttle = Throttle(piece.bytes_per_second)
     records = size = 0
     waiting: list[bytes] = []
     held = 0
     fresh = piece.fresh
-    try:
+    with (
+        closing(endpoint(piece.source, piece.source_options)) as source,
+        closing(Importer(piece.target, piece.target_options, piece.name)) as target,
+    ):
         for batch in _chosen(source.read(piece.range, _COLUMNS), piece):
             if fresh:  # what is before the first record is not there, rather than a gap
                 target.bounds(piece.to, piece.epoch, start=batch.column("offset")[0].as_py())
@@ -88,22 +95,14 @@ def play(piece: Piece) -> Played:
                 waiting.append(one)
                 held += len(one)
                 if held >= REQUEST_BYTES:
+                    throttle.take(held)
                     target.append(piece.to, piece.epoch, waiting)
                     size, held, waiting = size + held, 0, []
-                    _slow_down(began, size, piece.bytes_per_second)
         if waiting:
             target.append(piece.to, piece.epoch, waiting)
             size += held
         end = target.bounds(piece.to, piece.epoch, end=piece.range.end).high_watermark
         return Played(piece.to, records, size, end)
-    finally:
-        source.close()
-        target.close()
-
-
-def _slow_down(began: float, size: int, rate: float | None) -> None:
-    if rate:
-        time.sleep(max(0.0, size / rate - (time.monotonic() - began)))
 
 
 def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -121,7 +120,7 @@ def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.Rec
         while batch.num_rows:
             number = batch.column("offset")[0].as_py() // BATCH_RECORDS
             if rest and (number != window or held >= HELD_BYTES):
-                yield _joined(rest)
+                yield joined(rest)
                 rest, held = [], 0
             window = number
             end = (number + 1) * BATCH_RECORDS
@@ -130,13 +129,7 @@ def _chosen(batches_: Iterator[pa.RecordBatch], piece: Piece) -> Iterator[pa.Rec
             held += rest[-1].nbytes
             batch = batch.slice(inside)
     if rest:
-        yield _joined(rest)
-
-
-def _joined(rest: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(rest) == 1:
-        return rest[0]
-    return pa.Table.from_batches(rest).combine_chunks().to_batches()[0]
+        yield joined(rest)
 
 
 def batches(batch: pa.RecordBatch, codec: int) -> list[bytes]:
@@ -192,26 +185,28 @@ class Replay:
     bytes_per_second: float | None = None
     parallel: int = 2
     told: Callable[[int, int], None] = lambda done, total: None
+    _before: list[str] = field(default_factory=list)
 
     def ranges(self) -> dict[TopicPartition, OffsetRange]:
         """What would be replayed, by partition of the source. Raises OptionError."""
+        return self._looked()[0]
+
+    def _looked(self) -> tuple[dict[TopicPartition, OffsetRange], dict[str, str]]:
+        """The ranges, and the identities of topics of the source."""
         if not may_cut(self.source):
             raise OptionError(f"{self.source} is moved by `anabranch migrate`: a replay could not go on in its middle")
-        source = endpoint(self.source, self.source_options)
-        try:
+        with closing(endpoint(self.source, self.source_options)) as source:
             positions = source.positions(matching(source, self.topics))
-        finally:
-            source.close()
+            identities = {name: one.identity for name, one in source.topics().items()}
         low, high = self.offsets
-        return {
-            part: OffsetRange(
-                part.topic,
-                part.partition,
+        ranges = {
+            part: part.range(
                 max(one.start, low or 0),
                 one.stable if high is None else min(one.stable, high),
             )
             for part, one in positions.items()
         }
+        return ranges, identities
 
     def plan(self) -> dict[str, Any]:
         """What would be done, as a report."""
@@ -229,14 +224,13 @@ class Replay:
     def run(self) -> dict[str, Any]:
         """Replay, and hand the topics over; a report."""
         began = time.monotonic()
-        ranges = self.ranges()
+        ranges, identities = self._looked()
         goals = {self._goal(part) for part in ranges}
         if len(goals) != len(ranges):
             raise OptionError("two topics would become one: their partitions cannot be told apart")
         names = sorted({part.topic for part in goals})
-        importer = Importer(self.target, self.target_options, self.name)
-        try:
-            pieces = self._pieces(importer, ranges, names)
+        with closing(Importer(self.target, self.target_options, self.name)) as importer:
+            pieces = self._pieces(importer, ranges, names, identities)
             total = sum(one.range.count for one in pieces)
             done = 0
             sizes_ = {piece.to: piece.range.count for piece in pieces}
@@ -254,15 +248,15 @@ class Replay:
                 }
                 if ends:
                     importer.cutover(ends)
-        finally:
-            importer.close()
         return {
             "from": self.source,
             "to": self.target,
             "topics": names,
+            "config": {**_KEPT, **self.config},
             "records": sum(one.records for one in played),
             "bytes": sum(one.size for one in played),
             "handed_over": self.hand_over,
+            "handed_over_before": sorted(set(self._before)),
             "partitions": [
                 {"topic": one.to.topic, "partition": one.to.partition, "records": one.records, "end": one.end}
                 for one in sorted(played, key=lambda each: each.to)
@@ -270,32 +264,61 @@ class Replay:
             "seconds": round(time.monotonic() - began, 3),
         }
 
-    def _begun(self, importer: Importer, name: str, partitions: int) -> ImportState:
-        """The topic, taken for this run; or as it is, if an earlier one has handed it over."""
+    def _begun(self, importer: Importer, name: str, partitions: int, origin: str) -> ImportState:
+        """The topic, taken for this run; or as it is, if an earlier one has handed it over. Raises Conflict if that
+        was another replay."""
         try:
             state = importer.state(name)
         except UnknownTopic:
             state = None
-        if state is not None and state.handed_over_ms is not None:
-            return state
-        return importer.begin(name, partitions, self.config)
+        if state is None or state.handed_over_ms is None:
+            return importer.begin(name, partitions, {**_KEPT, **self.config}, origin)
+        if state.origin not in ("", origin):
+            raise Conflict(
+                f"topic {name!r} was filled by {self.name!r} with something else, and handed over: with "
+                f"{state.origin}, not with {origin}. Give this replay a --name, and topics of its own (--rename)"
+            )
+        return state
+
+    def _origin(self, topic: str, identity: str) -> str:
+        low, high = self.offsets
+        return origin_of(
+            self.source,
+            topic,
+            identity,
+            from_offset=low,
+            to_offset=high,
+            since_us=self.since_us,
+            until_us=self.until_us,
+        )
 
     def _pieces(
-        self, importer: Importer, ranges: Mapping[TopicPartition, OffsetRange], names: Sequence[str]
+        self,
+        importer: Importer,
+        ranges: Mapping[TopicPartition, OffsetRange],
+        names: Sequence[str],
+        identities: Mapping[str, str],
     ) -> list[Piece]:
         counts = {
             name: 1 + max(self._goal(part).partition for part in ranges if self._goal(part).topic == name)
             for name in names
         }
-        states = {name: self._begun(importer, name, counts[name]) for name in names}
+        origins = {self._goal(part).topic: self._origin(part.topic, identities[part.topic]) for part in ranges}
+        states = {name: self._begun(importer, name, counts[name], origins[name]) for name in names}
         share = None if self.bytes_per_second is None else self.bytes_per_second / min(self.parallel, len(ranges) or 1)
         pieces = []
         for part, range_ in sorted(ranges.items()):
             goal = self._goal(part)
             state = states[goal.topic]
-            if state.handed_over_ms is not None:
-                continue
             end = state.partitions[goal.partition].high_watermark
+            if state.handed_over_ms is not None:
+                if end < range_.end:
+                    raise Conflict(
+                        f"{goal} was handed over with what there was up to offset {end}, and {part} reaches "
+                        f"{range_.end} by now: replay it into another topic (--rename, --name)"
+                    )
+                self._before.append(goal.topic)
+                continue
             pieces.append(
                 Piece(
                     self.source,
@@ -304,7 +327,7 @@ class Replay:
                     self.target_options,
                     self.name,
                     state.epoch,
-                    OffsetRange(part.topic, part.partition, max(range_.start, end), max(range_.end, end)),
+                    part.range(max(range_.start, end), max(range_.end, end)),
                     goal,
                     self.since_us,
                     self.until_us,

@@ -7,18 +7,16 @@ from typing import Any
 import click
 
 from spark_pipeline.jobs.command_options import (
-    Meter,
     Moment,
-    Size,
     engine_options,
     job,
-    pairs,
-    printed_submit,
     report_option,
     reported,
-    source_options,
     tell,
+    throttle_option,
 )
+from spark_pipeline.jobs.side_options import given as options_given
+from spark_pipeline.jobs.side_options import pairs, side_options
 
 
 @click.command("replay", short_help="Bring records of an archive back into topics, at the offsets they had.")
@@ -36,10 +34,9 @@ from spark_pipeline.jobs.command_options import (
 )
 @click.option("--name", default="replay", show_default=True, help="Tells replays apart: the same name goes on.")
 @click.option("--keep-closed", is_flag=True, help="Leave the topics read-only; a later run hands them over.")
-@click.option("--throttle", type=Size(per_second=True), metavar="RATE", help="Bytes of batches per second: 50MB/s.")
+@throttle_option
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed.")
-@click.option("--target-option", "target_options", multiple=True, metavar="KEY=VALUE", help="Options of the node.")
-@source_options
+@side_options
 @engine_options
 @report_option
 def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> None:
@@ -48,20 +45,18 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
     Offsets and timestamps are those the records had; where there is no record, there is a gap. Until everything is
     there, nobody else can write to the topics.
     """
-    if printed_submit(given["print_submit"], given["master"]):
-        return
-    with job(given["engine"], given["parallel"], given["master"]) as engine:
+    with job(given) as (engine, meter):
         from spark_pipeline.jobs.replay import Replay
 
         def micros(name: str) -> int | None:
             return None if given[name] is None else round(given[name].timestamp() * 1_000_000)
 
-        meter = Meter()
+        sides = options_given(**given)
         replay = Replay(
             source,
-            pairs(given["options"], "--option"),
+            sides.source,
             target,
-            pairs(given["target_options"], "--target-option"),
+            sides.target,
             topics,
             engine,
             given["name"],
@@ -79,6 +74,6 @@ def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> 
         if given["dry_run"]:
             tell(replay.plan(), given["report"])
             return
-        with reported(target, replay.target_options, "replay", f"{', '.join(topics)} from {source}", meter.progress):
+        with reported(target, replay.target_options, "replay", f"{', '.join(topics)} from {source}", meter):
             report = replay.run()
         tell(report, given["report"])

@@ -1,11 +1,13 @@
-"""An archive: a directory that holds a table of records, one of dead letters if values are decoded, and what was
-decided when it was made.
+"""An archive: a directory that holds a table of records, and what was decided when it was made.
 
-    archive.json     topics and their partitions, the kind of the tables, how values are decoded; who changes it has
-                     the lock of archive.json.lock, where that is a file of this machine
-    records/         the table; for Parquet the files alone
-    dead_letters/    likewise, of records whose value could not be decoded
-    state/           Parquet: manifests and files in the making; Iceberg: the catalog, unless there is another
+    archive.json     topics and their partitions, the kind of the table; who changes it has the lock of
+                     archive.json.lock, where that is a file of this machine
+    records/         the table
+    state/           Iceberg: the catalog, unless there is another
+
+Earlier versions could decode values as they archived them: such an archive, whose records that could not be decoded
+are in ``dead_letters/``, is read, compared and kept in shape, and takes no more records. Archives of theirs that were
+plain files become Delta tables of these files when they are opened (:mod:`spark_pipeline.lake.former`).
 """
 
 from __future__ import annotations
@@ -15,18 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.lake.decode import Decoder, decoder
-from spark_pipeline.lake.decoding import Decoding
 from spark_pipeline.lake.layout import FILE_BYTES, PARTITIONING, Crash, FileWriter, no_crash, schema_of
 from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Table
 
 DESCRIPTION = "archive.json"
-KINDS = ("parquet", "delta", "iceberg")
+KINDS = ("delta", "iceberg")
 _VERSION = 1
 
 
@@ -36,12 +34,13 @@ class Description:
 
     ``catalog`` and ``name`` are of Iceberg's tables; an empty ``catalog`` is one in SQLite, in the archive itself.
     ``begun``: of "topic-partition", the offset at which archiving began.
-    ``expired_ms``: records with timestamps before it were deleted by rule.
+    ``expired_ms``: records with timestamps before it were deleted by rule. ``decoding``: how an earlier version decoded
+    values.
     """
 
     kind: str = "delta"
     partitioning: str = "day"
-    decoding: Decoding | None = None
+    decoding: Mapping[str, Any] | None = None
     catalog: str = ""
     name: str = "anabranch.records"
     topics: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -67,9 +66,8 @@ class Description:
             told: dict[str, Any] = json.loads(kept)
             if told.pop("version") != _VERSION:
                 raise PipelineError("the archive was made by a later version")
-            decoding = told.pop("decoding")
             topics = {name: tuple(numbers) for name, numbers in told.pop("topics").items()}
-            return cls(**told, topics=topics, decoding=None if decoding is None else Decoding.from_json(decoding))
+            return cls(**told, topics=topics)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise PipelineError(f"the archive's {DESCRIPTION} cannot be read: {error!r}") from error
 
@@ -94,20 +92,9 @@ class Archive:
     dead_letters: Table | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.records = self._table("records", self.records_schema)
+        self.records = self._table("records")
         if self.description.decoding is not None:
-            self.dead_letters = self._table("dead_letters", schema_of(dead_letters=True))
-
-    @property
-    def records_schema(self) -> pa.Schema:
-        """Columns of the records' files."""
-        made = self.decoder()
-        return schema_of(None if made is None else made.type)
-
-    def decoder(self) -> Decoder | None:
-        """Of values; a new one, for one thread."""
-        decoding = self.description.decoding
-        return None if decoding is None else decoder(decoding)
+            self.dead_letters = self._table("dead_letters")
 
     @staticmethod
     def is_there(place: str) -> bool:
@@ -121,7 +108,7 @@ class Archive:
         kept = store.read_bytes(DESCRIPTION)
         if kept is None:
             raise PipelineError(f"there is no archive at {store.url}")
-        return cls(store, Description.decode(kept), crash)
+        return cls(store, _found(store, kept, crash), crash)
 
     @classmethod
     def make(cls, place: str, wanted: Description, crash: Crash = no_crash) -> Archive:
@@ -135,7 +122,12 @@ class Archive:
                 if kept is None:
                     kept = wanted.encode()
                     store.write_bytes(DESCRIPTION, kept)
-        found = Description.decode(kept)
+        found = _found(store, kept, crash)
+        if found.decoding is not None:
+            raise OptionError(
+                f"values of the archive at {store.url} were decoded by an earlier version: it takes no more records;"
+                " archive to another place, and decode by a query"
+            )
         if found.decided() != wanted.decided():
             raise OptionError(
                 f"the archive at {store.url} was made with other options: {found.decided()}; nothing was changed"
@@ -145,10 +137,9 @@ class Archive:
         return archive
 
     def make_tables(self) -> None:
-        """Make the tables that are not there, and finish what a process before left unfinished."""
+        """Make the tables that are not there."""
         for table in self.tables.values():
             table.make()
-            table.settle()
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -158,32 +149,26 @@ class Archive:
             found["dead_letters"] = self.dead_letters
         return found
 
-    def writer(self, part: TopicPartition, file_bytes: int = FILE_BYTES, *, dead_letters: bool = False) -> FileWriter:
-        """Of files for one of the tables, which belong to nothing yet."""
-        table = self.dead_letters if dead_letters else self.records
-        assert table is not None, "there are no dead letters of values that are kept as they are"
+    def writer(self, part: TopicPartition, file_bytes: int = FILE_BYTES) -> FileWriter:
+        """Of files for the table, which belong to nothing yet."""
         return FileWriter(
-            table.store,
+            self.records.store,
             part.topic,
             part.partition,
-            schema_of(dead_letters=True) if dead_letters else self.records_schema,
+            schema_of(),
             self.description.partitioning,
             file_bytes,
             # Iceberg's library cannot tell of other times, and a file there has one value of each partition.
             within_calendar=self.description.kind == "iceberg",
         )
 
-    def _table(self, name: str, schema: pa.Schema) -> Table:
-        description, place = self.description, self.store.below(name)
+    def _table(self, name: str) -> Table:
+        description, place, schema = self.description, self.store.below(name), schema_of()
         if description.kind == "delta":
             from spark_pipeline.lake.delta import DeltaRecords
 
             return DeltaRecords(place, schema, description.partitioning, self._crash_of(name))
         state = self.store.below("state")
-        if description.kind == "parquet":
-            from spark_pipeline.lake.plain import PlainRecords
-
-            return PlainRecords(place, state.below(name), schema, description.partitioning, self._crash_of(name))
         from spark_pipeline.lake.iceberg import IcebergRecords
 
         catalog = description.catalog
@@ -246,3 +231,16 @@ class Archive:
                 if kept is not None and self.description == now:
                     return
                 self.store.write_bytes(DESCRIPTION, self.description.encode())
+
+
+def _found(store: Store, kept: bytes, crash: Crash) -> Description:
+    """What an archive's file says, when what an earlier version has left is as it is today."""
+    from spark_pipeline.lake import former
+
+    if former.is_plain(kept):
+        with store.alone(DESCRIPTION):
+            kept = store.read_bytes(DESCRIPTION) or kept
+            if former.is_plain(kept):
+                kept = former.as_delta(store, kept, crash)
+                store.write_bytes(DESCRIPTION, kept)
+    return Description.decode(kept)

@@ -87,26 +87,19 @@ class DeltaRecords:
         self.crash("before-commit")
         self.store.check_there(one.path for one in files)
         moved = [Transaction(application(part), offset) for part, offset in sorted(after.items())]
-        try:
-            self._write(table, [_added(one, new=True) for one in files], moved)
-        except CommitFailedError as error:
-            raise Overtaken(f"{self.store.url} was written to at the same time: {error}") from error
+        self._write(table, [_added(one, new=True) for one in files], moved)
         self.crash("after-commit")
 
     def _write(self, table: DeltaTable, actions: list[Any], transactions: list[Transaction]) -> None:
         version = table.version()
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            self._columns or None,
-            commit_properties=CommitProperties(app_transactions=transactions),
-        )
+        told = CommitProperties(app_transactions=transactions)
+        try:
+            table.create_write_transaction(
+                actions, "append", table.schema(), self._columns or None, commit_properties=told
+            )
+        except CommitFailedError as error:
+            raise Overtaken(f"{self.store.url} was written to at the same time: {error}") from error
         sync_log(self.store, version)
-
-    def settle(self) -> int:
-        """See Table: a commit of Delta's is whole."""
-        return 0
 
     def files(self) -> list[DataFile]:
         """See Table."""
@@ -146,14 +139,8 @@ class DeltaRecords:
         now = int(time.time() * 1000)
         removed = [RemoveAction(one.path, not same_records, now, one.size, dict(one.partition_values)) for one in old]
         number = table.transaction_version(REPLACING) or 0
-        try:
-            self._write(
-                table,
-                [*removed, *(_added(one, new=not same_records) for one in new)],
-                [Transaction(REPLACING, number + 1)],
-            )
-        except CommitFailedError as error:
-            raise Overtaken(f"{self.store.url} was written to at the same time: {error}") from error
+        added = [_added(one, new=not same_records) for one in new]
+        self._write(table, [*removed, *added], [Transaction(REPLACING, number + 1)])
         self.crash("after-replace")
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -111,20 +111,27 @@ class IcebergRecords:
         expected = {part: before[part] for part in after if part in before}
         moved = {f"{PROGRESS}{part.topic}/{part.partition}": str(offset) for part, offset in after.items()}
         told = {"anabranch.progress": json.dumps({f"{part}": offset for part, offset in sorted(after.items())})}
-        for attempt in range(_TRIES):
-            table = self._load()
+
+        def step(table: IcebergTable) -> None:
             if _progress(table, after) != expected:
                 raise Overtaken(f"{self.name} has been written to by another archiving process")
             self.crash("before-commit")
+            self._change(table, [], files, moved, told)
+
+        self._until_committed(step)
+        self.crash("after-commit")
+
+    def _until_committed(self, step: Callable[[IcebergTable], None]) -> None:
+        """Do it on the table as it is, and again if somebody has committed since: a compaction, which changes nothing
+        for an archive, or another archive, which ``step`` has to see. Raises Overtaken."""
+        for attempt in range(1, _TRIES + 1):
             try:
-                self._change(table, [], files, moved, told)
+                step(self._load())
             except CommitFailedException as error:
-                # Somebody has committed since: a compaction, which changes nothing for us, or another archive.
-                if attempt == _TRIES - 1:
+                if attempt == _TRIES:
                     raise Overtaken(f"{self.name} is written to all the time: {error}") from error
-                continue
-            self.crash("after-commit")
-            return
+            else:
+                return
 
     def _change(
         self,
@@ -156,10 +163,6 @@ class IcebergRecords:
                 for one in new:
                     path = f"{self.store.url}/{one.path}"
                     producer.append_data_file(parquet_file_to_data_file(table.io, change.table_metadata, path))
-
-    def settle(self) -> int:
-        """See Table: a commit of Iceberg's is whole."""
-        return 0
 
     def files(self) -> list[DataFile]:
         """See Table."""
@@ -200,17 +203,13 @@ class IcebergRecords:
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], *, same_records: bool) -> None:
         """See Table."""
-        for attempt in range(_TRIES):
-            table = self._load()
+
+        def step(table: IcebergTable) -> None:
             self.crash("before-replace")
-            try:
-                self._change(table, old, new, {}, {"anabranch.replaced": "compacted" if same_records else "expired"})
-            except CommitFailedException as error:
-                if attempt == _TRIES - 1:
-                    raise Overtaken(f"{self.name} is written to all the time: {error}") from error
-                continue
-            self.crash("after-replace")
-            return
+            self._change(table, old, new, {}, {"anabranch.replaced": "compacted" if same_records else "expired"})
+
+        self._until_committed(step)
+        self.crash("after-replace")
 
     def vacuum(self, before: datetime, *, dry_run: bool) -> Vacuumed:
         """See Table."""

@@ -7,7 +7,7 @@ their timestamps, so that its statistics tell a reader whether it has to be open
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,9 +22,7 @@ from spark_pipeline.core.rows import TYPES
 from spark_pipeline.lake.store import Store, make_directory, sync
 
 RAW: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-"""Columns of an archive, in this order. ``value`` is what the writer sent, or what was decoded from it."""
-REASON = "reason"
-"""The column that a dead letter has besides: why its value could not be decoded."""
+"""Columns of an archive, in this order."""
 
 PARTITIONING: dict[str, tuple[str, ...]] = {"none": (), "day": ("date",), "hour": ("date", "hour")}
 """Option -> the columns by which files are told apart; in UTC, of a record's timestamp."""
@@ -54,14 +52,9 @@ def micros_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def schema_of(value: pa.DataType | None = None, *, dead_letters: bool = False) -> pa.Schema:
-    """The columns of a table of records with decoded values of type ``value``, None for bytes as they were."""
-    fields = [pa.field(name, TYPES[name]) for name in RAW]
-    if value is not None:
-        fields[RAW.index("value")] = pa.field("value", value)
-    if dead_letters:
-        fields.append(pa.field(REASON, pa.string()))
-    return pa.schema(fields)
+def schema_of() -> pa.Schema:
+    """The columns of a table of records."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in RAW])
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +215,6 @@ def _within_calendar(batch: pa.RecordBatch) -> pa.RecordBatch:
     if (clipped == micros).all():
         return batch
     return batch.set_column(at, batch.schema.field(at), pa.array(clipped).view(batch.schema.field(at).type))
-
-
-def by_partition(files: Iterable[DataFile]) -> Mapping[tuple[str | None, str | None], list[DataFile]]:
-    """Files of each time partition."""
-    found: dict[tuple[str | None, str | None], list[DataFile]] = {}
-    for one in files:
-        found.setdefault((one.day, one.hour), []).append(one)
-    return found
 
 
 Crash = Callable[[str], None]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.lake.layout import DataFile
 from spark_pipeline.lake.store import Store
 
@@ -55,42 +56,54 @@ def read_files(
 ) -> Iterator[pa.RecordBatch]:
     """The rows at the offsets ``[start, end)`` of ``files``, which are of one partition, in order.
 
-    What is there twice comes twice. Raises OSError and pyarrow's errors for files that are gone or damaged.
+    What is there twice comes twice. Raises UnreadableBatch for files that are gone or damaged, when all in front of
+    that has been given: for the offsets of what cannot be read of a file, or of a window where files overlap.
     """
     wanted = [one for one in files if one.last >= start and one.first < end]
-    filesystem = table.store.filesystem()
-    for together in clusters(wanted):
-        if len(together) == 1:
-            with filesystem.open_input_file(table.open_path(together[0])) as stream:
-                yield from _rows(pq.ParquetFile(stream), columns, start, end)
-            continue
-        low = max(start, min(one.first for one in together))
-        high = min(end, max(one.last for one in together) + 1)
-        # Offsets may be far apart, such as positions in bytes: a window has as many rows then as it has elsewhere.
-        step = WINDOW * max(1, (high - low) // max(1, sum(one.rows for one in together)))
-        with closing(_Opened(table, filesystem)) as opened:
+    with closing(_Opened(table)) as opened:
+        for together in clusters(wanted):
+            if len(together) == 1:
+                yield from _rows(together[0], opened, columns, start, end)
+                opened.close()
+                continue
+            low = max(start, min(one.first for one in together))
+            high = min(end, max(one.last for one in together) + 1)
+            # Offsets may be far apart, such as positions in bytes: a window has as many rows then as it has elsewhere.
+            step = WINDOW * max(1, (high - low) // max(1, sum(one.rows for one in together)))
             for begin in range(low, high, step):
                 until = min(begin + step, high)
-                inside = (opened.file(one) for one in together if one.first < until and one.last >= begin)
-                yield from _sorted(inside, columns, begin, until)
+                inside = [one for one in together if one.first < until and one.last >= begin]
+                try:
+                    ordered = _sorted(inside, opened, columns, begin, until)
+                except UnreadableBatch as error:
+                    raise UnreadableBatch(error.topic, error.partition, begin, error.reason, until) from error
+                yield from ordered
+            opened.close()
 
 
 class _Opened:
     """Files that are kept open, as long as they are not too many."""
 
-    def __init__(self, table: Readable, filesystem: Any) -> None:
+    def __init__(self, table: Readable) -> None:
         self._table = table
-        self._filesystem = filesystem
-        self._open: dict[str, tuple[Any, Any]] = {}
+        self._filesystem = table.store.filesystem()
+        self._open: dict[str, tuple[Any, pq.ParquetFile]] = {}
 
-    def file(self, one: DataFile) -> Any:
-        """A file, to be used before another is asked for. The one that was used longest ago is closed for it."""
+    def file(self, one: DataFile) -> pq.ParquetFile:
+        """A file, to be used before another is asked for. The one that was used longest ago is closed for it.
+
+        Raises OSError and pyarrow's errors.
+        """
         found = self._open.pop(one.path, None)
         if found is None:
             if len(self._open) >= OPEN:
                 self._open.pop(next(iter(self._open)))[0].close()
             stream = self._filesystem.open_input_file(self._table.open_path(one))
-            found = stream, pq.ParquetFile(stream)
+            try:
+                found = stream, pq.ParquetFile(stream)
+            except BaseException:
+                stream.close()
+                raise
         self._open[one.path] = found
         return found[1]
 
@@ -99,38 +112,51 @@ class _Opened:
             self._open.popitem()[1][0].close()
 
 
-def _groups(file: Any, start: int, end: int) -> list[int]:
-    """The row groups that may have offsets of a range."""
+def _groups(file: pq.ParquetFile, start: int, end: int) -> list[tuple[int, int | None]]:
+    """The row groups that may have offsets of a range, each with its last offset if it tells that."""
     leaf = next(number for number in range(len(file.schema)) if file.schema.column(number).path == "offset")
-    wanted = []
+    wanted: list[tuple[int, int | None]] = []
     for number in range(file.metadata.num_row_groups):
         stats = file.metadata.row_group(number).column(leaf).statistics
-        if stats is None or not stats.has_min_max or (stats.max >= start and stats.min < end):
-            wanted.append(number)
+        if stats is None or not stats.has_min_max:
+            wanted.append((number, None))
+        elif stats.max >= start and stats.min < end:
+            wanted.append((number, stats.max))
     return wanted
 
 
-def _rows(file: Any, columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
-    groups = _groups(file, start, end)
-    if not groups:
-        return
+def _rows(one: DataFile, opened: _Opened, columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Raises UnreadableBatch for the rest of the file, or of the row group, that is gone or damaged."""
     names = list(dict.fromkeys([*columns, "offset"]))
-    kept = [file.metadata.row_group(number) for number in groups]
-    at_once = min([ROWS, *(BYTES * one.num_rows // max(1, one.total_byte_size) for one in kept)])
-    for batch in file.iter_batches(max(1, at_once), row_groups=groups, columns=names):
-        offsets = batch.column("offset")
-        if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
-            batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
-        if batch.num_rows:
-            yield batch.select(list(columns))
+    reached, last = max(start, one.first), one.last
+    try:
+        file = opened.file(one)
+        for number, highest in _groups(file, start, end):
+            last = one.last if highest is None else highest
+            group = file.metadata.row_group(number)
+            at_once = min(ROWS, BYTES * group.num_rows // max(1, group.total_byte_size))
+            for batch in file.iter_batches(max(1, at_once), row_groups=[number], columns=names):
+                offsets = batch.column("offset")
+                reached = max(reached, offsets[-1].as_py() + 1)
+                if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
+                    batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
+                if batch.num_rows:
+                    yield batch.select(list(columns))
+    except (OSError, pa.ArrowException) as error:
+        reason = f"the file {one.path}: {error}"
+        raise UnreadableBatch(one.topic, one.partition, reached, reason, last + 1) from error
 
 
-def _sorted(files: Iterable[Any], columns: Sequence[str], start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _sorted(
+    files: Iterable[DataFile], opened: _Opened, columns: Sequence[str], start: int, end: int
+) -> list[pa.RecordBatch]:
     names = list(dict.fromkeys([*columns, "offset"]))
-    batches = [batch for file in files for batch in _rows(file, names, start, end)]
+    batches = [batch for file in files for batch in _rows(file, opened, names, start, end)]
     if not batches:
-        return
+        return []
     whole = pa.Table.from_batches(batches)
     order = pc.sort_indices(whole.column("offset"))
-    ordered = whole.take(order).select(list(columns)).combine_chunks()
-    yield from ordered.to_batches(max_chunksize=ROWS)
+    found: list[pa.RecordBatch] = (
+        whole.take(order).select(list(columns)).combine_chunks().to_batches(max_chunksize=ROWS)
+    )
+    return found

@@ -48,9 +48,6 @@ class Table(Protocol):
         ``after`` names the partitions that move; those that ``before`` does not have must be new. Raises Overtaken.
         """
 
-    def settle(self) -> int:
-        """Carry out what was decided by a commit whose process died too soon; returns how many files that were."""
-
     def files(self) -> list[DataFile]:
         """The files of the table now, with what is known of each."""
 

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from bridges.console.access import Access
+from bridges.console.bodies import JSON_BYTES, PARSED, object_of, parsed
 from bridges.console.errors import RequestError, error_response, status_of
+from bridges.console.memory import memory_of, sent
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from spark_pipeline.node.jobs import Jobs
-from spark_pipeline.node.memory import RequestMemory
 from spark_pipeline.node.writes import Writes
 
 if TYPE_CHECKING:
     from bridges.log.partition_log import PartitionLog
+    from bridges.net.request_memory import RequestMemory
     from bridges.node.front import NodeServices
     from spark_pipeline.node.settings import PipelineSettings
 
-JSON_BYTES = 1024 * 1024
-"""Largest body of a request that brings no records."""
-_PARSED = 8
-"""Bytes that a byte of JSON may take once it is parsed, about: short lists of small numbers take most."""
 _LENGTH = 4
 """Bytes of the length of a head."""
 _AGAIN, _REFUSED = 503, 409
-_OFF_LOOP = 32 * 1024
-"""Bodies of more bytes are parsed in a thread."""
-
-_MEMORY = web.RequestKey("memory", RequestMemory)
 
 
 class PipelineCore:
@@ -46,28 +40,26 @@ class PipelineCore:
         self.jobs = Jobs(node)
 
     @web.middleware
-    async def counted(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Give each request an account of the node's memory for as long as it is in progress."""
-        with RequestMemory(self.node.budget) as memory:
-            request[_MEMORY] = memory
-            try:
-                response: web.StreamResponse = await handler(request)
-            except LogError as error:
-                if error.retriable or status_of(error) != _AGAIN:
-                    raise
-                return error_response(error, _REFUSED)  # what may not be repeated must not look as if it might
-            return response
+    async def final(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Have what may not be repeated not look as if it might."""
+        try:
+            response: web.StreamResponse = await handler(request)
+        except LogError as error:
+            if error.retriable or status_of(error) != _AGAIN:
+                raise
+            return error_response(error, _REFUSED)
+        return response
 
     def memory(self, request: web.Request) -> RequestMemory:
         """The request's account, for what it reads in pieces by itself."""
-        return request[_MEMORY]
+        return memory_of(request)
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
     async def body(self, request: web.Request, most: int) -> bytearray:
         """The whole body, whose memory stays counted until the request ends. Raises RequestError."""
         size = length_of(request, most)
-        memory = request[_MEMORY]
+        memory = memory_of(request)
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 await memory.admit(Kind.REQUESTS, size)
@@ -83,7 +75,7 @@ class PipelineCore:
         Each part is a buffer of its own, so that who keeps one keeps nothing else. Raises RequestError.
         """
         size = length_of(request, most)
-        memory = request[_MEMORY]
+        memory = memory_of(request)
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 await memory.admit(Kind.REQUESTS, size)
@@ -91,8 +83,8 @@ class PipelineCore:
                 length = int.from_bytes(await pieces.read(4)) if size >= _LENGTH else 0
                 if not 0 < length <= min(head_bytes, size - _LENGTH):
                     raise RequestError("the body does not begin with the length of its head")
-                memory.take(Kind.REQUESTS, _PARSED * length)
-                head = await self.parsed(await pieces.read(length))
+                memory.take(Kind.REQUESTS, PARSED * length)
+                head = await parsed(await pieces.read(length))
                 sizes = sizes_of(head)
                 if _LENGTH + length + sum(sizes) != size:
                     raise RequestError(f"a body of {size} bytes tells of {_LENGTH + length + sum(sizes)}")
@@ -103,38 +95,24 @@ class PipelineCore:
     async def json(self, request: web.Request, known: set[str]) -> dict[str, Any]:
         """The body, a JSON object with none but ``known`` keys. Raises RequestError."""
         data = await self.body(request, JSON_BYTES)
-        request[_MEMORY].take(Kind.REQUESTS, _PARSED * len(data))
-        return object_of(await self.parsed(data), known)
-
-    async def parsed(self, data: bytes | bytearray | memoryview) -> Any:
-        """JSON, read in a thread if there is much of it. Raises RequestError."""
-        text = bytes(data)
-        try:
-            return json.loads(text) if len(text) <= _OFF_LOOP else await asyncio.to_thread(json.loads, text)
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"the body is not JSON: {error}") from None
+        memory_of(request).take(Kind.REQUESTS, PARSED * len(data))
+        return object_of(await parsed(data), known)
 
     # --- out --------------------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request, content: object, status: int = 200) -> web.StreamResponse:
         """Send ``content``, which the caller has kept small, as JSON; counted until the client has taken it."""
-        return await self.send(request, json.dumps(content).encode(), "application/json", status)
+        return await self.send(request, [json.dumps(content).encode()], "application/json", status)
 
     async def send(
-        self, request: web.Request, data: bytes | bytearray | memoryview, kind: str, status: int = 200
+        self, request: web.Request, parts: Sequence[bytes | bytearray | memoryview], kind: str, status: int = 200
     ) -> web.StreamResponse:
         """Send bytes; counted until the client has taken them, which may not take for ever."""
-        request[_MEMORY].take(Kind.RESPONSES, len(data))
-        response = web.StreamResponse(status=status, headers={"Content-Type": kind, "Cache-Control": "no-store"})
-        response.content_length = len(data)
-        await response.prepare(request)
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
-                await response.write(data)
-                await response.write_eof()
+                return await sent(request, parts, kind, status)
         except TimeoutError:
             raise ConnectionAbortedError("the client does not take its answer") from None
-        return response
 
     # --- words ------------------------------------------------------------------------------------------------------
 
@@ -182,15 +160,6 @@ def length_of(request: web.Request, most: int) -> int:
         # It would become another length, which nobody has counted.
         raise RequestError("a body is taken as it is, without an encoding", 415)
     return size
-
-
-def object_of(value: Any, known: set[str]) -> dict[str, Any]:
-    """``value``, an object with none but ``known`` keys. Raises RequestError."""
-    if not isinstance(value, dict):
-        raise RequestError("the body is not a JSON object")
-    if unknown := sorted(value.keys() - known):
-        raise RequestError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    return value
 
 
 def whole(value: Any, what: str, least: int = 0, most: int = 2**63 - 1) -> int:

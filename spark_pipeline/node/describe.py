@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from bridges.auth import Operation
+from bridges.catalog.config_types import ConfigSource
 from bridges.catalog.topic import ChangeKind
 from bridges.catalog.topic_config import TOPIC_CONFIGS
 from bridges.console.errors import RequestError, error_body, status_of
@@ -65,7 +66,8 @@ class Names:
 
 
 class DescribeHandlers:
-    """``/v1/node``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``, ``/v1/timestamps``, ``/v1/aborted``."""
+    """``/v1/node``, ``/v1/defaults``, ``/v1/topics``, ``/v1/describe``, ``/v1/positions``, ``/v1/timestamps``,
+    ``/v1/aborted``."""
 
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
@@ -91,6 +93,14 @@ class DescribeHandlers:
                 },
             },
         )
+
+    async def defaults(self, request: web.Request) -> web.StreamResponse:
+        """The configuration, as texts, of a topic that sets nothing itself, and which ``configured`` keys of that are
+        set for the node: the others have Kafka's own defaults, some of which bind Kafka's batches alone."""
+        found = self._core.node.catalog.defaults()
+        config = {key: one.value or "" for key, one in found.items()}
+        configured = [key for key, one in found.items() if one.source is not ConfigSource.DEFAULT]
+        return await self._core.answer(request, {"config": config, "configured": configured})
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
         """Names of topics in alphabetical order, behind the query's ``after``; ``next`` is what to ask for next."""
@@ -268,6 +278,7 @@ def register(app: web.Application, core: PipelineCore) -> None:
     """Add the routes of this module."""
     handlers = DescribeHandlers(core)
     app.router.add_get("/v1/node", handlers.node)
+    app.router.add_get("/v1/defaults", handlers.defaults)
     app.router.add_get("/v1/topics", handlers.topics)
     app.router.add_post("/v1/describe", handlers.describe)
     app.router.add_post("/v1/positions", handlers.positions)

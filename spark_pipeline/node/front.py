@@ -1,7 +1,7 @@
 """What the data pipeline needs of a node, as a front of it (docs/fronts.md, docs/spark.md): HTTP on a port of its own.
 
-Readers ask here what to read and where it lies, and then read from the range servers themselves. Whoever writes does it
-through the node, which owns the partitions.
+Readers ask here what to read and where it lies, and then read from the range servers themselves, or here where the node
+keeps these to itself. Whoever writes does it through the node, which owns the partitions.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class PipelineFront(Front):
         self._node = node
         settings = node.section(PipelineSettings)
         self._site = HttpSite(
-            most_connections=settings.max_connections, request_seconds=settings.connections_max_idle_ms / 1000
+            most_connections=settings.max_connections,
+            request_seconds=settings.connections_max_idle_ms / 1000,
         )
         self.server: PipelineServer | None = None
 
     async def start(self, listen: Mapping[str, Address]) -> Mapping[str, Address]:
+        self._site.serve(self._application, handler_cancellation=True)
         bound = {
-            name: await self._site.start(
-                self._application, address, handler_cancellation=True, tls=self._node.tls(name)
-            )
+            name: await self._site.listen(name, address, self._node.own_names(name), self._node.tls(name))
             for name, address in listen.items()
         }
         if await self._node.db.run(partial(front_tables.used, front=self.name)):
@@ -65,7 +65,7 @@ class PipelineFront(Front):
 
     async def _application(self) -> web.Application:
         serving = await asyncio.to_thread(import_module, "spark_pipeline.node.serving")
-        server: PipelineServer = serving.PipelineServer(self._node)
+        server: PipelineServer = serving.PipelineServer(self._node, self._site.listener_of)
         self.server = server
         return server.application()
 

@@ -41,6 +41,7 @@ _LOOKED_AT = 100
 """Partitions that are looked at in one turn of the event loop."""
 _HANDED_OVER = 1_000
 """Topics that one request may hand over."""
+_ORIGIN = 4_000
 
 
 class ImportHandlers:
@@ -71,23 +72,31 @@ class ImportHandlers:
     async def begin(self, request: web.Request) -> web.StreamResponse:
         """Make the topic, or take the one that the migration has made before; the answer has the new run's epoch.
 
-        Body: ``partitions``, and ``config`` for a new topic. Earlier runs may not write from now on.
+        Body: ``partitions``, and ``config`` and ``origin`` for a new topic. ``origin`` is what is brought, in words of
+        who brings it: whoever says otherwise of a topic that is there brings something else, and may not. Earlier runs
+        may not write from now on.
         """
         migration, name = _migration(request), request.match_info["topic"]
         self._access.require_topic(request, Operation.CREATE, name)
         self._access.require_topic(request, Operation.WRITE, name)
-        body = await self._core.json(request, {"partitions", "config"})
+        body = await self._core.json(request, {"partitions", "config", "origin"})
         partitions = whole(body.get("partitions"), "partitions", 1, 1_000_000)
         config = body.get("config") or {}
         if not isinstance(config, dict) or not all(isinstance(value, str) for value in config.values()):
             raise RequestError("config is not an object of texts")
+        origin = "" if "origin" not in body else text(body["origin"], "origin", _ORIGIN)
         try:
             topic = self._catalog.topic(name)
         except TopicNotFound:
-            topic = await self._catalog.create_topic(name, partitions, config, migration=migration)
+            topic = await self._catalog.create_topic(name, partitions, config, migration=migration, origin=origin)
         else:
             if topic.imported is None:
                 raise TopicExists(f"topic {name!r} exists: a migration fills only topics that it has made itself")
+            if origin and topic.imported.origin not in ("", origin) and topic.imported.migration == migration:
+                raise TopicExists(
+                    f"topic {name!r} is filled by {migration!r} with something else: with {topic.imported.origin}, not "
+                    f"with {origin}. Give this one another name, and topics of its own"
+                )
             topic = await self._catalog.take_import(name, migration)
             if partitions > len(topic.partitions):
                 topic = await self._catalog.add_partitions(name, partitions, migration)
@@ -351,6 +360,7 @@ def _told(topic: Topic) -> dict[str, Any]:
         "epoch": imported.epoch,
         "begun_ms": imported.begun_ms,
         "handed_over_ms": imported.handed_over_ms,
+        "origin": imported.origin,
     }
 
 

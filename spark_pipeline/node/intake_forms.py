@@ -128,6 +128,7 @@ class PravegaForm(_Framed):
         header = pravega_format.check(payload)
         scattered = header.shape == pravega_format.Shape.SCATTERED
         fits = header.records <= count if scattered else header.records == count
+        fits = fits and header.shape != pravega_format.Shape.GATHERED  # which is how appends of many are stored
         if not fits or header.transaction >= 0 or header.writer_id != pravega_format.NO_WRITER:
             raise BatchInvalid(
                 f"the batch at offset {base} has {header.records} events in {count} offsets, or a writer"

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from bridges.auth import Operation
 from bridges.catalog.job_view import JobView
+from bridges.console import rows
 from bridges.console.access import principal_of
 from bridges.console.errors import RequestError
-from bridges.console.jobs import listed
 from spark_pipeline.node.core import text
 from spark_pipeline.node.jobs import STATES
 
@@ -66,8 +66,7 @@ class JobHandlers:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """All jobs, in the order of :meth:`Jobs.jobs`."""
         self._core.access.require_node(request, Operation.DESCRIBE)
-        told = await listed(({}, view) for view in self._core.jobs.jobs())
-        return await self._core.send(request, told, "application/json")
+        return await rows.answer(request, "jobs", (view.as_json() for view in [*self._core.jobs.jobs()]))
 
 
 def register(app: web.Application, core: PipelineCore) -> None:

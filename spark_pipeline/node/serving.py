@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridges.console.access import Doorkeeper
-from bridges.console.errors import errors_as_json, own_pages_only
-from spark_pipeline.node import describe, groups, importing, job_routes, tokens, write_routes
+from bridges.console.errors import errors_as_json
+from bridges.console.memory import Counted
+from spark_pipeline.node import describe, groups, importing, job_routes, reads, tokens, write_routes
 from spark_pipeline.node.core import PipelineCore
 from spark_pipeline.node.settings import PipelineSettings
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ROUTES: tuple[Callable[[web.Application, PipelineCore], None], ...] = (
     describe.register,
+    reads.register,
     groups.register,
     tokens.register,
     importing.register,
@@ -33,8 +35,10 @@ after nobody is."""
 class PipelineServer:
     """What :class:`spark_pipeline.node.front.PipelineFront` runs."""
 
-    def __init__(self, node: NodeServices) -> None:
+    def __init__(self, node: NodeServices, listener_of: Callable[[web.Request], str]) -> None:
+        """``listener_of`` tells by which listener a request came."""
         self._node = node
+        self._listener_of = listener_of
         self._settings = node.section(PipelineSettings)
         self.core = PipelineCore(node, self._settings)
         self._in_progress = 0
@@ -45,8 +49,11 @@ class PipelineServer:
     def application(self) -> web.Application:
         """All routes; to be asked for once."""
         core = self.core
-        doorkeeper = Doorkeeper(self._node.authenticator, open_health=False, audience=tokens.AUDIENCE)
-        middlewares = [self._measured, errors_as_json, own_pages_only, doorkeeper.let_in, core.counted]
+        counted = Counted(self._node.budget).middleware
+        doorkeeper = Doorkeeper(
+            self._node.authenticator, self._listener_of, open_health=False, audience=tokens.AUDIENCE
+        )
+        middlewares = [self._measured, errors_as_json, doorkeeper.let_in, counted, core.final]
         # Bodies are read by us, within bounds of each route.
         app = web.Application(middlewares=middlewares)
         for register in ROUTES:

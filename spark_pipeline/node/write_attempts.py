@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -21,11 +22,27 @@ Place = tuple[str, int]
 Key = tuple[int, int]
 """Producer id and epoch of an attempt."""
 Query = tuple[str, str]
-"""Owner and id of a query."""
+"""Id of a query, and what it writes to: the name of a topic, "" where each of its rows tells one."""
+
+
+class BatchName(NamedTuple):
+    """A batch of a query, by which it is known over all its repetitions, whoever runs the query then."""
+
+    query: str
+    target: str
+    number: int
+
+    @property
+    def of(self) -> Query:
+        return self.query, self.target
 
 
 class WriteRefused(LogError):
     """The sink's request cannot be carried out, and never will be."""
+
+
+class BatchGoesBack(WriteRefused):
+    """The query has committed a later batch: this one is not the repetition of its last."""
 
 
 class AttemptGone(WriteRefused):
@@ -39,12 +56,10 @@ class TooManyAttempts(LogError):
 
 
 class Session(Struct, eq=False):
-    """One batch of one query while it is written. Times on the monotonic clock in seconds; ``timeout`` is the silence
-    after which it is aborted, ``end`` when it is in any case."""
+    """One batch of one query while it is written, by whomever. Times on the monotonic clock in seconds; ``timeout`` is
+    the silence after which it is aborted, ``end`` when it is in any case."""
 
-    owner: str
-    query: str
-    batch: int
+    name: BatchName
     timeout: float
     end: float
     deadline: float = 0.0
@@ -138,39 +153,41 @@ class Attempts:
             )
         return attempt
 
-    def named(self, owner: str, query: str, batch: int, key: Key) -> Attempt:
+    def named(self, owner: str, name: BatchName, key: Key) -> Attempt:
         """An attempt of that batch which takes batches. Raises AttemptGone."""
         attempt = self._by_key.get(key)
-        if attempt is None or (attempt.row.owner, attempt.row.query, attempt.row.batch) != (owner, query, batch):
-            raise AttemptGone(f"producer {key[0]}, epoch {key[1]} is no attempt of batch {batch} of query {query}")
+        if attempt is None or attempt.row.owner != owner or attempt.session.name != name:
+            raise AttemptGone(
+                f"producer {key[0]}, epoch {key[1]} is no attempt of batch {name.number} of query {name.query}"
+            )
         return self.open(owner, key)
 
-    def session(self, owner: str, query: str, batch: int) -> Session | None:
+    def session(self, name: BatchName) -> Session | None:
         """A batch that is being written."""
-        return self._sessions.get((owner, query), {}).get(batch)
+        return self._sessions.get(name.of, {}).get(name.number)
 
     def is_written(self, query: Query) -> bool:
         """Whether any batch of a query is."""
         return query in self._sessions
 
-    def undecided(self, owner: str, query: str, batch: int) -> list[Attempt]:
+    def undecided(self, name: BatchName) -> list[Attempt]:
         """Attempts of a query's batch, and of earlier ones, of which nothing is decided."""
         return [
             attempt
-            for number, session in self._sessions.get((owner, query), {}).items()
-            if number <= batch
+            for number, session in self._sessions.get(name.of, {}).items()
+            if number <= name.number
             for attempt in session.attempts.values()
             if attempt.state is AttemptState.OPEN
         ]
 
     # --- changed ----------------------------------------------------------------------------------------------------
 
-    def begun_session(self, owner: str, query: str, batch: int, timeout: float, life: float) -> Session:
+    def begun_session(self, name: BatchName, timeout: float, life: float) -> Session:
         """The batch, which somebody writes; ``timeout`` and ``life`` in seconds."""
-        batches = self._sessions.setdefault((owner, query), {})
-        session = batches.get(batch)
+        batches = self._sessions.setdefault(name.of, {})
+        session = batches.get(name.number)
         if session is None:
-            session = batches[batch] = Session(owner, query, batch, timeout, time.monotonic() + life)
+            session = batches[name.number] = Session(name, timeout, time.monotonic() + life)
         session.touch()
         return session
 
@@ -191,12 +208,11 @@ class Attempts:
             self._leave(attempt, topic)
         session = attempt.session
         session.attempts.pop(attempt.key, None)
-        name = session.owner, session.query
-        batches = self._sessions.get(name, {})
-        if not session.attempts and batches.get(session.batch) is session:
-            del batches[session.batch]
+        batches = self._sessions.get(session.name.of, {})
+        if not session.attempts and batches.get(session.name.number) is session:
+            del batches[session.name.number]
             if not batches:
-                del self._sessions[name]
+                del self._sessions[session.name.of]
 
     @contextmanager
     def promised(self, count: int) -> Iterator[None]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from bridges.auth import Operation
-from bridges.catalog.topic_rules import RulesCache
 from bridges.console.access import principal_of
+from bridges.console.bodies import object_of
 from bridges.console.errors import RequestError
 from bridges.errors import LogError
-from spark_pipeline.node.core import object_of, rows, text, whole
-from spark_pipeline.node.write_attempts import Key, WriteRefused
+from spark_pipeline.node.core import rows, text, whole
+from spark_pipeline.node.write_attempts import BatchName, Key
 from spark_pipeline.node.write_batches import WriteLimits, accept
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ _MIB = 1024 * 1024
 _ATTEMPTS = 10_000
 """Attempts that a commit names."""
 _QUERY = 200
+_NAMED = ("query", "target", "batch")
+"""What names a batch in a body."""
 _TOPICS = 10
 """Topics that are told to who begins an attempt."""
 _PARTITIONS = 1_000
@@ -46,7 +47,6 @@ class WriteHandlers:
     def __init__(self, core: PipelineCore) -> None:
         self._core = core
         self.writes = core.writes
-        self._rules = RulesCache(core.node.catalog)
         limits = core.node.limits
         self._limits = WriteLimits(limits.batch_records, limits.batch_inflated_bytes)
         self._appending: set[asyncio.Task[Any]] = set()
@@ -64,19 +64,20 @@ class WriteHandlers:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def begin(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``batch``, ``task``, ``nonce`` (any text that no other attempt has), ``timeout_ms``, and
-        ``topics`` (names) to be told of. Answers with the attempt's ``producer`` and ``epoch``, or ``committed``: there
-        is nothing to be written any more. ``topics``: by name [partitions that take records, most bytes of a batch];
-        ``/v1/describe`` says more, and of those that are not told here all."""
-        body = await self._core.json(request, {"query", "batch", "task", "nonce", "timeout_ms", "topics"})
+        """Body: ``query``, ``target`` (the topic of all rows, "" if each tells its own), ``batch``, ``task``, ``nonce``
+        (any text that no other attempt has), ``timeout_ms``, ``skip_lower`` (leave out what is lower than the last
+        batch), and ``topics`` (names) to be told of. Answers with the attempt's ``producer`` and ``epoch``, or
+        ``committed``: there is nothing to be written any more. ``topics``: by name [partitions that take records, most
+        bytes of a batch]; ``/v1/describe`` says more, and of those that are not told here all."""
+        body = await self._core.json(request, {*_NAMED, "task", "nonce", "timeout_ms", "topics", "skip_lower"})
         names = [text(name, "a topic's name") for name in rows(body.get("topics", []), "topics", _TOPICS)]
         begun = await self.writes.begin(
             _owner(request),
-            text(body.get("query"), "query", _QUERY),
-            whole(body.get("batch"), "batch"),
+            self._batch(request, body),
             whole(body.get("task"), "task"),
             text(body.get("nonce"), "nonce", 100),
             whole(body.get("timeout_ms"), "timeout_ms", 1),
+            skip_lower=body.get("skip_lower") is True,
         )
         if begun.attempt is None:
             return await self._core.answer(request, {"committed": True})
@@ -95,7 +96,7 @@ class WriteHandlers:
         ):
             return None
         active = [one.index for one in topic.partitions if one.is_active]
-        return active, self._rules.of(name).max_message_bytes
+        return active, core.node.logs.admission.rules(name).max_message_bytes
 
     async def append(self, request: web.Request) -> web.StreamResponse:
         """Body: see ``write_batches``; the object has ``producer``, ``epoch`` and ``batches``, a list of [topic,
@@ -133,7 +134,6 @@ class WriteHandlers:
     ) -> list[tuple[PartitionLog, Batch]]:
         core = self._core
         producer, epoch = attempt.key
-        now_ms = time.time_ns() // 1_000_000
         checked: list[tuple[PartitionLog, Batch]] = []
         allowed: set[str] = set()
         turn = size = 0
@@ -142,13 +142,9 @@ class WriteHandlers:
                 core.access.require_topic(request, Operation.WRITE, topic)
                 allowed.add(topic)
             to = core.log(topic, partition)
-            rules = self._rules.of(topic)
-            if rules.internal:
-                raise WriteRefused(f"{topic} is internal to a protocol, and only that writes to it")
             try:
-                batch, rest = accept(payload, producer, epoch, rules, now_ms, self._limits)
-                if rest is not None:
-                    await core.node.works.finish(rest, batch.count)
+                batch = accept(payload, producer, epoch, self._limits)
+                await core.node.logs.admission.check(topic, batch)
             except LogError as error:
                 raise type(error)(f"{topic}-{partition}: {error}") from error
             checked.append((to, batch))
@@ -160,35 +156,41 @@ class WriteHandlers:
         return checked
 
     async def commit(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has no other
-        batch). Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether readers see it
-        by now, which they will in any case."""
-        body = await self._core.json(request, {"query", "batch", "attempts", "once"})
+        """Body: ``query``, ``target``, ``batch``, ``attempts``, a list of [producer, epoch], ``once`` (the query has
+        no other batch). Answers when it is decided, durably: ``already`` whether it had been, ``visible`` whether
+        readers see it by now, which they will in any case."""
+        body = await self._core.json(request, {*_NAMED, "attempts", "once"})
         keys = [_key(row) for row in rows(body.get("attempts"), "attempts", _ATTEMPTS)]
         done = await self.writes.commit(
             _owner(request),
-            text(body.get("query"), "query", _QUERY),
-            whole(body.get("batch"), "batch"),
+            self._batch(request, body),
             keys,
             once=body.get("once") is True,
         )
         return await self._core.answer(request, {"already": done.already, "visible": done.visible})
 
     async def abort(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``batch``, ``attempts`` (null: all). Answers whether the batch is ``committed`` already;
-        then nothing of it was aborted."""
-        body = await self._core.json(request, {"query", "batch", "attempts"})
+        """Body: ``query``, ``target``, ``batch``, ``attempts`` (null: all of who asks). Answers whether the batch is
+        ``committed`` already; then nothing of it was aborted."""
+        body = await self._core.json(request, {*_NAMED, "attempts"})
         told = body.get("attempts")
         keys = None if told is None else [_key(row) for row in rows(told, "attempts", _ATTEMPTS)]
-        query, batch = text(body.get("query"), "query", _QUERY), whole(body.get("batch"), "batch")
-        committed = await self.writes.abort(_owner(request), query, batch, keys)
+        committed = await self.writes.abort(_owner(request), self._batch(request, body), keys)
         return await self._core.answer(request, {"committed": committed})
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
-        """Body: ``query``, ``batch``: it is still being written. Answers whether it is ``known``."""
-        body = await self._core.json(request, {"query", "batch"})
-        query, batch = text(body.get("query"), "query", _QUERY), whole(body.get("batch"), "batch")
-        return await self._core.answer(request, {"known": self.writes.ping(_owner(request), query, batch)})
+        """Body: ``query``, ``target``, ``batch``: it is still being written. Answers whether it is ``known``."""
+        body = await self._core.json(request, set(_NAMED))
+        return await self._core.answer(request, {"known": self.writes.ping(self._batch(request, body))})
+
+    def _batch(self, request: web.Request, body: Mapping[str, Any]) -> BatchName:
+        """The batch that a body names, which is known whoever writes it: so it is for those who may. Raises
+        RequestError."""
+        told = body.get("target", "")
+        target = told if told == "" else text(told, "target", _QUERY * 2)
+        if target:
+            self._core.access.require_topic(request, Operation.WRITE, target)
+        return BatchName(text(body.get("query"), "query", _QUERY), target, whole(body.get("batch"), "batch"))
 
 
 def register(app: web.Application, core: PipelineCore) -> None:

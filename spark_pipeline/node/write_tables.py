@@ -22,6 +22,11 @@ class AttemptState(IntEnum):
     ABORTING = 2
 
 
+UNTOLD = "*"
+"""The target, which no topic is called, of what earlier versions have written down: they knew queries by their owner
+and name alone. It stands for every target."""
+
+
 class AttemptRow(NamedTuple):
     """An attempt of a task; its producer id and epoch tell it from every other."""
 
@@ -34,13 +39,14 @@ class AttemptRow(NamedTuple):
     state: int
     timeout_ms: int
     begun_ms: int
+    target: str
 
 
 class SinkRow(NamedTuple):
-    """The last batch that a query has committed. ``once``: it writes a single one, and never comes again."""
+    """The last batch that a query has committed to a target. ``once``: it writes a single one, and never again."""
 
-    owner: str
     query: str
+    target: str
     batch: int
     once: int
     used_ms: int
@@ -61,6 +67,21 @@ def create(connection: Connection) -> None:
     connection.execute("CREATE INDEX front_pipeline_places_of_topics ON front_pipeline_places (topic)")
 
 
+def add_targets(connection: Connection) -> None:
+    """A query is known by its name and what it writes to, whoever runs it. As a migration."""
+    connection.execute(
+        "CREATE TABLE front_pipeline_committed (query TEXT, target TEXT, batch INTEGER NOT NULL, "
+        "once INTEGER NOT NULL, used_ms INTEGER NOT NULL, PRIMARY KEY (query, target)) STRICT"
+    )
+    connection.execute(
+        "INSERT INTO front_pipeline_committed SELECT query, ?, max(batch), max(once), max(used_ms) "
+        "FROM front_pipeline_sinks GROUP BY query",
+        (UNTOLD,),
+    )
+    connection.execute("DROP TABLE front_pipeline_sinks")
+    connection.execute(f"ALTER TABLE front_pipeline_attempts ADD COLUMN target TEXT NOT NULL DEFAULT '{UNTOLD}'")
+
+
 def erase_topic(connection: Connection, topic: str) -> None:
     """A topic is deleted: no transaction has to be ended there."""
     connection.execute("DELETE FROM front_pipeline_places WHERE topic = ?", (topic,))
@@ -68,7 +89,7 @@ def erase_topic(connection: Connection, topic: str) -> None:
 
 def read(connection: Connection) -> tuple[list[SinkRow], list[AttemptRow], list[tuple[int, int, str, int]]]:
     """Everything."""
-    sinks = connection.execute("SELECT owner, query, batch, once, used_ms FROM front_pipeline_sinks")
+    sinks = connection.execute(f"SELECT {', '.join(SinkRow._fields)} FROM front_pipeline_committed")
     known = [SinkRow(*row) for row in sinks]
     query = f"SELECT {', '.join(AttemptRow._fields)} FROM front_pipeline_attempts ORDER BY producer_id"
     attempts = [AttemptRow(*row) for row in connection.execute(query)]
@@ -92,7 +113,7 @@ def decide(
 ) -> None:
     """What becomes of attempts, by producer id and epoch, and of the query that they are of, all of it at once."""
     if sink is not None:
-        connection.execute("INSERT OR REPLACE INTO front_pipeline_sinks VALUES (?, ?, ?, ?, ?)", sink)
+        connection.execute("INSERT OR REPLACE INTO front_pipeline_committed VALUES (?, ?, ?, ?, ?)", sink)
     query = "UPDATE front_pipeline_attempts SET state = ? WHERE producer_id = ? AND epoch = ?"
     connection.executemany(query, [(int(AttemptState.COMMITTING), *key) for key in committed])
     connection.executemany(query, [(int(AttemptState.ABORTING), *key) for key in aborted])
@@ -106,5 +127,5 @@ def forget_attempt(connection: Connection, key: tuple[int, int]) -> None:
 
 def forget_sinks(connection: Connection, sinks: Sequence[SinkRow]) -> None:
     """Queries that have not been heard of for long, unless they have committed something since."""
-    query = "DELETE FROM front_pipeline_sinks WHERE owner = ? AND query = ? AND batch = ? AND used_ms = ?"
-    connection.executemany(query, [(one.owner, one.query, one.batch, one.used_ms) for one in sinks])
+    query = "DELETE FROM front_pipeline_committed WHERE query = ? AND target = ? AND batch = ? AND used_ms = ?"
+    connection.executemany(query, [(one.query, one.target, one.batch, one.used_ms) for one in sinks])

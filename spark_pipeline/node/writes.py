@@ -4,7 +4,13 @@ An attempt of a task gets a producer of its own (id and epoch), whose batches ar
 partition they go to: nobody who reads committed data sees them. The driver commits a batch of its query by naming the
 attempts that count. That is decided in the database, for the query and all attempts of the batch at once: those named
 are committed, every other one is aborted; only then markers are appended, as often as it takes, also by the next start.
-A batch that was decided before is not decided again. Who is not heard of for too long is aborted.
+Who is not heard of for too long is aborted.
+
+A batch is known by its query, by what it is written to, since one batch may be written to several topics, and by its
+number; not by who runs the query, since whoever runs it next must not write it twice. What belongs to its owner alone
+is an attempt. Spark repeats nothing but the last batch of a query: that is not decided again, nor written. A lower one
+that comes is no repetition, but of a checkpoint that was cleared, or is an older copy, and its rows may be others:
+it is refused, unless the sink asks for it to be left out.
 
 What an attempt has open is known before its first batch is in a log (``write_tables``), and an attempt takes no batch
 any more, in the very step in which its end is begun: so no batch can come behind its marker.
@@ -29,6 +35,8 @@ from spark_pipeline.node.write_attempts import (
     Attempt,
     AttemptGone,
     Attempts,
+    BatchGoesBack,
+    BatchName,
     Key,
     Query,
     Session,
@@ -37,12 +45,21 @@ from spark_pipeline.node.write_attempts import (
 )
 from spark_pipeline.node.write_ends import Ends
 from spark_pipeline.node.write_producers import Producers
-from spark_pipeline.node.write_tables import AttemptRow, AttemptState, SinkRow, decide, forget_sinks, read
+from spark_pipeline.node.write_tables import (
+    UNTOLD,
+    AttemptRow,
+    AttemptState,
+    SinkRow,
+    decide,
+    forget_sinks,
+    read,
+)
 
 if TYPE_CHECKING:
     from bridges.catalog.topic import Change
     from bridges.log.partition_log import Appended, Batch, PartitionLog
     from bridges.node.front import NodeServices
+    from bridges.rounds import Rounds
     from spark_pipeline.node.settings import PipelineSettings
 
 log = structlog.get_logger(__name__)
@@ -76,6 +93,8 @@ class Writes:
         self._node = node
         self._settings = settings
         self._sinks: dict[Query, SinkRow] = {}
+        self._left_out: dict[Query, int] = {}
+        """The batch of each query that the log was told of last because it was left out."""
         self.attempts = Attempts(settings.attempt_partitions)
         self.appends = Appends(node, settings, self.attempts)
         self.ends = Ends(node, self._ended)
@@ -83,6 +102,7 @@ class Writes:
         self._producers = Producers(node.catalog)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._swept = time.monotonic()
+        self._rounds: Rounds[Session] = node.rounds("expiry of sinks' transactions")
         self.expired = 0
         """Attempts that were aborted since nobody was heard of."""
 
@@ -97,7 +117,7 @@ class Writes:
         """Know what there was, and carry out what was decided. Who is open gets a whole timeout."""
         sinks, attempts, places = await self._node.db.run(read)
         self._node.catalog.on_change.append(self._changed)
-        self._sinks = {(row.owner, row.query): row for row in sinks}
+        self._sinks = {(row.query, row.target): row for row in sinks}
         for row in attempts:
             self.attempts.add(Attempt(row, self._session(row), "", AttemptState(row.state)))
         for producer_id, epoch, topic, partition in places:
@@ -113,7 +133,8 @@ class Writes:
 
     def _session(self, row: AttemptRow) -> Session:
         life = self._settings.transaction_life_ms / 1000
-        return self.attempts.begun_session(row.owner, row.query, row.batch, row.timeout_ms / 1000, life)
+        name = BatchName(row.query, row.target, row.batch)
+        return self.attempts.begun_session(name, row.timeout_ms / 1000, life)
 
     async def close(self) -> None:
         """Carry on with nothing; the next start does."""
@@ -144,12 +165,15 @@ class Writes:
 
     # --- for tasks --------------------------------------------------------------------------------------------------
 
-    async def begin(self, owner: str, query: str, batch: int, task: int, nonce: str, timeout_ms: int) -> Begun:
+    async def begin(
+        self, owner: str, name: BatchName, task: int, nonce: str, timeout_ms: int, *, skip_lower: bool = False
+    ) -> Begun:
         """Begin an attempt of a task. Who repeats the request, with the same ``nonce``, gets the same attempt.
 
-        Raises WriteRefused, TooManyAttempts, LogError.
+        ``skip_lower``: leave batches out that are lower than the last one. Raises BatchGoesBack for one otherwise,
+        WriteRefused, TooManyAttempts, LogError.
         """
-        if self.is_committed(owner, query, batch):
+        if self._is_left_out(owner, name, skip_lower):
             return Begun(None)
         known = self.attempts.of_nonce(owner, nonce)
         if known is not None:
@@ -161,18 +185,50 @@ class Writes:
         if len(self.attempts) >= self._settings.transactions:
             raise TooManyAttempts(f"there are {len(self.attempts)} attempts with open transactions")
         producer_id, epoch = await self._producers.take()
-        if self.is_committed(owner, query, batch):
+        if self._is_left_out(owner, name, skip_lower):
             self._producers.give_unused(producer_id, epoch)
             return Begun(None)
-        row = AttemptRow(producer_id, epoch, owner, query, batch, task, int(AttemptState.OPEN), timeout_ms, _now_ms())
+        state = int(AttemptState.OPEN)
+        row = AttemptRow(
+            producer_id, epoch, owner, name.query, name.number, task, state, timeout_ms, _now_ms(), name.target
+        )
         made = Attempt(row, self._session(row), nonce)
         self.attempts.add(made)
         return Begun(made)
 
-    def is_committed(self, owner: str, query: str, batch: int) -> bool:
+    def _last(self, of: Query) -> SinkRow | None:
+        """The last batch that a query has committed to a target."""
+        rows = [row for row in (self._sinks.get(of), self._sinks.get((of[0], UNTOLD))) if row is not None]
+        return max(rows, key=lambda row: row.batch, default=None)
+
+    def is_committed(self, name: BatchName) -> bool:
         """Whether a batch of a query was committed, or a later one."""
-        sink = self._sinks.get((owner, query))
-        return sink is not None and batch <= sink.batch
+        last = self._last(name.of)
+        return last is not None and name.number <= last.batch
+
+    def _is_left_out(self, owner: str, name: BatchName, skip_lower: bool) -> bool:
+        """Whether a batch is not to be written, as it was committed; the log tells it once. Raises BatchGoesBack."""
+        last = self._last(name.of)
+        if last is None or name.number > last.batch:
+            return False
+        if name.number < last.batch and not skip_lower:
+            raise BatchGoesBack(
+                f"query {name.query} comes with batch {name.number} for {name.target or 'topics that its rows tell'}, "
+                f"and has committed batch {last.batch}: its checkpoint was cleared, or is an older copy. Start it with "
+                "a new checkpoint (or queryId) to write its rows, or with the option lowerBatches=skip to leave out "
+                f"all batches up to {last.batch}"
+            )
+        if self._left_out.get(name.of) != name.number:
+            self._left_out[name.of] = name.number
+            log.warning(
+                "a sink's batch is not written again: it was committed before",
+                query=name.query,
+                target=name.target,
+                batch=name.number,
+                last=last.batch,
+                user=owner,
+            )
+        return True
 
     def find(self, owner: str, key: Key) -> Attempt:
         """An attempt that takes batches. Raises AttemptGone."""
@@ -184,13 +240,13 @@ class Writes:
 
     # --- for drivers ------------------------------------------------------------------------------------------------
 
-    async def commit(self, owner: str, query: str, batch: int, keys: Sequence[Key], *, once: bool) -> Committed:
+    async def commit(self, owner: str, name: BatchName, keys: Sequence[Key], *, once: bool) -> Committed:
         """Commit a batch of a query: the attempts named are it. Returns when readers see it, or that takes long.
 
         Raises AttemptGone if one of them is not there to be committed, and nothing is decided then; LogError.
         """
         # A task of its own: a driver that goes away must not leave half a decision.
-        decided = self._spawn(self._commit(owner, query, batch, keys, once))
+        decided = self._spawn(self._commit(owner, name, keys, once))
         already, attempts = await asyncio.shield(decided)
         return Committed(already, await self._await_end(attempts))
 
@@ -203,27 +259,25 @@ class Writes:
             return False
         return True
 
-    async def _commit(
-        self, owner: str, query: str, batch: int, keys: Sequence[Key], once: bool
-    ) -> tuple[bool, list[Attempt]]:
-        async with self._one_at_a_time(owner, query):
-            if self.is_committed(owner, query, batch):
-                session = self.attempts.session(owner, query, batch)
+    async def _commit(self, owner: str, name: BatchName, keys: Sequence[Key], once: bool) -> tuple[bool, list[Attempt]]:
+        async with self._one_at_a_time(name.of):
+            if self.is_committed(name):
+                session = self.attempts.session(name)
                 of_batch = [] if session is None else list(session.attempts.values())
-                await self._abort_others(owner, query, batch)
+                await self._abort_others(name)
                 return True, [one for one in of_batch if one.state is AttemptState.COMMITTING]
-            if (owner, query) not in self._sinks and len(self._sinks) >= self._settings.queries:
+            if name.of not in self._sinks and len(self._sinks) >= self._settings.queries:
                 raise TooManyAttempts(f"there are {len(self._sinks)} queries whose last batches are remembered")
-            wanted = [self.attempts.named(owner, query, batch, key) for key in dict.fromkeys(keys)]
-            await self._commit_attempts(SinkRow(owner, query, batch, int(once), _now_ms()), wanted)
+            wanted = [self.attempts.named(owner, name, key) for key in dict.fromkeys(keys)]
+            await self._commit_attempts(SinkRow(*name, int(once), _now_ms()), wanted)
             # What has begun while it was being decided comes too late.
-            await self._abort_others(owner, query, batch)
+            await self._abort_others(name)
             return False, wanted
 
     @asynccontextmanager
-    async def _one_at_a_time(self, owner: str, query: str) -> AsyncIterator[None]:
+    async def _one_at_a_time(self, of: Query) -> AsyncIterator[None]:
         """Nothing else is decided of a query in here."""
-        lock, users = self._deciding.setdefault((owner, query), (asyncio.Lock(), []))
+        lock, users = self._deciding.setdefault(of, (asyncio.Lock(), []))
         users.append(None)
         try:
             async with lock:
@@ -231,11 +285,11 @@ class Writes:
         finally:
             users.pop()
             if not users:
-                del self._deciding[owner, query]
+                del self._deciding[of]
 
-    async def _abort_others(self, owner: str, query: str, batch: int) -> None:
+    async def _abort_others(self, name: BatchName) -> None:
         """The batch is committed: whatever is open of it, or of an earlier one, is not part of that."""
-        await self._decided(None, [], self.attempts.undecided(owner, query, batch))
+        await self._decided(None, [], self.attempts.undecided(name))
 
     async def _commit_attempts(self, sink: SinkRow, wanted: Sequence[Attempt]) -> None:
         """Decide for ``wanted`` and against all others of the batch and of earlier ones."""
@@ -246,7 +300,8 @@ class Writes:
                 await self._check_whole(attempt)
                 await asyncio.sleep(0)  # there may be thousands, and nothing to be waited for
             named = set(wanted)
-            others = [one for one in self.attempts.undecided(sink.owner, sink.query, sink.batch) if one not in named]
+            of_batch = BatchName(sink.query, sink.target, sink.batch)
+            others = [one for one in self.attempts.undecided(of_batch) if one not in named]
             await self._decided(sink, wanted, others)
         except BaseException:
             for attempt in wanted:
@@ -281,35 +336,34 @@ class Writes:
                     attempt.closing = False
                 raise
         if sink is not None:
-            self._sinks[sink.owner, sink.query] = sink
+            self._sinks[sink.query, sink.target] = sink
         for attempt in committed:
             attempt.state = AttemptState.COMMITTING
         for attempt in aborted:
             attempt.state = AttemptState.ABORTING
         self.ends.begin((*committed, *aborted))
 
-    async def abort(self, owner: str, query: str, batch: int, keys: Sequence[Key] | None) -> bool:
-        """Abort attempts of a batch, all of them if none is named, unless the batch was committed: whether it was.
-
-        Raises LogError.
+    async def abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
+        """Abort an owner's attempts of a batch, all of them if none is named, unless the batch was committed: whether
+        it was. Raises LogError.
         """
-        return await asyncio.shield(self._spawn(self._abort(owner, query, batch, keys)))
+        return await asyncio.shield(self._spawn(self._abort(owner, name, keys)))
 
-    async def _abort(self, owner: str, query: str, batch: int, keys: Sequence[Key] | None) -> bool:
-        async with self._one_at_a_time(owner, query):
-            session = self.attempts.session(owner, query, batch)
-            attempts = [] if session is None else list(session.attempts.values())
+    async def _abort(self, owner: str, name: BatchName, keys: Sequence[Key] | None) -> bool:
+        async with self._one_at_a_time(name.of):
+            session = self.attempts.session(name)
+            attempts = [] if session is None else [one for one in session.attempts.values() if one.row.owner == owner]
             named = None if keys is None else set(keys)
             await self._decided(
                 None,
                 [],
                 [one for one in attempts if one.state is AttemptState.OPEN and (named is None or one.key in named)],
             )
-            return self.is_committed(owner, query, batch)
+            return self.is_committed(name)
 
-    def ping(self, owner: str, query: str, batch: int) -> bool:
+    def ping(self, name: BatchName) -> bool:
         """The batch is still being written; whether it is known."""
-        session = self.attempts.session(owner, query, batch)
+        session = self.attempts.session(name)
         if session is not None:
             session.touch()
         return session is not None
@@ -319,17 +373,21 @@ class Writes:
     async def expire(self, now_ms: int) -> None:
         """A chore: abort what nobody is heard of any more, and forget queries after a long time."""
         now = time.monotonic()
-        for session in [one for one in self.attempts.sessions if one.deadline < now]:
-            attempts = [one for one in session.attempts.values() if one.takes_batches]
-            if not attempts:
-                continue
-            log.info("a sink's batch is aborted: nothing was heard of it", query=session.query, batch=session.batch)
-            self.expired += len(attempts)
-            await self.abort(session.owner, session.query, session.batch, [one.key for one in attempts])
+        # Each waits for what its query is doing, which may take long.
+        await self._rounds.each([one for one in self.attempts.sessions if one.deadline < now], self._expire)
         if now < self._swept + _SWEEP_S:
             return
         self._swept = now
         await self.forget(now_ms)
+
+    async def _expire(self, session: Session) -> None:
+        attempts = [one for one in session.attempts.values() if one.takes_batches]
+        if attempts:
+            name = session.name
+            log.info("a sink's batch is aborted: nothing was heard of it", query=name.query, batch=name.number)
+            self.expired += len(attempts)
+            for owner in {one.row.owner for one in attempts}:
+                await self.abort(owner, name, [one.key for one in attempts])
 
     async def forget(self, now_ms: int) -> None:
         """Forget the queries that have not committed anything for long."""
@@ -344,8 +402,10 @@ class Writes:
             # Rows that are still as they were: a query may have come again meanwhile.
             await self._node.db.run(lambda connection: forget_sinks(connection, forgotten))
             for sink in forgotten:
-                if self._sinks.get((sink.owner, sink.query)) == sink:
-                    del self._sinks[sink.owner, sink.query]
+                of = sink.query, sink.target
+                if self._sinks.get(of) == sink:
+                    del self._sinks[of]
+                    self._left_out.pop(of, None)
 
 
 def _now_ms() -> int:

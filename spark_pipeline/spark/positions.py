@@ -41,18 +41,22 @@ class Finder:
         self._source = source
         self._options = options
 
-    def partitions(self) -> list[TopicPartition]:
-        """All partitions that are to be read, as they are now. Raises UnknownTopic."""
+    def partitions(self, known: Collection[str] = ()) -> list[TopicPartition]:
+        """All partitions that are to be read, as they are now. Raises UnknownTopic, but not for topics of ``known``
+        that are gone: these are left out."""
         topics = self._options.topics
         if topics.parts:
             found = some_topics(self._source, {part.topic for part in topics.parts})
+            there = [
+                part for part in topics.parts if part.topic in found and part.partition in found[part.topic].partitions
+            ]
             for part in topics.parts:
-                if part.topic not in found or part.partition not in found[part.topic].partitions:
+                if part not in there and part.topic not in known:
                     raise UnknownTopic(f"there is no partition {part}")
-            return sorted(topics.parts)
+            return sorted(there)
         found = some_topics(self._source, _wanted(topics))
         for name in topics.names:
-            if name not in found:
+            if name not in found and name not in known:
                 raise UnknownTopic(f"there is no topic {name!r}")
         return sorted(TopicPartition(name, number) for name, info in found.items() for number in info.partitions)
 
@@ -60,14 +64,14 @@ class Finder:
         """Where ``parts`` begin and end."""
         return self._source.positions(sorted(parts)) if parts else {}
 
-    def all_positions(self) -> dict[TopicPartition, Positions]:
-        """Where all partitions that are to be read begin and end, as they are now. Raises UnknownTopic."""
+    def all_positions(self, known: Collection[str] = ()) -> dict[TopicPartition, Positions]:
+        """Where all of :meth:`partitions` begin and end. Raises UnknownTopic."""
         topics = self._options.topics
         if isinstance(self._source, TellsPositions) and not topics.parts:
             # A topic that is not there is told below; one that a pattern has matched may be gone by now, which is none.
             with suppress(UnknownTopic):
                 return self._source.topic_positions(_wanted(topics))
-        return self.positions(self.partitions())
+        return self.positions(self.partitions(known))
 
     def starting(self, parts: Collection[TopicPartition], loss: Loss) -> Offsets:
         """Where a new query begins. An offset that was given and is not there any more, or not yet, is lost."""

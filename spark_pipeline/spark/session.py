@@ -5,19 +5,29 @@ Each setting stands with its reason; numbers are from reference/spark.md, sectio
 
 from __future__ import annotations
 
+import logging
 import os
+import pkgutil
 import re
 import shutil
+import site
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.spark.refused import refuse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
+
+_log = logging.getLogger("anabranch.spark")
+
+NOT_STARTED = "failed to connect back"
+"""What Spark says of a Python process that did not start in time."""
 JAVA = 17
 """The least version that PySpark 4 runs on."""
 DEFAULT_MASTER = "local[*,3]"
@@ -33,8 +43,6 @@ SETTINGS: dict[str, str] = {
     # Two attempts of one task at a time would only get in each other's way at a sink.
     "spark.speculation": "false",
 }
-COMPRESSION = "spark.sql.execution.arrow.compression.codec"
-"""What rows are compressed with on their way to Python."""
 
 
 class JavaMissing(PipelineError):
@@ -52,6 +60,8 @@ def session(
     require_java()
     from pyspark.sql import SparkSession
 
+    from spark_pipeline.spark.data_source import AnabranchDataSource
+
     # Workers are started with `python3` of the path otherwise, which has none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -64,18 +74,37 @@ def session(
         builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     made.sparkContext.setLogLevel("WARN")
+    if not _finds_sources():
+        made.dataSource.register(AnabranchDataSource)
     return made
+
+
+def _finds_sources() -> bool:
+    """Whether Spark finds the source by itself, and would warn of one that is registered as well: it looks for modules
+    in the directories of its Python's path, among which those of a package that is installed editable are not."""
+    path = os.environ.get("PYTHONPATH", "")
+    places = [os.getcwd(), *path.split(os.pathsep), *site.getsitepackages(), site.getusersitepackages()]
+    return any(one.name == "pyspark_anabranch" for one in pkgutil.iter_modules([place for place in places if place]))
+
+
+def started(work: Callable[[], T]) -> T:
+    """What ``work`` gives; it is begun once again if Spark's Python did not start in time.
+
+    Java waits ten seconds for a process of Python, which no setting changes (PythonWorkerFactory), and a machine that
+    is busy may take longer. Raises what ``work`` raises.
+    """
+    try:
+        return work()
+    except Exception as error:
+        if NOT_STARTED not in str(error):
+            raise
+        _log.warning("a Python process of Spark's did not start in time, once again: %s", error)
+        return work()
 
 
 def shuffle_setting() -> dict[str, str]:
     """Two partitions of a shuffle for each processor of this machine, instead of 200: most are for a few rows."""
     return {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
-
-
-def refuse(settings: Mapping[str, str]) -> None:
-    """Raises PipelineError for a setting with which sinks in Python fail."""
-    if settings.get(COMPRESSION, "").lower() == "lz4":
-        raise PipelineError(f"{COMPRESSION} = lz4 breaks sinks in Python: leave it out, or take zstd")
 
 
 def require_java() -> None:

@@ -8,6 +8,7 @@ tells them; a write that is no stream makes a name of its own.
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +26,14 @@ from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.spark.pool import POOL
-from spark_pipeline.spark.session import COMPRESSION, refuse
+from spark_pipeline.spark.refused import COMPRESSION, refuse
 from spark_pipeline.spark.source_options import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger("anabranch.spark")
 
 _TIMEOUT_MS = 15 * 60 * 1000
 _REQUEST_BYTES = 4 * 1024 * 1024
@@ -51,15 +54,19 @@ class SinkSettings:
     query: str = ""
     batch: int = 0
     freeze: bool = True
+    skip_lower: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
-        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``worker.freeze``. Raises
-        OptionError."""
+        ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``lowerBatches``,
+        ``worker.freeze``. Raises OptionError."""
         given = {name.lower(): value for name, value in options.items()}
         if ("queryid" in given) != ("batchid" in given):
             raise OptionError("queryId and batchId are given together: they name what is written once")
+        lower = given.get("lowerbatches", "refuse").lower()
+        if lower not in ("refuse", "skip"):
+            raise OptionError(f"lowerBatches = {lower!r} is neither refuse nor skip")
         try:
             node = NodeOptions.of(given.get("endpoint", DEFAULT_ENDPOINT), options)
         except ValueError as error:
@@ -72,6 +79,7 @@ class SinkSettings:
             given.get("queryid", ""),
             _number(given, "batchid", 0, 0),
             given.get("worker.freeze", "true").lower() != "false",
+            lower == "skip",
         )
 
 
@@ -117,23 +125,32 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
     """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
     POOL.begin_task(freeze=settings.freeze)
     client = _CLIENTS.of(settings.node)
-    attempt = SinkTask(client, batch, task, timeout_ms=settings.timeout_ms, request_bytes=settings.request_bytes)
+    attempt = SinkTask(
+        client,
+        batch,
+        task,
+        timeout_ms=settings.timeout_ms,
+        request_bytes=settings.request_bytes,
+        skip_lower=settings.skip_lower,
+    )
     rows = SinkRows(settings.sink, NodeTopics(_CLIENTS.of(settings.node, "topics")), task)
     begun = committed = False
+    left_out = 0
     try:
         for some in iterator:
-            if committed or not some.num_rows:
-                continue  # all of them are taken from Spark, which waits for that
-            if not begun:
+            if not some.num_rows:
+                continue
+            if not begun and not committed:
                 begun = attempt.begin([settings.sink.topic] if settings.sink.topic else [])
                 committed = not begun
-                if committed:
-                    continue
                 rows.know(attempt.told)
+            if committed:
+                left_out += some.num_rows  # all of them are taken from Spark, which waits for that
+                continue
             for place in rows.add(some):
                 attempt.add(*place)
         if committed:
-            return SinkMessage(batch, Written(None, committed=True))
+            return SinkMessage(batch, Written(None, left_out, committed=True))
         for place in rows.finish():
             attempt.add(*place)
         return SinkMessage(batch, attempt.finish())
@@ -165,14 +182,15 @@ class AnabranchStreamWriter(DataSourceStreamArrowWriter):
         query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if not query or number is None:
             raise OptionError("Spark does not tell the task which batch of which query it writes")
-        return write_rows(self._settings, SinkBatch(query, int(number)), context.partitionId(), iterator)
+        batch = SinkBatch(query, int(number), target=self._settings.sink.topic)
+        return write_rows(self._settings, batch, context.partitionId(), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """In the driver, when all tasks have written; may be called again for the same batch."""
         told = [message for message in messages if isinstance(message, SinkMessage)]
         if not told:
             return  # a batch without tasks has nothing that could be seen twice
-        _driver(self._settings).commit(told[0].batch, [one.written for one in told])
+        _commit(self._settings, told[0].batch, [one.written for one in told])
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """In the driver, when a task has failed, or ``commit`` has: the node looks first whether that was done."""
@@ -187,9 +205,9 @@ class AnabranchBatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         if settings.query:
-            self._batch = SinkBatch(settings.query, settings.batch)
+            self._batch = SinkBatch(settings.query, settings.batch, target=settings.sink.topic)
         else:
-            self._batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True)
+            self._batch = SinkBatch(f"write-{uuid.uuid4()}", 0, once=True, target=settings.sink.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task."""
@@ -198,11 +216,24 @@ class AnabranchBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         """In the driver, when all tasks have written."""
         written = [message.written for message in messages if isinstance(message, SinkMessage)]
-        _driver(self._settings).commit(self._batch, written)
+        _commit(self._settings, self._batch, written)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """In the driver, when a task has failed, or ``commit`` has."""
         _driver(self._settings).abort(self._batch)
+
+
+def _commit(settings: SinkSettings, batch: SinkBatch, written: Sequence[Written]) -> None:
+    left_out = sum(one.records for one in written if one.committed)
+    _driver(settings).commit(batch, written)
+    if left_out:
+        _log.warning(
+            "batch %d of query %s for topic %s was committed before: its %d rows are not written again",
+            batch.number,
+            batch.query,
+            repr(batch.target) if batch.target else "of each row",
+            left_out,
+        )
 
 
 def _driver(settings: SinkSettings) -> SinkDriver:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError
+from spark_pipeline.core.errors import OffsetsGone, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split, total
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.endpoints.base import may_cut
@@ -120,11 +120,12 @@ class _Reading:
         at = wanted.start
         while at < wanted.end:
             try:
-                for batch in source.read(
-                    OffsetRange(wanted.topic, wanted.partition, at, wanted.end), told, self._options.batch_bytes
-                ):
+                for batch in source.read(wanted.within(at, wanted.end), told, self._options.batch_bytes):
                     at = batch.column("offset")[-1].as_py() + 1
                     yield batch if told is columns else batch.select(list(columns.names))
+                return
+            except UnknownTopic as error:
+                self._loss(str(error))
                 return
             except OffsetsGone as error:
                 if error.start <= at:
@@ -144,7 +145,7 @@ class _Reading:
             if high > told.stable:
                 self._loss(f"{one.of} was to be read up to offset {high}, but ends at {told.stable}")
                 high = told.stable
-            ranges.append(OffsetRange(one.topic, one.partition, low, high))
+            ranges.append(one.within(low, high))
         options = self._options
         bounds = (options.min_partitions, options.max_records_per_partition) if may_cut(options.url) else ()
         cut = split(ranges, *bounds)
@@ -212,14 +213,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that this query will read."""
         with self._finder() as finder:
-            self._last = _stable(finder.all_positions())
+            self._last = _stable(finder.all_positions(self._may_be_gone(self._options.topics.named)))
 
     def latestOffset(self, start: dict[str, Any] | None, limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends: ``start`` if it is to wait."""
         begun = from_json(start)
         self._planned = None
         with self._finder() as finder:
-            told = finder.all_positions() if self._last is None else {}
+            known = self._may_be_gone(part.topic for part in begun)
+            told = finder.all_positions(known) if self._last is None else {}
             newest = self._newest = _stable(told) if self._last is None else dict(self._last)
             gone = [part for part in begun if part not in newest]
             if gone:
@@ -279,7 +281,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             begun.update(self._first({part: planned.told[part] for part in until.keys() - begun.keys()}))
             return self.pieces(begun, until, planned.told)
         with self._finder() as finder:
-            there = set(finder.partitions())
+            there = set(finder.partitions(self._may_be_gone(part.topic for part in until)))
             wanted = {part: offset for part, offset in until.items() if part in there}
             for part in sorted(until.keys() - there):
                 if until[part] > begun.get(part, 0):
@@ -299,6 +301,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _finder(self) -> Iterator[Finder]:
         with POOL.use(self._options.url, self._options.endpoint) as source:
             yield Finder(source, self._options)
+
+    def _may_be_gone(self, topics: Iterable[str]) -> set[str]:
+        """Topics that the query has read, if it goes on without them."""
+        return set() if self._options.fail_on_data_loss else set(topics)
 
     def _first(self, new: Mapping[TopicPartition, Positions]) -> Offsets:
         """The beginnings of partitions that were made while the query ran."""

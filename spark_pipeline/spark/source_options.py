@@ -93,6 +93,11 @@ class Topics:
     pattern: str | None = None
     parts: tuple[TopicPartition, ...] = ()
 
+    @property
+    def named(self) -> set[str]:
+        """The topics that are called by their names."""
+        return {*self.names, *(part.topic for part in self.parts)}
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:

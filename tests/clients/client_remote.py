@@ -167,11 +167,17 @@ _KAFKAJS = Remote(
     drivers.node("kafkajs", HERE / "node", "driver.js"),
     Abilities(null_headers=False, ordered_headers=False, admin=ALL_ADMIN, transactions=True),
 )
+_PLATFORMATIC = Remote(
+    drivers.node("platformatic", HERE / "platformatic", "driver.js"),
+    # It reads no snappy that is framed as Java's library frames it, and Node.js brings zstd since 22.15 only.
+    Abilities(codecs=frozenset({"none", "gzip", "lz4"}), admin=ALL_ADMIN),
+)
 
 REMOTES = (
     _java("java-new", "4.4.0", new_group_protocol=True),
     _java("java-old", "3.4.1", new_group_protocol=False),
     _FRANZ_GO,
     _KAFKAJS,
+    _PLATFORMATIC,
 )
-"""The newest Java client, the one inside Spark 3.5, franz-go and kafkajs."""
+"""The newest Java client, the one inside Spark 3.5, franz-go, kafkajs and Node's newer one."""

@@ -110,8 +110,9 @@ def test_written_by_one_read_by_another(
 ) -> None:
     source = written(writer)
     count = len(source.records)
-    got = open_client(reader).consume(source.topic, dict.fromkeys(range(len(source.codecs)), count))
-    for partition, codec in enumerate(source.codecs):
+    readable = {partition: codec for partition, codec in enumerate(source.codecs) if codec in ABILITIES[reader].codecs}
+    got = open_client(reader).consume(source.topic, dict.fromkeys(readable, count))
+    for partition, codec in readable.items():
         of_partition = [record for record in got if record.partition == partition]
         assert [record.offset for record in of_partition] == list(range(count)), codec
         for expected, record in zip(source.records, of_partition, strict=True):
@@ -141,7 +142,8 @@ def test_reading_from_the_middle_of_batches(
     reader: str, written: Callable[[str], Written], open_client: Opener
 ) -> None:
     source = written("confluent-kafka")
-    starts = {partition: 3 + 11 * partition for partition in range(len(source.codecs))}
+    codecs = ABILITIES[reader].codecs
+    starts = {partition: 3 + 11 * partition for partition, codec in enumerate(source.codecs) if codec in codecs}
     got = open_client(reader).consume(source.topic, dict.fromkeys(starts, 5), starts=starts)
     for partition, start in starts.items():
         of_partition = [record for record in got if record.partition == partition]

@@ -138,9 +138,9 @@ class Cluster:
                 return server
         raise NodeFailed(f"no range server {server_id} is running")
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         admin = AdminClient({"bootstrap.servers": self.node.kafka})
-        for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        for future in admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))]).values():
             future.result(PATIENCE)
         self._streams[topic] = self._next_stream
         self._next_stream += partitions

@@ -96,10 +96,16 @@ def seeds() -> dict[str, bytes]:
         block = _EVENTS + inner
         found[f"block-{name}"] = bytes([BLOCK]) + _END.pack(len(_EVENTS), len(block)) + block + rest
     places = struct.pack(">3I", 0, 2, 5)
-    for shape, parts in ((Shape.EVENTS, [_EVENTS]), (Shape.BYTES, [b"bytes"]), (Shape.SCATTERED, [places, _EVENTS])):
-        records = 1 if shape is Shape.BYTES else 3
-        size = sum(map(len, parts)) - (len(places) if shape is Shape.SCATTERED else 0)
-        batch = encode(list(parts), size, shape, records, writer_id=bytes(range(16)), last_number=9, events=3)
+    claims = struct.pack(">5I", 2, 3, len(_EVENTS), 3, len(_EVENTS))
+    for shape, front, parts in (
+        (Shape.EVENTS, b"", [_EVENTS]),
+        (Shape.BYTES, b"", [b"bytes"]),
+        (Shape.SCATTERED, places, [_EVENTS]),
+        (Shape.GATHERED, claims, [_EVENTS, _EVENTS]),
+    ):
+        records = {Shape.BYTES: 1, Shape.GATHERED: 6}.get(shape, 3)
+        size = sum(map(len, parts))
+        batch = encode([front, *parts], size, shape, records, writer_id=bytes(range(16)), last_number=9, events=3)
         found[f"batch-{shape.name.lower()}"] = bytes([BATCH]) + batch
     return found
 

@@ -19,7 +19,7 @@ from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, encode
 from bridges.formats.records import Record, StoredBatch
 from bridges.formats.ydb import encode_batch as encode_ydb
 from bridges.formats.ydb_codecs import FIRST_CUSTOM, Codec, codec_name
-from sbp_back.document.batch import DocumentRecord, encode_batch
+from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 from tests.fuzz.harness import run
 
 LIMIT = 1 << 20
@@ -59,8 +59,10 @@ def one_input(data: bytes) -> None:
 def make_whole(payload: bytearray) -> None:
     """Have a batch of Pravega's the length and the checksum it says, without which nothing else is looked at."""
     if len(payload) >= pravega.HEADER_SIZE:
-        places = 4 * int.from_bytes(payload[36:40]) if payload[5] == pravega.Shape.SCATTERED else 0
-        struct.pack_into(">I", payload, 40, max(0, len(payload) - pravega.HEADER_SIZE - places))
+        front = 4 * int.from_bytes(payload[36:40]) if payload[5] == pravega.Shape.SCATTERED else 0
+        if payload[5] == pravega.Shape.GATHERED:
+            front = 4 + 8 * int.from_bytes(payload[pravega.HEADER_SIZE : pravega.HEADER_SIZE + 4])
+        struct.pack_into(">I", payload, 40, max(0, len(payload) - pravega.HEADER_SIZE - front))
         struct.pack_into(">I", payload, 0, crc32c.crc32c(bytes(payload[4:])))
 
 
@@ -77,6 +79,9 @@ def seeds() -> dict[str, bytes]:
         "pravega": bytes([8 + FormatId.PRAVEGA]) + pravega.encode([events], len(events), pravega.Shape.EVENTS, 6),
         "pravega-scattered": bytes([32 + FormatId.PRAVEGA]) + bytes(scattered.finish()),
     }
+    shape, count, front = pravega.gathered([(3, len(events)), (9, len(events))], 100)
+    both = pravega.encode([front, events, events], 2 * len(events), shape, count)
+    found["pravega-gathered"] = bytes([16 + FormatId.PRAVEGA]) + both
     found |= {"raw": b"\x00anything", "document": bytes([8 + FormatId.SBP_V01]) + document}
     messages = b"".join(b"\x0a\x12\x08%c\x12\x02\x08\x05\x3a\x05\x0a\x01k\x12\x00\x1a\x03abc" % n for n in range(1, 7))
     for codec in (*Codec, FIRST_CUSTOM):

@@ -177,7 +177,7 @@ async def idle(attack: Attack) -> None:
 async def slow_readers(attack: Attack) -> None:
     """Ask for 50 MB, or pipelines of 16 MB, and read none of it."""
     pings = frames.sbp_ping(1 << 20) * 8
-    pages = b"GET /api/topics/bulk/records?limit=1000 HTTP/1.1\r\nHost: x\r\n\r\n" * 20
+    pages = b"GET /api/topics/bulk/records?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
 
     async def one(number: int) -> None:
         async with attack.link(number, receive_buffer=4096) as (listener, link):

@@ -163,7 +163,7 @@ def half_frame(listener: str) -> bytes:
         whole = produce(BOMBS, record_batch(bytes(1 << 20), 1))
         return struct.pack(">i", 90 << 20) + whole[4:]
     if listener == "console":
-        return b"POST /api/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\n" + bytes(1 << 20)
+        return b"POST /api/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1073741824\r\n\r\n" + bytes(1 << 20)
     if listener == "pravega-segmentstore":
         return one_request(listener) + HEAD.pack(pravega.AppendBlock.code, MAX_FRAME - HEAD.size) + bytes(1 << 20)
     if listener in GRPC:
@@ -176,7 +176,7 @@ def one_request(listener: str) -> bytes:
     if listener == "kafka":
         return kafka(8, m.MetadataRequest(topics=None))
     if listener == "console":
-        return b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        return b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     if listener == "pravega-segmentstore":
         return pravega_commands(pravega.Hello(17, 5), pravega.KeepAlive())
     if listener in GRPC:  # how HTTP/2 begins, empty settings, and a ping
@@ -193,7 +193,7 @@ def garbage(rng: random.Random, listener: str) -> bytes:
     if kind == 1:
         return b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(508)  # a TLS hello
     if kind == 2:
-        return b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * rng.randrange(2000) + b"\r\n"
+        return b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * rng.randrange(2000) + b"\r\n"
     if kind == 3:
         return struct.pack(">i", rng.choice((-1, 0, 1, 7, NEVER_MS))) + rng.randbytes(64)
     if kind == 4:  # a count of two thousand million where a list begins

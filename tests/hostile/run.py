@@ -6,8 +6,9 @@
 
 For every kind a line: 99th percentile and longest wait of the well-behaved clients, the node's memory and CPU, beside
 the calm before. The run fails when a well-behaved client was refused, lost or doubled anything, or waited for longer
-than a minute; when the node ended, logged an exception that nobody expected, or used more memory than it may.
-Bounded in time and number; loopback only.
+than a minute; when it waited longer than in the calm by more than a quarter of a second (``--stall``), which says
+something on a machine that does nothing else; when the node ended, logged an exception that nobody expected, or used
+more memory than it may. Bounded in time and number; loopback only.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ LISTENERS = ("kafka", "sbp-range-server", "sbp-pd", "sbp-v0.1", "console", "ydb"
 GOOD_YDB = "well-behaved-ydb"
 GOOD_PRAVEGA = "well-behaved-pravega"
 BULK_PARTITIONS = 50
+STALL_S = 0.25
+"""What anybody's longest wait may be longer than the longest one in the calm before, on a machine that does nothing
+else: a step of the event loop, or a call that holds the interpreter, holds up everybody."""
 MEMORY_ALLOWED = 700 * 1024 * 1024
 """Bytes a node may grow by, whatever is done to it: its budget of 256 MiB, ten thousand connections, a heap's waste."""
 UNEXPECTED = ("Traceback (most recent call last)", "request failed", "Task exception was never retrieved")
@@ -221,6 +225,7 @@ class Run:
         self.report = report
         self.args = args
         self.base_rss = 0
+        self.calm: dict[str, float] = {}
         self.targets = node.addresses
         address = {name: ("127.0.0.1", int(place.rpartition(":")[2])) for name, place in node.addresses.items()}
         fill(node.bootstrap, args.megabytes)
@@ -306,7 +311,7 @@ class Run:
     def judge(self, line: Line) -> None:
         """What must hold in every phase."""
         if not self.base_rss:
-            self.base_rss = line.peak_rss
+            self.base_rss, self.calm = line.peak_rss, line.longest
         grown = line.peak_rss - self.base_rss
         if grown > MEMORY_ALLOWED:
             self.report.violations.append(f"{line.phase}: the node grew by {grown >> 20} MiB")
@@ -315,6 +320,9 @@ class Run:
                 self.report.violations.append(f"{line.phase}: not one answer for {kind}")
             elif line.longest[kind] > PATIENCE_S:
                 self.report.violations.append(f"{line.phase}: {kind} took {line.longest[kind]:.1f} s")
+            elif line.longest[kind] > self.calm.get(kind, 0) + self.args.stall:
+                told = f"{_ms(line.longest[kind])} ms, {_ms(self.calm.get(kind))} ms in the calm"
+                self.report.violations.append(f"{line.phase}: {kind} took {told}")
         if not psutil.pid_exists(self.node.pid):
             raise NodeFailed(f"the node ended during {line.phase}:\n{self.node.tail()}")
 
@@ -369,6 +377,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of connections")
     parser.add_argument("--megabytes", type=int, default=100, help="data to be read slowly, twice")
     parser.add_argument("--only", nargs="*", default=None, choices=[phase.name for phase in PHASES])
+    parser.add_argument(
+        "--stall",
+        type=float,
+        default=STALL_S,
+        metavar="SECONDS",
+        help="how much longer than in the calm anybody may wait; more where others use the machine, too",
+    )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the node")
     parser.add_argument("--directory", type=Path, default=None, help="kept when something was violated")

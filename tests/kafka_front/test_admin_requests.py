@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,10 +15,8 @@ from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from kafka_front.wire import messages as m
 from kafka_front.wire.errors import ErrorCode as E
-from tests.conftest import BACKENDS
 from tests.kafka_facts import TOPIC_KEYS
-from tests.kafka_front.groups.wire_client import WireClient
-from tests.node_process import NodeProcess
+from tests.kafka_front.place import Place, create, fresh, new
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # the first use of Kafka's broker fetches it
 
@@ -29,93 +24,6 @@ NO_ID = bytes(16)
 NO_OPERATIONS = -(2**31)
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-
-
-@dataclass
-class Place:
-    """Where the requests go."""
-
-    client: WireClient
-    ours: bool
-    node_id: int
-    stack: AsyncExitStack
-
-    async def call(self, version: int, message: Any) -> Any:
-        return await self.client.call(version, message)
-
-    async def eventually(self, version: int, message: Any, *codes: int) -> Any:
-        """Repeat a request while it answers with ``codes``: a broker's own view lags behind its controller's."""
-        while True:
-            response = await self.client.call(version, message)
-            if not any(code in repr(response) for code in [f"error_code={int(c)}," for c in codes]):
-                return response
-            await asyncio.sleep(0.02)
-
-    async def topic(self, partitions: int = 1, **config: str) -> str:
-        """A new topic that is ready for use."""
-        name = fresh()
-        configs = [m.CreateTopicsRequest.CreatableTopicConfig(k.replace("_", "."), v) for k, v in config.items()]
-        response = await self.call(7, create(new(name, partitions, configs=configs)))
-        assert response.topics[0].error_code == E.NONE
-        await self.settled(name, partitions)
-        return name
-
-    async def settled(self, name: str, partitions: int) -> m.MetadataResponse.MetadataResponseTopic:
-        """Return the topic's metadata once all its partitions have leaders."""
-        topics = [m.MetadataRequest.MetadataRequestTopic(name=name)]
-        while True:
-            response = await self.call(9, m.MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-            topic = response.topics[0]
-            leaders = [p.leader_id for p in topic.partitions if p.error_code == E.NONE]
-            if topic.error_code == E.NONE and leaders == [self.node_id] * partitions:
-                break
-            await asyncio.sleep(0.02)
-        if not self.ours:
-            # Kafka names a broker the leader before that has heard of it.
-            wanted = [m.ListOffsetsRequest.ListOffsetsPartition(number, timestamp=-1) for number in range(partitions)]
-            of_topic = m.ListOffsetsRequest.ListOffsetsTopic(name, wanted)
-            await self.eventually(2, m.ListOffsetsRequest(-1, 0, [of_topic]), E.NOT_LEADER_OR_FOLLOWER)
-        return topic
-
-    async def gone(self, name: str) -> None:
-        """Return when the topic is unknown."""
-        topics = [m.MetadataRequest.MetadataRequestTopic(name=name)]
-        while True:
-            response = await self.call(9, m.MetadataRequest(topics=topics, allow_auto_topic_creation=False))
-            if response.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION:
-                return
-            await asyncio.sleep(0.02)
-
-    async def configs(self, kind: int, name: str, *keys: str) -> dict[str, Any]:
-        resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
-        response = await self.call(4, m.DescribeConfigsRequest([resource], include_synonyms=True))
-        (result,) = response.results
-        assert (result.error_code, result.resource_type, result.resource_name) == (E.NONE, kind, name)
-        return {row.name: row for row in result.configs}
-
-
-@pytest.fixture(params=[*BACKENDS, pytest.param("kafka", marks=pytest.mark.java)])
-async def place(request: pytest.FixtureRequest, shared_nodes: Callable[[str], NodeProcess]) -> AsyncIterator[Place]:
-    ours = request.param in BACKENDS
-    if ours:
-        host, _, port = shared_nodes(request.param).kafka.rpartition(":")
-    else:
-        host, port = "127.0.0.1", request.getfixturevalue("apache_kafka").port
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(WireClient(host, int(port)))
-        yield Place(client, ours, 0 if ours else 1, stack)
-
-
-def fresh() -> str:
-    return f"t-{uuid.uuid4()}"
-
-
-def new(name: str, partitions: int = -1, factor: int = -1, **fields: Any) -> m.CreateTopicsRequest.CreatableTopic:
-    return m.CreateTopicsRequest.CreatableTopic(name, partitions, factor, **fields)
-
-
-def create(*topics: m.CreateTopicsRequest.CreatableTopic, validate_only: bool = False) -> m.CreateTopicsRequest:
-    return m.CreateTopicsRequest(list(topics), 30_000, validate_only)
 
 
 def codes(results: list[Any]) -> dict[str, int]:
@@ -568,7 +476,7 @@ async def test_broker_configs_change_what_topics_inherit(place: Place) -> None:
 # --- cluster --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("version", range(3))
 async def test_describe_cluster(place: Place, version: int) -> None:
     response = await place.call(version, m.DescribeClusterRequest())
     assert (response.error_code, response.controller_id) == (E.NONE, place.node_id)
@@ -625,15 +533,18 @@ async def test_reassignments(place: Place) -> None:
     assert (response.error_code, response.topics) == (E.NONE, [])
     topic = m.AlterPartitionReassignmentsRequest.ReassignableTopic
     move = m.AlterPartitionReassignmentsRequest.ReassignablePartition
-    for target, code in (
-        (move(0, None), E.NO_REASSIGNMENT_IN_PROGRESS),
-        (move(0, [place.node_id]), E.NONE),
-        (move(0, [77]), E.INVALID_REPLICA_ASSIGNMENT),
-        (move(9, [place.node_id]), E.UNKNOWN_TOPIC_OR_PARTITION),
+    for version, target, code in (
+        (0, move(0, None), E.NO_REASSIGNMENT_IN_PROGRESS),
+        (0, move(0, [place.node_id]), E.NONE),
+        (1, move(0, [place.node_id]), E.NONE),
+        (1, move(0, [77]), E.INVALID_REPLICA_ASSIGNMENT),
+        (1, move(9, [place.node_id]), E.UNKNOWN_TOPIC_OR_PARTITION),
     ):
         request = m.AlterPartitionReassignmentsRequest(30_000, topics=[topic(name, [target])])
-        response = await place.call(0, request)
+        request.allow_replication_factor_change = version == 0
+        response = await place.call(version, request)
         assert response.error_code == E.NONE
+        assert response.allow_replication_factor_change is (version == 0)
         assert [p.error_code for p in response.responses[0].partitions] == [code], target
 
 
@@ -698,7 +609,7 @@ async def test_acls_without_an_authorizer(place: Place) -> None:
 # --- producer ids ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_init_producer_id(place: Place, version: int) -> None:
     ids = []
     for _ in range(3):
@@ -719,7 +630,7 @@ async def test_init_producer_id_refusals(place: Place) -> None:
     assert response.error_code == E.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_a_producer_with_a_transactional_id_is_refused_at_its_first_step(place: Place, version: int) -> None:
     """Until there are transactions: an error after which no client tries again, from whichever request comes first."""
     if not place.ours:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bridges.formats import kafka as formats_kafka
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
 from bridges.log.time_search import TimeSearch
@@ -139,6 +140,45 @@ async def test_a_request_of_countless_partitions_is_handed_out_a_share_at_a_time
     assert outcomes(answers[sent[3]]) == [(0, 33)]
     client.writer.close()
     other.writer.close()
+
+
+async def test_a_request_of_many_bytes_is_checked_a_share_at_a_time_and_nothing_overtakes_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several batches or in one: its checksum is one call otherwise, of tens of milliseconds for the largest."""
+    summed: list[int] = []
+    turns = 0
+    real = formats_kafka.crc32c
+
+    def crc32c(data: Any, value: int = 0) -> int:
+        while len(summed) <= turns:
+            summed.append(0)
+        summed[turns] += len(data)
+        return real(data, value)
+
+    monkeypatch.setattr(produce_service, "_BYTES_PER_TURN", 100_000)
+    monkeypatch.setattr(formats_kafka, "STEP", 10_000)
+    large, some = one(bytes(900_000)), one(bytes(60_000))
+    spoilt = large[:-1] + b"?"
+    client = await connect(node)
+    monkeypatch.setattr(formats_kafka, "crc32c", crc32c)
+    sent = [
+        client.send(9, produce("plain", (0, large), (0, spoilt))),
+        client.send(9, produce("plain", (0, one(b"behind")))),
+        client.send(9, produce("plain", *[(0, some)] * 10)),
+        client.send(9, produce("plain", (0, one(b"last")))),
+    ]
+    await client.writer.drain()
+    while sum(summed) < 2_400_000:
+        turns += 1
+        await asyncio.sleep(0)
+    assert max(summed) <= 200_000, "what one turn had, though the test may see two as one"
+    answers = dict([await client.receive() for _ in sent])
+    assert outcomes(answers[sent[0]]) == [(0, 0), (ErrorCode.CORRUPT_MESSAGE, -1)]
+    assert outcomes(answers[sent[1]]) == [(0, 1)]
+    assert outcomes(answers[sent[2]]) == [(0, 2 + number) for number in range(10)]
+    assert outcomes(answers[sent[3]]) == [(0, 12)]
+    client.writer.close()
 
 
 async def test_a_defect_in_a_turn_costs_one_request(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

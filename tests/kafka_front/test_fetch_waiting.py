@@ -28,8 +28,8 @@ from kafka_front.service.patience import Patience
 from kafka_front.service.read_ahead import ReadAhead
 from kafka_front.wire.errors import ErrorCode
 from kafka_front.wire.messages import FetchRequest, FetchResponse
-from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 from tests.bridges.log.log_lab import World, batch, settle
 
 
@@ -74,7 +74,9 @@ class Lab:
         log = await self.world.boot()
         self.service: Any = SimpleNamespace(
             logs=self.world.logs,
-            catalog=None,
+            catalog=SimpleNamespace(topics={}, by_id={}),
+            node_id=0,
+            rack=None,
             access=Access(Everybody()),
             fetch_sessions=FetchSessions(10),
             translator=Translator(1 << 20),

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from bridges import turns
 from bridges.auth import ANONYMOUS
 from bridges.catalog.progress import Committed
 from bridges.node.assembly import Node
 from kafka_front.dispatch import Registry
 from kafka_front.front import KafkaFront
-from kafka_front.service import groups, turns
+from kafka_front.service import groups, once
 from kafka_front.service.core import KafkaService
 from kafka_front.service.groups import GroupService, GroupSettings
 from kafka_front.serving import SERVICES
@@ -207,6 +208,39 @@ async def test_others_have_their_turns_while_a_long_request_is_worked_on(lab: La
     assert lab.turns >= MANY // 5
 
 
+REPEATED: dict[str, tuple[int, Callable[[], Any]]] = {
+    "CreateTopics": (7, lambda: m.CreateTopicsRequest([_new("bad name")] * 10 * MANY, 1_000)),
+    "CreatePartitions": (
+        3,
+        lambda: m.CreatePartitionsRequest([m.CreatePartitionsRequest.CreatePartitionsTopic("t", 3)] * 10 * MANY),
+    ),
+    "DescribeLogDirs": (
+        4,
+        lambda: m.DescribeLogDirsRequest([m.DescribeLogDirsRequest.DescribableLogDirTopic("t", [0])] * 10 * MANY),
+    ),
+    "DescribeTopicPartitions": (
+        0,
+        lambda: m.DescribeTopicPartitionsRequest([m.DescribeTopicPartitionsRequest.TopicRequest("t")] * 10 * MANY),
+    ),
+    "DescribeUserScramCredentials": (
+        0,
+        lambda: m.DescribeUserScramCredentialsRequest(
+            [m.DescribeUserScramCredentialsRequest.UserName("u")] * 10 * MANY
+        ),
+    ),
+}
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("name", REPEATED)
+async def test_others_have_their_turns_while_it_is_seen_what_a_long_request_repeats(lab: Lab, name: str) -> None:
+    """It is worked on once, which takes no time: what takes some is to find that out."""
+    version, request = REPEATED[name]
+    await lab.node.catalog.create_topic("t", 1)
+    assert await lab.call(version, request()) is not None
+    assert lab.turns >= 40
+
+
 @pytest.mark.usefixtures("slow")
 async def test_others_have_their_turns_while_a_long_answer_is_made(lab: Lab) -> None:
     await lab.node.catalog.create_topic("wide", 2_000)
@@ -281,7 +315,7 @@ async def test_producers_of_a_partition_are_told_once(lab: Lab) -> None:
 
 
 async def test_an_answer_with_too_many_rows_is_cut_with_an_error(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_ROWS", 50)
+    monkeypatch.setattr(once, "MAX_ROWS", 50)
     for name in "abcd":
         await lab.node.catalog.create_topic(name, 1)
     resources = [m.DescribeConfigsRequest.DescribeConfigsResource(TOPIC, name) for name in "abcd"]

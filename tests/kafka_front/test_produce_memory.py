@@ -43,6 +43,9 @@ class Lab:
         limits = SimpleNamespace(batch_records=1000, batch_inflated_bytes=1 << 20)
         service: Any = SimpleNamespace(
             logs=self.world.logs,
+            catalog=SimpleNamespace(by_id={}),
+            node_id=0,
+            rack=None,
             rules=SimpleNamespace(of=lambda topic: RULES),
             metrics=self.metrics,
             access=Access(Everybody()),

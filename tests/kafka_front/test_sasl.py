@@ -62,6 +62,7 @@ class Place:
             path / "data",
             settings={
                 "auth.required": "true",
+                "logging.repeated_lines": "1000000",  # those of one test must not hide another's
                 "tls.kafka.cert": str(cert),
                 "tls.kafka.key": str(key),
                 "tls.kafka.client_ca": str(self.authority.cert),

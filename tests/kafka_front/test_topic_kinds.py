@@ -28,7 +28,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with serving(tmp_path, CONSOLE) as node:
         for kind in TopicKind:
             await node.catalog.create_topic(kind.value, 1, kind=kind)
-            await append(log_of(node, kind.value), raw(kind.value.encode()))
+            one = raw(kind.value.encode())
+            one.own = True
+            await append(log_of(node, kind.value), one)
         yield node
 
 
@@ -123,6 +125,33 @@ async def test_kafka_reads_an_internal_topic_and_does_not_write_it(node: Node) -
     assert value == b"internal"
 
 
+async def test_an_internal_topic_is_changed_by_its_protocol_alone(node: Node) -> None:
+    """Written, trimmed and deleted, by Kafka's admin and by the console."""
+    bootstrap = str(node.addresses["kafka"])
+
+    def attempt() -> list[int]:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        place = TopicPartition("internal", 0, 1)
+        codes = []
+        for future in (admin.delete_topics(["internal"])["internal"], admin.delete_records([place])[place]):
+            with pytest.raises(KafkaException) as refused:
+                future.result(20)
+            codes.append(refused.value.args[0].code())
+        return codes
+
+    assert await asyncio.to_thread(attempt) == [KafkaError.TOPIC_EXCEPTION] * 2
+    topic = f"http://{node.addresses['console']}/api/topics/internal"
+    async with aiohttp.ClientSession() as session:
+        async with session.delete(topic) as response:
+            assert (response.status, (await response.json())["kind"]) == (409, "TopicInternal")
+        async with session.post(f"{topic}/records", data=b'{"value": "x"}\n') as response:
+            assert (response.status, (await response.json())["kind"]) == (409, "TopicInternal")
+    log = log_of(node, "internal")
+    assert (log.log_start_offset, log.high_watermark) == (0, 1)
+    await node.catalog.delete_topic("internal", own=True)
+    assert "internal" not in node.catalog.topics
+
+
 async def test_kinds_and_hidden_logs_last_and_retention_leaves_them_alone(tmp_path: Path) -> None:
     made = {}
     async with serving(tmp_path) as first:
@@ -136,7 +165,7 @@ async def test_kinds_and_hidden_logs_last_and_retention_leaves_them_alone(tmp_pa
         catalog = again.catalog
         assert set(catalog.topics) == {"user", "internal"}
         assert set(catalog.hidden) == {"transient", "table"}
-        assert set(catalog.by_id) == {made[kind].topic_id for kind in TopicKind if kind.listed}
+        assert set(catalog.by_id) == {made[kind].topic_id.bytes for kind in TopicKind if kind.listed}
         assert catalog.partition_count == 4
         for kind in TopicKind:
             assert (catalog.topics | catalog.hidden)[kind.value].kind is kind

@@ -20,7 +20,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from bridges.auth import ANONYMOUS, Operation, Resource, ResourceKind
 from bridges.awaited import awaited
 from bridges.errors import BatchInvalid, LogError
-from bridges.formats.base import BatchInfo
+from bridges.formats.base import BatchInfo, FinishedAtOnce
 from bridges.formats.compression import DEFAULT_LIMIT
 from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.log.interfaces import Appended, Batch
@@ -66,7 +66,7 @@ class LineFormat:
         return LineBuilder(base_offset, end_offset)
 
 
-class LineBuilder:
+class LineBuilder(FinishedAtOnce):
     """A batch of lines out of records of any protocol."""
 
     def __init__(self, base_offset: int, end_offset: int) -> None:

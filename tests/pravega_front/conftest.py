@@ -14,7 +14,7 @@ import pytest
 from tests.node_process import ANY, FRONTS, NodeProcess
 from tests.pravega_front.controller_client import ControllerClient
 
-LISTENERS = (*FRONTS, "pravega", "pravega-segmentstore")
+LISTENERS = (*FRONTS, "ydb", "pravega", "pravega-segmentstore")
 
 
 GIVEN = os.environ.get("ANABRANCH_TEST_PRAVEGA")

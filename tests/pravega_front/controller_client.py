@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from pravega_front.wire.controller import METHODS, SERVICE, message
+from pravega_front.wire.controller import METHODS, SERVICE, ScaleStatus, message
 
 
 class ControllerClient:
@@ -36,3 +36,10 @@ class ControllerClient:
 def stream(scope: str, name: str) -> Any:
     """The name of a stream, as calls have it."""
     return message("StreamInfo")(scope=scope, stream=name)
+
+
+def scale(controller: ControllerClient, scope: str, name: str, sealed: list[int], ranges: list[list[float]]) -> None:
+    """Have segments, by their ids, sealed and others made in their place."""
+    new = [{"start": low, "end": high} for low, high in ranges]
+    started = controller.scale(streamInfo=stream(scope, name), sealedSegments=sealed, newKeyRanges=new)
+    assert started.status == ScaleStatus.STARTED

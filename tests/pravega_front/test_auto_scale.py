@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import struct
+from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from pravega_client import StreamManager
 
 from bridges.catalog.lineage import KeyRange, PartitionInfo
 from pravega_front.controller.auto_scale import split
-from pravega_front.wire.controller import ScaleType
+from pravega_front.wire import commands as wire
+from pravega_front.wire.controller import ScaleType, TxnStatus
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
-from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.pravega_front.controller_client import ControllerClient, scale, stream
+from tests.pravega_front.raw_client import RawClient
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,99 @@ def test_a_hot_segment_is_split_and_cold_ones_are_merged(eager: NodeProcess, kin
         pass  # nobody writes any more
 
 
+class Hot:
+    """A stream that is scaled by its events, and a writer that does not look at keys: it writes where it is told."""
+
+    def __init__(self, node: NodeProcess, name: str) -> None:
+        self.name = name
+        self._node = node
+        self._client = RawClient(node.addresses["pravega-segmentstore"])
+        self._writers: dict[str, tuple[bytes, int]] = {}
+        self.calls = ControllerClient(node.addresses["pravega"])
+        self.calls.createScope(scope="hot")
+        kind = int(ScaleType.BY_RATE_IN_EVENTS_PER_SEC)
+        policy = {"scaleType": kind, "targetRate": 10, "scaleFactor": 2, "minNumSegments": 1}
+        assert self.calls.createStream(streamInfo=stream("hot", name), scalingPolicy=policy).status == 0
+
+    def segments(self) -> list[str]:
+        """By their keys."""
+        found = self.calls.getCurrentSegments(scope="hot", stream=self.name).segmentRanges
+        ids = [one.segmentId.segmentId for one in sorted(found, key=lambda one: one.minKey)]
+        return [f"hot/{self.name}/{one & 0xFFFFFFFF}.#epoch.{one >> 32}" for one in ids]
+
+    def write(self, segment: str) -> None:
+        """Many events, unless the segment is sealed."""
+        if segment not in self._writers:
+            writer = uuid4().bytes
+            self._client.ask(wire.SetupAppend(1, writer, segment, ""), wire.AppendSetup)
+            self._writers[segment] = writer, 0
+        writer, number = self._writers[segment]
+        data = 100 * (struct.pack(">ii", 0, 1) + b"x")
+        block = wire.AppendBlockEnd(writer, len(data), data, 100, number + 100, 1)
+        self._client.ask(block, wire.Command)
+        self._writers[segment] = writer, number + 100
+
+    def close(self) -> None:
+        self._client.close()
+        self.calls.close()
+
+
+@pytest.fixture
+def hot(eager: NodeProcess) -> Iterator[Callable[[str], Hot]]:
+    made: list[Hot] = []
+
+    def make(name: str) -> Hot:
+        made.append(Hot(eager, name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_segment_that_cannot_be_split_holds_up_no_other_stream(hot: Callable[[str], Hot]) -> None:
+    narrow, other = hot("narrow"), hot("beside-narrow")
+    above = math.nextafter(0.5, 1)
+    scale(narrow.calls, "hot", "narrow", [0], [[0, 0.5], [0.5, above], [above, 1]])
+    before = narrow.segments()
+    while len(other.segments()) < 4:
+        narrow.write(before[1])
+        for segment in other.segments():
+            other.write(segment)
+    assert narrow.segments() == before
+
+
+def test_splits_that_help_nothing_come_to_an_end(hot: Callable[[str], Hot]) -> None:
+    one_key, other = hot("one-key"), hot("beside-one-key")
+    while len(one_key.segments()) < 3:
+        one_key.write(one_key.segments()[0])
+    hottest = one_key.segments()[0]
+    while len(other.segments()) < 5:  # which takes many intervals
+        one_key.write(hottest)
+        for segment in other.segments():
+            other.write(segment)
+    assert one_key.segments()[0] == hottest
+    # Once another key is hot, too, it is split again.
+    while one_key.segments()[0] == hottest:
+        for segment in one_key.segments():
+            one_key.write(segment)
+
+
+def test_a_stream_that_waits_for_its_transactions_holds_up_no_other(hot: Callable[[str], Hot]) -> None:
+    waiting, other = hot("waiting"), hot("beside-waiting")
+    info = stream("hot", "waiting")
+    txn = waiting.calls.createTransaction(streamInfo=info, lease=60_000).txnId
+    first = waiting.segments()[0]
+    while len(other.segments()) < 3:
+        waiting.write(first)
+        for segment in other.segments():
+            other.write(segment)
+    assert waiting.segments() == [first]
+    assert waiting.calls.abortTransaction(streamInfo=info, txnId=txn).status == TxnStatus.SUCCESS
+    while waiting.segments() == [first]:
+        waiting.write(first)
+
+
 def test_parts_are_bounded_by_doubles() -> None:
     whole = PartitionInfo(0, 1)
     for parts in (2, 3, 7):
@@ -66,3 +164,16 @@ def test_parts_are_bounded_by_doubles() -> None:
         assert len(found) == parts
         for one in found:
             assert KeyRange.of_doubles(*one.doubles) == one
+
+
+def test_what_has_no_room_is_split_into_fewer_parts_or_not_at_all() -> None:
+    for doubles, parts in ((1, 1), (2, 2), (3, 3), (7, 7), (100, 16)):
+        low = high = 0.3
+        for _ in range(doubles):
+            high = math.nextafter(high, 1)
+        narrow = PartitionInfo(0, 1, KeyRange.of_doubles(low, high))
+        found = split(narrow, 16)
+        assert len(found) <= parts
+        assert (len(found) > 1) == (doubles > 1)
+        assert [one.low for one in found] == [narrow.keys.low, *(one.high for one in found[:-1])]
+        assert found[-1].high == narrow.keys.high

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pravega_front.wire import commands as wire
-from pravega_front.wire.controller import METHODS, SERVICE, DeleteScopeStatus, GroupStatus, ScaleStatus
+from pravega_front.wire.controller import METHODS, SERVICE, DeleteScopeStatus, GroupStatus
 from tests.node_process import NodeProcess
-from tests.pravega_front.controller_client import ControllerClient, stream
+from tests.pravega_front.controller_client import ControllerClient, scale, stream
 from tests.pravega_front.raw_client import RawClient
 
 
@@ -48,12 +48,6 @@ def begin(controller: ControllerClient, scope: str, name: str, timestamp: int = 
     """Where reading a stream begins: segment's id -> position."""
     found = controller.getSegments(streamInfo=stream(scope, name), timestamp=timestamp)
     return {one.segmentId.segmentId: one.offset for one in found.segments}
-
-
-def scale(controller: ControllerClient, scope: str, name: str, sealed: list[int], ranges: list[list[float]]) -> None:
-    new = [{"start": low, "end": high} for low, high in ranges]
-    started = controller.scale(streamInfo=stream(scope, name), sealedSegments=sealed, newKeyRanges=new)
-    assert started.status == ScaleStatus.STARTED
 
 
 def now_ms_later() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
@@ -11,6 +12,7 @@ from pravega_front.wire.controller import (
     CreateScopeStatus,
     CreateStreamStatus,
     DeleteScopeStatus,
+    GroupStatus,
     ScaleStatus,
     UpdateStreamStatus,
 )
@@ -38,6 +40,58 @@ def test_a_scale_to_more_segments_than_a_stream_may_have_is_refused(controller: 
     refused = controller.scale(streamInfo=info, sealedSegments=[0] * 1000, newKeyRanges=ranges[:1])
     assert refused.status == ScaleStatus.PRECONDITION_FAILED
     assert len(controller.getCurrentSegments(scope="bounds", stream="narrow").segmentRanges) == 1
+
+
+def test_what_is_said_of_a_reader_group_or_a_table_is_bounded(controller: ControllerClient) -> None:
+    controller.createScope(scope="bounds")
+    cut = {number: number for number in range(10_000)}
+    group = {"scope": "bounds", "readerGroupName": "said", "readerGroupId": str(uuid4())}
+    large = [{"streamInfo": stream("bounds", "narrow"), "cut": cut}]
+    assert controller.createReaderGroup(startingStreamCuts=large, **group).status == GroupStatus.FAILURE
+    assert not controller.checkStreamExists(scope="bounds", stream="_RGsaid").exists
+    assert controller.createReaderGroup(**group).status == GroupStatus.SUCCESS
+    assert controller.updateReaderGroup(startingStreamCuts=large, **group).status == GroupStatus.FAILURE
+    updated = controller.updateReaderGroup(**group)
+    assert (updated.status, updated.generation) == (GroupStatus.SUCCESS, 1)
+
+
+def test_a_stream_that_is_split_and_merged_again_and_again_goes_on_once_what_it_was_is_truncated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = {"limits.max_partitions_per_topic": "5", "log.retention_check_interval_ms": "20ms"}
+    directory = tmp_path_factory.mktemp("breathing") / "data"
+    with NodeProcess(directory, settings=settings, listen=dict.fromkeys(LISTENERS, ANY)) as node:
+        calls = ControllerClient(node.addresses["pravega"])
+        calls.createScope(scope="bounds")
+        info = stream("bounds", "breathing")
+        calls.createStream(streamInfo=info, scalingPolicy={"minNumSegments": 1})
+
+        def segments() -> dict[int, str]:
+            found = calls.getCurrentSegments(scope="bounds", stream="breathing").segmentRanges
+            ids = [one.segmentId.segmentId for one in found]
+            return {one: f"bounds/breathing/{one & 0xFFFFFFFF}.#epoch.{one >> 32}" for one in ids}
+
+        def breathe() -> ScaleStatus:
+            now = list(segments())
+            bounds = [0, 1] if len(now) > 1 else [0, 0.5, 1]
+            ranges = [{"start": low, "end": high} for low, high in pairwise(bounds)]
+            return ScaleStatus(calls.scale(streamInfo=info, sealedSegments=now, newKeyRanges=ranges).status)
+
+        with RawClient(node.addresses["pravega-segmentstore"]) as client:
+            for _ in range(8):
+                cut = {}
+                for number, name in segments().items():
+                    writer = uuid4().bytes
+                    client.ask(wire.SetupAppend(1, writer, name, ""), wire.AppendSetup)
+                    done = client.ask(wire.AppendBlockEnd(writer, 5, b"event", 1, 1, 1), wire.DataAppended)
+                    cut[number] = done.current_segment_write_offset
+                if breathe() is ScaleStatus.STARTED:
+                    continue
+                truncated = calls.truncateStream(streamInfo=info, cut=cut)
+                assert truncated.status == UpdateStreamStatus.SUCCESS
+                while breathe() is not ScaleStatus.STARTED:
+                    pass  # what was truncated is given back by the next look at it
+        calls.close()
 
 
 def test_scopes_and_what_is_said_of_a_stream_are_bounded(tmp_path_factory: pytest.TempPathFactory) -> None:

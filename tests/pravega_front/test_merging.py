@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from pravega_front.wire import commands as wire
+from pravega_front.wire.fields import AttributeUpdate
 from tests.node_process import ANY, NodeProcess
 from tests.pravega_front.conftest import LISTENERS
 from tests.pravega_front.raw_client import Closed, RawClient
@@ -116,6 +117,56 @@ def test_a_merge_under_which_the_process_is_killed(mortal: NodeProcess, delay: f
         client.ask(wire.MergeSegments(1, target, source, ""), wire.SegmentsMerged)
         assert read(client, target, length(client, target)) == SMALL + LARGE
         client.ask(wire.GetStreamSegmentInfo(1, source, ""), wire.NoSuchSegment)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2])
+def test_a_merge_with_conditions_and_its_attributes_are_one_step_also_when_killed(
+    mortal: NodeProcess, delay: float
+) -> None:
+    name, attribute = f"conditional-{int(delay * 1000)}", uuid4().bytes
+
+    def value(client: RawClient) -> int:
+        return client.ask(wire.GetSegmentAttribute(1, target, attribute, ""), wire.SegmentAttribute).value
+
+    with connect(mortal) as client, connect(mortal) as merging:
+        target, source = make(client, name), make(client, f"{name}-source")
+        write_large(client, source)
+        update = AttributeUpdate(attribute, 4, 5, wire.NO_NUMBER)
+        merge = wire.MergeSegments(1, target, source, "", [update])
+        merging.send(merge)
+        time.sleep(delay)  # how far it has come is different each time, and every outcome is right
+        mortal.restart(kill=True)
+    with connect(mortal) as client:
+        if value(client) == wire.NO_NUMBER:
+            assert length(client, target) == 0
+            client.ask(wire.GetStreamSegmentInfo(1, source, ""), wire.StreamSegmentInfo)
+            client.ask(merge, wire.SegmentsMerged)
+        else:
+            client.ask(wire.MergeSegments(1, target, source, ""), wire.SegmentsMerged)
+        assert value(client) == 5
+        assert read(client, target, length(client, target)) == LARGE
+        assert client.ask(merge, wire.SegmentAttributeUpdated) == wire.SegmentAttributeUpdated(1, False)
+        assert length(client, target) == len(LARGE)
+
+
+def test_small_and_empty_segments_are_merged_under_conditions(mortal: NodeProcess) -> None:
+    attribute = uuid4().bytes
+    with connect(mortal) as client:
+        target = make(client, "small")
+        for number, data in enumerate((SMALL, b"", SMALL)):
+            source = make(client, f"small-{number}")
+            if data:
+                block = wire.AppendBlockEnd(set_up(client, source), len(data), data, 1, 1, 1)
+                client.ask(block, wire.DataAppended)
+            before = number or wire.NO_NUMBER
+            wrong = wire.MergeSegments(1, target, source, "", [AttributeUpdate(attribute, 4, 9, 100)])
+            assert client.ask(wrong, wire.SegmentAttributeUpdated) == wire.SegmentAttributeUpdated(1, False)
+            right = wire.MergeSegments(1, target, source, "", [AttributeUpdate(attribute, 4, number + 1, before)])
+            client.ask(right, wire.SegmentsMerged)
+            client.ask(wire.GetStreamSegmentInfo(1, source, ""), wire.NoSuchSegment)
+            found = client.ask(wire.GetSegmentAttribute(1, target, attribute, ""), wire.SegmentAttribute)
+            assert found.value == number + 1
+        assert read(client, target, length(client, target)) == SMALL + SMALL
 
 
 def test_what_writers_of_large_events_leave_behind_goes_with_the_next_start(mortal: NodeProcess) -> None:

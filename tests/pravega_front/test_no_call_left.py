@@ -86,7 +86,7 @@ async def test_nothing_is_left_of_calls(node: Node, monkeypatch: pytest.MonkeyPa
 
         async def unknown() -> None:
             with monkeypatch.context() as patch:
-                patch.setattr(access, "required", True)
+                patch.setattr(access, "_required_at", lambda listener: True)
                 await ask("listScopes", Code.UNAUTHENTICATED)
 
         async def cancelled() -> None:

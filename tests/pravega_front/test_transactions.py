@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from bridges.catalog.schema import APPLICATION_ID, HAS_CHECKSUMS, MIGRATIONS
+from bridges.catalog.sql import Database
 from pravega_front.names import TRANSACTION
 from pravega_front.wire import commands as wire
 from pravega_front.wire.controller import PingStatus, ScaleStatus, TxnState, TxnStatus
@@ -207,6 +213,73 @@ def test_commits_are_carried_out_as_they_were_decided_also_by_the_next_start(mor
     assert [found.ended(txn) for txn in (early, late)] == [TxnState.COMMITTED] * 2
     for number in (0, 1):
         assert found.read(number) == event(b"e" * 1_000_000) * 10 + event(b"late")
+
+
+async def changed(directory: Path, change: Callable[[sqlite3.Connection], None]) -> None:
+    """Change the database of a node that is not running."""
+    db = Database(directory / "node.db", MIGRATIONS, application_id=APPLICATION_ID, unwatched=HAS_CHECKSUMS)
+    await db.open()
+    await db.run(change)
+    await db.close()
+
+
+def test_how_transactions_ended_is_told_later_also_of_those_that_earlier_versions_kept(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with NodeProcess(directory, listen=dict.fromkeys(LISTENERS, ANY)) as node:
+        found = Stream(node, "told")
+        committed, aborted, begun = found.begin(), found.begin(), found.begin()
+        found.write(committed, event(b"committed"))
+        assert found.calls.commitTransaction(streamInfo=found.info, txnId=committed).status == TxnStatus.SUCCESS
+        assert found.calls.abortTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.SUCCESS
+        ends = {committed.lowBits: TxnState.COMMITTED, aborted.lowBits: TxnState.ABORTED}
+
+        def as_before(db: sqlite3.Connection) -> None:
+            """As an earlier version left them."""
+            (low,) = db.execute("SELECT low FROM front_pravega_transactions").fetchone()
+            assert low == begun.lowBits, "of those that have ended only the outcome is kept"
+            db.execute("DELETE FROM front_pravega_outcomes")
+            row = "INSERT INTO front_pravega_transactions VALUES (?, ?, ?, ?, 1, 1, ?, '[0, 1]', 1)"
+            for low, state in ends.items():
+                db.execute(row, (f"{SCOPE}.told", 0, low, int(state), f"_pravega.transaction-{low}"))
+
+        for earlier in (False, True):
+            assert [found.ended(txn) for txn in (committed, aborted)] == list(ends.values())
+            told = found.calls.listCompletedTransactions(streamInfo=found.info).response
+            assert {one.txnId.lowBits: one.status for one in told} == {committed.lowBits: 0, aborted.lowBits: 1}
+            # Again what was done is no news, and what was not can be done no more.
+            assert found.calls.commitTransaction(streamInfo=found.info, txnId=committed).status == TxnStatus.SUCCESS
+            assert found.calls.commitTransaction(streamInfo=found.info, txnId=aborted).status == TxnStatus.FAILURE
+            node.stop()
+            if not earlier:
+                asyncio.run(changed(directory, as_before))
+            node.start()
+            found = _again(found)
+        assert found.state(begun) is TxnState.OPEN
+        assert found.read(0) == event(b"committed")
+
+
+def test_what_a_stream_demands_is_looked_at_when_a_transaction_is_written(node: NodeProcess) -> None:
+    """What was acknowledged in it is committed, also when more is demanded by then."""
+    one = Stream(node, "demanding")
+    admin = AdminClient({"bootstrap.servers": node.kafka})
+
+    def demand(name: str, value: str) -> None:
+        change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ConfigResource.Type.TOPIC, f"{SCOPE}.demanding", incremental_configs=[change])
+        admin.incremental_alter_configs([topic])[topic].result(30)
+
+    demand("max.message.bytes", "2000")
+    txn = one.begin()
+    one.write(txn, event(bytes(1500)))
+    for transaction in (txn, None):
+        with pytest.raises(Closed):
+            one.write(transaction, event(bytes(3000)))
+    demand("cleanup.policy", "compact")
+    with pytest.raises(Closed):
+        one.write(None, event(b"has no key"))
+    assert one.calls.commitTransaction(streamInfo=one.info, txnId=txn).status == TxnStatus.SUCCESS
+    assert one.ended(txn) is TxnState.COMMITTED
+    assert one.read(0) == one.read(1) == event(bytes(1500))
 
 
 def test_commits_leave_nothing_among_kafkas_producers(node: NodeProcess) -> None:

@@ -38,12 +38,13 @@ class Times:
         self.node = node
         self.name = name
         self.info = stream(SCOPE, name)
-        self.mark = f"{SCOPE}/_MARK{name}/0.#epoch.0"
         calls = ControllerClient(node.addresses["pravega"])
         calls.createScope(scope=SCOPE)
         policy = {"minNumSegments": 2}
         made = calls.createStream(streamInfo=self.info, scalingPolicy=policy, timestampAggregationTimeout=timeout_ms)
         assert made.status == 0
+        (mark,) = calls.getCurrentSegments(scope=SCOPE, stream=f"_MARK{name}").segmentRanges
+        self.mark = f"{SCOPE}/_MARK{name}/{mark.segmentId.segmentId}.#epoch.0"
         calls.close()
 
     def call(self, name: str, **fields: Any) -> Any:
@@ -124,8 +125,19 @@ def test_another_stream_of_the_name_has_watermarks_of_its_own(mortal: NodeProces
         times = Times(mortal, "again")
         info = client.ask(wire.GetStreamSegmentInfo(1, times.mark, ""), wire.StreamSegmentInfo)
         assert info.write_offset == 0
-        times.note("w", 1, s0=1)
-        assert times.watermarks(client, 1) == [Watermark(1, 1, cut(1, 0))]
+        assert times.note("w", 1, s0=1) is not Noted.SUCCESS, "a segment of the former stream"
+        times.note("w", 1, s2=1)
+        assert times.watermarks(client, 1) == [Watermark(1, 1, {Ranged(2, 0.0, 0.5): 1, Ranged(3, 0.5, 1.0): 0})]
+
+
+def test_a_read_that_waits_for_the_first_watermark_ends_with_its_stream(mortal: NodeProcess) -> None:
+    times = Times(mortal, "never-marked")
+    with RawClient(mortal.addresses["pravega-segmentstore"]) as client:
+        client.send(wire.ReadSegment(times.mark, 0, 4096, "", 7))
+        client.ask(wire.KeepAlive(), wire.KeepAlive)
+        times.call("sealStream", scope=SCOPE, stream="never-marked")
+        times.call("deleteStream", scope=SCOPE, stream="never-marked")
+        assert client.receive(wire.NoSuchSegment).request_id == 7
 
 
 def test_watermarks_are_truncated(mortal: NodeProcess) -> None:

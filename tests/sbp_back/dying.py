@@ -17,7 +17,8 @@ LOST = ConnectionLost("lost")
 
 class Place:
     """Where a server is, or was: requests and answers are lost here as told, and all of them when it dies. An answer
-    in parts is lost with its first. Requests of the kinds ``spared`` always arrive."""
+    in parts is lost with its first. One that is late arrives when nobody waits for it any more, behind a later one, as
+    over a connection that was given up. Requests of the kinds ``spared`` always arrive."""
 
     def __init__(self, spared: tuple[type, ...] = ()) -> None:
         self.handler: Handler | None = None
@@ -25,12 +26,15 @@ class Place:
         self._spared = spared
         self._waiting: dict[int, AnswerTo] = {}
         self._last = 0
+        self._late: list[Request] = []
 
     def submit(self, request: Request, reply: AnswerTo) -> None:
         fate = "arrives"
         if self.fates and not isinstance(request, self._spared):
             fate = self.fates.popleft()
-        if self.handler is None or fate == "request lost":
+        if self.handler is None or fate in ("request lost", "request late"):
+            if self.handler is not None and fate == "request late":
+                self._late.append(request)
             if not isinstance(request, GoAway):
                 asyncio.get_running_loop().call_soon(reply, LOST)
             return
@@ -46,10 +50,15 @@ class Place:
                 del self._waiting[number]
             waiting(LOST if lost else response)
 
+        late, self._late = self._late, []
         self.handler.handle(request, answered)
+        for one in late:
+            if self.handler is not None:
+                self.handler.handle(one, lambda response: None)
 
     def die(self) -> None:
         self.handler = None
+        self._late.clear()
         waiting, self._waiting = self._waiting, {}
         for reply in waiting.values():
             reply(LOST)

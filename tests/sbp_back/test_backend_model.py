@@ -27,6 +27,7 @@ from sbp_back.client.replica import RetryOptions
 from sbp_back.client.stream_writer import WriterOptions
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.placement_driver.pd_service import PlacementDriverService, PlacementDriverSetup, start_placement_driver
+from sbp_back.placement_driver.state import Transaction
 from sbp_back.range_server.range_server_service import (
     RangeServerService,
     RangeServerSetup,
@@ -153,7 +154,7 @@ class BackendMachine(RuleBasedStateMachine):
         self.pd_place.handler = self.pd.driver
 
     async def _start_server(self, number: int) -> None:
-        store = await open_store(self.paths[number], STORE)
+        store = await open_store(self.paths[number], self.store_options(number))
         wire = Wire(self.pd_place)
         self.server_wires.append(wire)
         setup = RangeServerSetup(heartbeat_seconds=0.01, wait_for_id=True, retry_seconds=0.001)
@@ -161,6 +162,9 @@ class BackendMachine(RuleBasedStateMachine):
         service = await start_range_server(store, wire, setup)
         self.servers[number] = service
         self.places[service.server.info.server_id].handler = service.server
+
+    def store_options(self, number: int) -> StoreOptions:
+        return STORE
 
     def _connect(self, info: RangeServerInfo) -> Wire:
         return Wire(self.places[info.server_id])
@@ -206,16 +210,29 @@ class BackendMachine(RuleBasedStateMachine):
             copied: asyncio.Future[None] = self.loop.create_future()
             source = self.pd_path
             # On its own thread, before the commit of whatever is in progress: never half of a transaction.
-            pd.driver._state.submit(lambda _: _copy_state(source, target), copied.set_result, copied.set_exception)
+            pd.driver._state.submit(
+                lambda tx: self.copy_state(tx, source, target), copied.set_result, copied.set_exception
+            )
             await copied
             self.pd_path = target
         await pd.close()
+
+    def copy_state(self, tx: Transaction, source: Path, target: Path) -> None:
+        """What the next process finds; called in a transaction that has done nothing yet."""
+        target.mkdir()
+        for name in ("pd.sqlite", "pd.sqlite-wal"):
+            if (source / name).exists():
+                shutil.copyfile(source / name, target / name)
 
     # --- losses -----------------------------------------------------------------------------------------------------
 
     @rule(
         where=st.integers(-1, SERVERS - 1),
-        fates=st.lists(st.sampled_from(["arrives", "arrives", "request lost", "answer lost"]), min_size=1, max_size=8),
+        fates=st.lists(
+            st.sampled_from(["arrives", "arrives", "request lost", "request late", "answer lost"]),
+            min_size=1,
+            max_size=8,
+        ),
     )
     def lose(self, where: int, fates: list[str]) -> None:
         (self.pd_place if where < 0 else self.places[where]).fates.extend(fates)
@@ -518,13 +535,6 @@ class BackendMachine(RuleBasedStateMachine):
 def _copy_store(source: Path, target: Path) -> None:
     copy_log(source, target)
     shutil.copyfile(source / "LOCK", target / "LOCK")
-
-
-def _copy_state(source: Path, target: Path) -> None:
-    target.mkdir()
-    for name in ("pd.sqlite", "pd.sqlite-wal"):
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(timeout(300))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import sqlite3
 import sys
@@ -17,7 +18,7 @@ import pytest
 from sbp_back.client.client import Client, ClientOptions
 from sbp_back.client.stream_writer import StreamWriter, WriterOptions
 from sbp_back.embedded import PD_LISTENER, RANGE_SERVER_LISTENER, Embedded, EmbeddedOptions, start_embedded
-from sbp_back.errors import ErrorCode, FencedError, SbpError, StoreError, StoreLocked
+from sbp_back.errors import ErrorCode, FencedError, Lost, SbpError, StoreError, StoreLocked
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.listener import ListenerOptions
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
@@ -307,3 +308,46 @@ async def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
                 assert bytes(entry.payload) == b"%d/%d" % (stream_id, entry.base_offset) * 50
             assert offsets <= {e.base_offset for e in entries}
         assert (await embedded.client.create_stream()).stream_id == max(acked) + 1
+
+
+async def test_what_the_log_has_lost_below_an_end_the_placement_driver_knows_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file of the placement driver is newer than the log: nobody is told to wait for what is gone."""
+    data, older = tmp_path / "data", tmp_path / "older"
+    async with running(data) as embedded:
+        stream = (await embedded.client.create_stream()).stream_id
+        await append(await embedded.client.open(stream, 1), b"kept", 20)
+    shutil.copytree(data, older)
+    async with running(data) as embedded:
+        await append(await embedded.client.open(stream, 2), b"lost", 30)
+    async with running(data) as embedded:
+        assert await embedded.client.seal(stream, 3) == 50
+    for name in ("wal", "ckpt"):
+        shutil.rmtree(data / name)
+        shutil.copytree(older / name, data / name)
+    for _ in range(2):
+        async with running(data) as embedded:
+            client = embedded.client
+            assert (await client.fetch_entries(stream, 0, 1000))[-1].end_offset == 20
+            for offset in (20, 21, 49):
+                with pytest.raises(Lost, match="offsets 20 to 49") as lost:
+                    await client.fetch_entries(stream, offset, 1000, max_wait_ms=60_000)
+                assert (lost.value.offset, lost.value.end, lost.value.code) == (20, 50, ErrorCode.RS_DATA_CORRUPTED)
+            assert "offsets 20 to 49 of stream" in caplog.text
+            caplog.clear()
+    async with running(data) as embedded:
+        base = await append(await embedded.client.open(stream, 4), b"new")
+        assert base == 50
+        assert [bytes(entry.payload) for entry in await embedded.client.fetch_entries(stream, 50, 1000)] == [b"new"]
+
+
+async def test_the_placement_driver_knows_which_streams_its_own_node_has_made(tmp_path: Path) -> None:
+    async with running(tmp_path, listen={PD_LISTENER: ("127.0.0.1", 0)}) as embedded:
+        mine = (await embedded.client.create_stream()).stream_id
+        outside = Client(TcpCarrier(*embedded.addresses[PD_LISTENER]), tcp_connector())
+        theirs = (await outside.create_stream()).stream_id
+        await outside.close()
+    async with running(tmp_path) as embedded:
+        assert (await embedded.client.describe_stream(mine)).inside
+        assert not (await embedded.client.describe_stream(theirs)).inside

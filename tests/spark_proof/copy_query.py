@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--offsets", type=int, default=500, help="of one micro-batch")
     parser.add_argument("--master", default="local[2,3]")
     parser.add_argument("--remote", help="sc://HOST:PORT of a Spark Connect server, instead of a master")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="settings of the session")
     args = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if args.remote:
@@ -31,7 +32,7 @@ def main() -> int:
         from spark_pipeline.spark.session import session
 
         host = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        spark = session("copy", args.master, host)
+        spark = session("copy", args.master, {**host, **dict(one.split("=", 1) for one in args.conf)})
     counted = spark.read.format("anabranch").option("endpoint", args.endpoint).option("subscribe", args.source).load()
     print(f"{args.remote or args.master} counts {counted.count()}", flush=True)
     query = (

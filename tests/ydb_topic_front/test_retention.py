@@ -109,3 +109,30 @@ async def test_what_an_important_consumer_has_not_committed_stays(node: NodeProc
     assert await start_of(driver, "kept") == 12
     await client.alter_topic("kept", drop_consumers=["late"])
     await trimmed(driver, "kept", 15)
+
+
+async def test_messages_are_as_old_as_their_writing_whatever_they_say(
+    node: NodeProcess, driver: ydb.aio.Driver
+) -> None:
+    """A backfill of 2020 into a topic that keeps a day, also over a restart, and a clock of 2100 into one that keeps
+    nothing."""
+    client = driver.topic_client
+    await client.create_topic("filled", retention_period=datetime.timedelta(days=1))
+    await client.create_topic("ahead", retention_period=AT_ONCE)
+    await client.create_topic("control", retention_period=AT_ONCE)
+    for topic, year in (("filled", 2020), ("ahead", 2100)):
+        created = datetime.datetime(year, 1, 1, tzinfo=datetime.UTC)
+        async with client.writer(topic, auto_created_at=False) as writer:
+            await writer.write_with_ack([ydb.TopicWriterMessage("x" * 1000, created_at=created) for _ in range(300)])
+    await trimmed(driver, "ahead", 300)
+    await passes(driver)
+    assert await start_of(driver, "filled") == 0
+    await asyncio.to_thread(node.restart, kill=True)
+    await reached(driver)
+    await passes(driver)
+    assert await start_of(driver, "filled") == 0
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "g", "auto.offset.reset": "earliest"})
+    in_2020 = TopicPartition("filled", 0, 1577836800000)
+    (found,) = await asyncio.to_thread(consumer.offsets_for_times, [in_2020], PATIENCE)
+    assert found.offset == 0, "a search by time finds what they say"
+    consumer.close()

@@ -270,3 +270,37 @@ def test_a_fetch_over_batches_of_both_keeps_its_connection(
         write(raw, path, 1, *({"data": b"ydb %d" % number} for number in range(20)), producer_id=f"p{turn}")
     assert [message.offset() for message in fetched(consumer, path, 120)] == list(range(120))
     assert "what a response promised" not in ydb_node.tail()
+
+
+def test_what_a_topic_demands_holds_for_ydb_s_writers(
+    raw: RawClient, ydb_node: NodeProcess, consumer: Consumer
+) -> None:
+    """Made by Kafka's admin; a writer whose message is refused finds nothing of what it sent behind it."""
+    admin = AdminClient({"bootstrap.servers": ydb_node.kafka})
+    config = {"cleanup.policy": "compact", "max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"}
+    admin.create_topics([NewTopic("demanding", 1, 1, config=config)])["demanding"].result(PATIENCE)
+    created = {"seconds": 1577836800}
+    key = [{"key": "__key", "value": b"k"}]
+    good = {"data": b"x", "metadata_items": key, "created_at": created}
+    for wrong in ({"data": b"x", "created_at": created}, {**good, "data": bytes(50_000)}):
+        stream = raw.stream("StreamWrite")
+        stream.send(init_request={"path": "demanding", "producer_id": "p"})
+        assert stream.receive().init_response.last_seq_no == 0
+        for number, message in enumerate((wrong, good, good), 1):
+            stream.send(write_request={"messages": [{"seq_no": number, **message}], "codec": 1})
+        response = stream.receive()
+        assert response.status == Status.BAD_REQUEST, response
+        stream.half_close()
+    write(raw, "demanding", 1, good, good)
+    for message in fetched(consumer, "demanding", 2):
+        assert (message.key(), message.value()) == (b"k", b"x")
+        assert message.timestamp()[1] > 1_700_000_000_000, "the time of the append"
+    assert consumer.get_watermark_offsets(TopicPartition("demanding", 0), timeout=PATIENCE) == (0, 2)
+
+
+def test_kafka_s_defaults_keep_nothing_of_ydb_s_writers_away(raw: RawClient, path: str, consumer: Consumer) -> None:
+    ahead = {"seconds": 4102444800}
+    write(raw, path, 1, {"data": bytes(3_000_000), "created_at": ahead})
+    (message,) = fetched(consumer, path, 1)
+    assert len(message.value() or b"") == 3_000_000
+    assert message.timestamp()[1] == 4102444800_000

@@ -26,7 +26,7 @@ def register(registry: Registry, service: YdbService) -> None:
 
     async def login(request: Any, call: GrpcCall) -> Any:
         try:
-            principal = await authenticator.verify(request.user, request.password)
+            principal = await authenticator.verify(request.user, request.password, call.host)
         except AuthenticationBusy as error:
             raise YdbError(Status.OVERLOADED, str(error)) from error
         if principal is None:

@@ -23,6 +23,7 @@ from ydb_topic_front.service.topics import halved
 if TYPE_CHECKING:
     from bridges.catalog.topic import Topic
     from bridges.log.partition_log import PartitionLog
+    from bridges.rounds import Rounds
     from ydb_topic_front.dispatch import Registry
     from ydb_topic_front.service.core import YdbService
 
@@ -43,6 +44,8 @@ class AutoPartitioning:
         self._growth: dict[PartitionLog, Growth] = {}
         self._began_ms: int | None = None
         self._steps = count(1)
+        # A change waits for what other protocols have promised to append to the topic.
+        self._rounds: Rounds[str] = service.node.rounds("auto-partitioning")
         interval_ms = service.settings.auto_partitioning_interval_ms
         service.node.every(interval_ms, self.look, "auto-partitioning of YDB's topics")
 
@@ -50,15 +53,14 @@ class AutoPartitioning:
         """Look at all of them, and change what is to be changed."""
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
-        service = self._service
         growth: dict[PartitionLog, Growth] = {}
-        for name in service.topics.scaled():
-            topic = service.catalog.topics.get(name)
-            if topic is not None:
-                await self._look_at(topic, now_ms, growth)
+        await self._rounds.each(self._service.topics.scaled(), lambda name: self._look_at(name, now_ms, growth))
         self._growth = growth  # of partitions that are sealed by now, or deleted, nothing is kept
 
-    async def _look_at(self, topic: Topic, now_ms: int, growth: dict[PartitionLog, Growth]) -> None:
+    async def _look_at(self, name: str, now_ms: int, growth: dict[PartitionLog, Growth]) -> None:
+        topic = self._service.catalog.topics.get(name)
+        if topic is None:
+            return
         settings = self._service.topics.of(topic.name)
         bounds = thresholds(settings)
         loads = await self._loads(topic, bounds.window_ms, now_ms, growth)
@@ -111,7 +113,8 @@ def _may_change(topic: Topic, settings: TopicSettings, merge: bool) -> bool:
     wanted, active = settings.wanted.partitioning_settings, len(topic.active)
     if merge:
         return settings.scales_down and active > max(1, wanted.min_active_partitions)
-    many = len(topic.partitions) + 2 <= (wanted.partition_count_limit or len(topic.partitions) + 2)
+    after = len(topic.partitions) - topic.spent + 2
+    many = after <= (wanted.partition_count_limit or after)
     return settings.scales_up and many and active < (wanted.max_active_partitions or active + 1)
 
 

@@ -107,12 +107,17 @@ class YdbService:
         return paths.whole(topic.names.get(PROTOCOL, topic.name), self.database(call))
 
     def topic_at(self, call: GrpcCall, path: str, operation: Operation) -> Topic:
-        """The topic at ``path``, with which the client may do this. Raises YdbError."""
-        topic = self.catalog.by_name(PROTOCOL, self.name_of(call, path))
+        """The topic at ``path``, with which the client may do this. Raises YdbError.
+
+        Whether there is one is told only to those who might do this to it.
+        """
+        below = self.name_of(call, path)
+        topic = self.catalog.by_name(PROTOCOL, below)
+        name = paths.new_name(below) if topic is None else topic.name
+        self.require(call, operation, Resource(ResourceKind.TOPIC, name))
         # A name is taken as soon as somebody begins to make a topic, which can be found when it is there.
         if topic is None or self.catalog.topics.get(topic.name) is not topic:
             raise unknown_topic(path)
-        self.require(call, operation, Resource(ResourceKind.TOPIC, topic.name))
         return topic
 
     async def load(self) -> None:
@@ -154,10 +159,10 @@ class YdbService:
         ticket = call.header("x-ydb-auth-ticket")
         if not ticket and (name := call.certificate_name):
             return Principal(ANONYMOUS.kind, name)
-        return self.identify(ticket)
+        return self.identify(ticket, call.listener)
 
-    def identify(self, ticket: str) -> Principal:
-        """Whose token this is; nobody's if it is empty.
+    def identify(self, ticket: str, listener: str) -> Principal:
+        """Whose token this is that came by a listener; nobody's if it is empty.
 
         Raises GrpcRefusal (UNAUTHENTICATED) where clients must have one. Where they need not, tokens that are not the
         node's are taken for none: clients have those of the service that they come from.
@@ -166,10 +171,10 @@ class YdbService:
         try:
             if ticket:
                 return authenticator.check(ticket, AUDIENCE).principal
-            if authenticator.required:
+            if authenticator.required_at(listener):
                 raise TokenError("there is no token; get one with Login")
         except TokenError as error:
-            if authenticator.required:
+            if authenticator.required_at(listener):
                 raise GrpcRefusal(Code.UNAUTHENTICATED, str(error)) from None
         return ANONYMOUS
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridges.auth import Operation, Resource, ResourceKind
 from bridges.catalog.lineage import WHOLE, PartitionInfo
+from bridges.turns import in_turns
 from ydb_topic_front.service import paths, topic_settings
 from ydb_topic_front.service.describe_sums import LAGS, ConsumerSums, Sums, fill_duration, fill_time
 from ydb_topic_front.service.read_start import written_at
@@ -50,7 +51,6 @@ _SETTINGS = (
 """Fields that are told as they came."""
 _LAGS_LOOKED_AT = 1000
 """In so many partitions, of all consumers together, DescribeTopic looks up what is not committed: each look reads."""
-_MEASURES_AT_ONCE = 1000
 _MIB = 1024 * 1024
 
 
@@ -115,6 +115,7 @@ class Descriptions:
         """A consumer, and how far it is in each partition."""
         service = self._service
         topic = service.topic_at(call, request.path, Operation.DESCRIBE)
+        service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
         consumer = service.topics.of(topic.name).consumers.get(request.consumer)
         if consumer is None:
             raise YdbError(
@@ -122,7 +123,6 @@ class Descriptions:
                 f"there is no consumer '{request.consumer}' of '{request.path}'",
                 Issue.UNKNOWN_TOPIC,
             )
-        service.require(call, Operation.DESCRIBE, Resource(ResourceKind.GROUP, request.consumer))
         service.admit(call, 2 * consumer.ByteSize() + _PARTITION_BYTES * len(topic.partitions))
         result = _ConsumerResult()
         name = f"{paths.last(service.path_of(call, topic))}/{request.consumer}"
@@ -226,11 +226,9 @@ class Descriptions:
         """What a topic's consumers have in all of its partitions, which are open."""
         sums = {consumer.name: ConsumerSums() for consumer in result.consumers}
         now = _now()
-        for number, (name, measure) in enumerate(self._service.measures.of_topic(topic), 1):
+        async for name, measure in in_turns(self._service.measures.of_topic(topic)):
             if name in sums:
                 sums[name].measured(measure, now)
-            if not number % _MEASURES_AT_ONCE:
-                await asyncio.sleep(0)
         looked_at = len(sums) * len(result.partitions) <= _LAGS_LOOKED_AT
         if looked_at:
             for partition in result.partitions:
@@ -242,12 +240,10 @@ class Descriptions:
                         lags[offset] = await self._committed_lag(log, offset, call)
                     one.lag("max_committed_time_lag", lags[offset])
                 await asyncio.sleep(0)
-        for number, consumer in enumerate(result.consumers, 1):
+        async for consumer in in_turns(result.consumers):
             sums[consumer.name].fill(consumer.consumer_stats)
             if not looked_at:
                 consumer.consumer_stats.ClearField("max_committed_time_lag")
-            if not number % _AT_ONCE:
-                await asyncio.sleep(0)
 
     def _committed(self, topic: Topic, partition: int, consumer: str) -> int:
         committed = self._service.node.progress.committed(consumer, topic.name, partition)

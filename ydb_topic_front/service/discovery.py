@@ -20,11 +20,10 @@ def register(registry: Registry, service: YdbService) -> None:
 
     async def list_endpoints(request: Any, call: GrpcCall) -> Any:
         result = _Result()
-        for name, bound in service.addresses.items():
-            address = service.node.advertised(name) or bound
-            endpoint = result.endpoints.add(address=address.host, port=address.port, node_id=service.node_id)
-            # Clients drop endpoints that say otherwise than the scheme they were given.
-            endpoint.ssl = service.node.tls(name) is not None
+        address = service.node.advertised(call.listener) or service.addresses[call.listener]
+        endpoint = result.endpoints.add(address=address.host, port=address.port, node_id=service.node_id)
+        # Clients drop endpoints that say otherwise than the scheme they were given.
+        endpoint.ssl = service.node.tls(call.listener) is not None
         return result
 
     async def who_am_i(request: Any, call: GrpcCall) -> Any:

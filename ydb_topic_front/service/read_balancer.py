@@ -61,6 +61,7 @@ class Share(Generic[M]):
         "_owners",
         "_partitions",
         "_sealed",
+        "_silent",
         "_to_give",
         "_to_name",
         "_under_way",
@@ -76,6 +77,7 @@ class Share(Generic[M]):
         self._done = done
         self._named: dict[int, dict[M, None]] = {}
         self._names: dict[M, Collection[int]] = {}
+        self._silent: dict[M, None] = {}
         # Partitions by who has them, also of sessions that have ended until these are cleared away.
         self._owners: dict[int, M] = {}
         self._owned: dict[M, dict[int, None]] = {}
@@ -110,22 +112,45 @@ class Share(Generic[M]):
         self._loads[member] = 0
         self._owned[member] = {}
         self._names[member] = partitions
+        self._enter(member)
+
+    def _enter(self, member: M) -> None:
+        """It may be given partitions from now on."""
+        partitions = self._names[member]
         if not partitions:
             self._whole = self._whole or not self._any
-            self._any.enter(member)
+            self._any.enter(member, self._loads[member])
         for partition in partitions:
             self._named.setdefault(partition, {})[member] = None
             self._to_name[partition] = self._to_give[partition] = None
 
-    def leave(self, member: M) -> None:
-        """A session has ended. Call :meth:`balance` after it."""
-        self._loads.pop(member, None)
+    def _withdraw(self, member: M) -> None:
+        """It is given no more partitions."""
         self._any.leave(member)
-        for partition in self._names.pop(member, ()):
+        for partition in self._names.get(member, ()):
             named = self._named.get(partition, {})
             named.pop(member, None)
             if not named:
                 self._named.pop(partition, None)
+
+    def silent(self, member: M) -> None:
+        """A session does not answer: it gets nothing more that others can read, until it is heard of again."""
+        if member in self._loads and member not in self._silent:
+            self._withdraw(member)
+            self._silent[member] = None
+
+    def heard(self, member: M) -> None:
+        """A session that was silent is not any more; harmless of others. Call :meth:`balance` after it."""
+        if member in self._silent:
+            del self._silent[member]
+            self._enter(member)
+
+    def leave(self, member: M) -> None:
+        """A session has ended. Call :meth:`balance` after it."""
+        self._loads.pop(member, None)
+        self._silent.pop(member, None)
+        self._withdraw(member)
+        self._names.pop(member, None)
         owned = self._owned.pop(member, None)
         if owned:
             self._left.append(owned)
@@ -213,6 +238,10 @@ class Share(Generic[M]):
 
     def _give(self, info: PartitionInfo, infos: Sequence[PartitionInfo]) -> None:
         named = self._named.get(info.index)
+        if not named and not self._any:
+            for member in list(self._silent):  # better them than nobody
+                self.heard(member)
+            named = self._named.get(info.index)
         if not named and not self._any:
             return  # it is looked at again when somebody comes who reads it
         chosen: M | None
@@ -303,10 +332,10 @@ class _Levels(Generic[M]):
     def __contains__(self, member: object) -> bool:
         return member in self._loads
 
-    def enter(self, member: M) -> None:
-        """One more, without a load."""
-        self._loads[member] = 0
-        self._levels.setdefault(0, {})[member] = None
+    def enter(self, member: M, load: int) -> None:
+        """One more."""
+        self._loads[member] = load
+        self._levels.setdefault(load, {})[member] = None
 
     def leave(self, member: M) -> None:
         """It is none of them any more; harmless of one that was none."""

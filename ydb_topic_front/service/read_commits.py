@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from bridges.turns import Turns
 from ydb_topic_front.service.read_chore import Chore, Work
 from ydb_topic_front.service.session_states import RANGE_BYTES
 from ydb_topic_front.session.partition_reading import PartitionReading, ReadingState
@@ -69,14 +69,12 @@ class ReadCommits:
             raise bad_request("without a consumer nothing can be committed")
         if not request.commit_offsets:
             raise bad_request("a commit of nothing")
-        steps = 0
+        turns = Turns()
         for part in request.commit_offsets:
             if not part.offsets:
                 raise bad_request("a commit of no offsets")
             for offsets in part.offsets:
-                steps += 1
-                if not steps % RANGES_AT_ONCE:
-                    await asyncio.sleep(0)
+                await turns.rest()
                 reading = self._partitions.get(part.partition_session_id)
                 if reading is not None:  # else it was stopped, and the client may not know yet
                     self.add(reading, offsets.start, offsets.end)
@@ -97,7 +95,16 @@ class ReadCommits:
             self._storage.want()
         self._count(len(commits) - before)
         if self._ranges > _MOST_RANGES:
+            self._forget_passed()
+        if self._ranges > _MOST_RANGES:
             raise bad_request(f"there are more than {_MOST_RANGES} commits with holes before them")
+
+    def _forget_passed(self) -> None:
+        """Keep nothing of what others have passed (see :meth:`CommitRanges.forget_passed`)."""
+        for reading in self._partitions.readings:
+            before = len(reading.commits)
+            reading.commits.forget_passed()
+            self._count(len(reading.commits) - before)
 
     def _count(self, ranges: int) -> None:
         """There are so many ranges more, or fewer."""

@@ -58,6 +58,7 @@ class ReadPartitions:
         self._readings: dict[int, PartitionReading] = {}
         self._by_place: dict[tuple[str, int], PartitionReading] = {}
         self._numbers = 0
+        self._taken_back = 0  # the highest number of those that the client has lost
         self._held = 0  # bytes
         self._to_open: dict[PartitionReading, None] = {}
         self._opening = Chore(begin, self.open_all)
@@ -111,10 +112,21 @@ class ReadPartitions:
             return
         reading.state = ReadingState.STOPPING
         self.pump.remove(reading)
+        self._ask_to_stop(reading, graceful=True)
+        self._readers.asked(self._session, reading)
+
+    def take_back(self, reading: PartitionReading) -> None:
+        """The client has not answered in time what it was asked about a partition: it has lost it, and is told so."""
+        if self.has(reading):
+            self._taken_back = max(self._taken_back, reading.session_id)
+            self._ask_to_stop(reading, graceful=False)
+            self._forget(reading)
+
+    def _ask_to_stop(self, reading: PartitionReading, *, graceful: bool) -> None:
         message = StreamReadFromServer(status=Status.SUCCESS)
         request = message.stop_partition_session_request
         request.partition_session_id = reading.session_id
-        request.graceful = True
+        request.graceful = graceful
         request.committed_offset = reading.stored
         self._answers.put(message)
 
@@ -129,6 +141,8 @@ class ReadPartitions:
     def close(self) -> None:
         """The session is over: nothing is remembered any more."""
         self.pump.close()
+        for reading in self._readings.values():
+            self._readers.answered(reading)
         self._service.states.change(-self._held)
         self._held = 0
         self._readings.clear()
@@ -191,6 +205,8 @@ class ReadPartitions:
         request.partition_offsets.start = max(position, log.log_start_offset)
         request.partition_offsets.end = max(request.partition_offsets.start, log.last_stable_offset)
         self._answers.put(message)
+        if self.consumer:  # else nobody waits for the partition
+            self._readers.asked(self._session, reading)
 
     # --- what the client says ---------------------------------------------------------------------------------------
 
@@ -209,6 +225,7 @@ class ReadPartitions:
         offset = response.read_offset if response.HasField("read_offset") else None
         reading.started(offset, max(reading.place.offset, reading.commits.position))
         if reading.may_send:
+            self._readers.answered(reading)
             self.pump.add(reading)
 
     def stopped(self, response: Any) -> None:
@@ -216,6 +233,8 @@ class ReadPartitions:
         if not self.consumer:
             raise bad_request("without a consumer there is nobody to let go for")
         reading = self.get(response.partition_session_id)
+        if reading is None and 0 < response.partition_session_id <= self._taken_back:
+            return  # it was too late
         if reading is None or reading.state is not ReadingState.STOPPING:
             raise bad_request(f"partition session {response.partition_session_id} was not asked to stop")
         self._forget(reading)
@@ -244,6 +263,7 @@ class ReadPartitions:
     def _forget(self, reading: PartitionReading) -> None:
         """The partition is not this session's any more, when what was committed of it is stored."""
         del self._readings[reading.session_id]
+        self._readers.answered(reading)
         self._remember(-READING_BYTES)
         self.commits.forget(reading)
         self._to_open.pop(reading, None)

@@ -19,6 +19,7 @@ from bridges.formats.ydb import parse_head
 from bridges.log.interfaces import Phase
 from bridges.log.skips import past
 from bridges.net.budget import Kind
+from bridges.sliced import in_turns
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder
 
@@ -165,7 +166,7 @@ class ReadPump:
         if not builder.size:
             return None
         self._node.metrics.topic(reading.topic).fetched(builder.batches, reading.sent - sent, builder.size)
-        raw, credit = builder.finish()
+        raw, credit = await in_turns(builder.finish())
         if not reading.may_send:
             return None  # the client was asked to let go of it meanwhile: it gets nothing more
         self.credit -= credit

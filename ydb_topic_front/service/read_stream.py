@@ -21,10 +21,10 @@ from bridges.catalog.topic import ChangeKind
 from bridges.errors import LogError
 from bridges.net.budget import Kind
 from bridges.net.grpc_server import Code, GrpcRefusal
+from bridges.turns import in_turns
 from ydb_topic_front.failures import told
 from ydb_topic_front.service.read_answers import ReadAnswers
 from ydb_topic_front.service.read_chore import Work
-from ydb_topic_front.service.read_commits import RANGES_AT_ONCE
 from ydb_topic_front.service.read_partitions import ReadPartitions
 from ydb_topic_front.service.write import TICKET
 from ydb_topic_front.session.read_init import no_such_consumer, parse_init
@@ -58,6 +58,7 @@ class ReadStream:
         self._refusal: tuple[Code, str] | None = None
         self._half_closed = False
         self._cut = False
+        self._silent = False
         self._wake = asyncio.Event()
         self._answers = ReadAnswers(stream.account, self._wake.set)
         self._partitions = ReadPartitions(
@@ -100,6 +101,13 @@ class ReadStream:
             self._readers.leave(self)
             self._wake.set()
             self._answers.close()
+
+    def unanswered(self, reading: PartitionReading) -> None:
+        """The client did not answer in time whether it begins with a partition, or lets go of it: it has lost it."""
+        if self._error is None:
+            self._silent = True
+            self._readers.silent(self)
+            self._partitions.take_back(reading)
 
     def position_moved(self, topic: str, partition: int, offset: int) -> None:
         """Somebody has stored a position on behalf of this session."""
@@ -239,6 +247,9 @@ class ReadStream:
                 handler(self, getattr(message, kind))
             else:
                 raise bad_request(f"{kind or 'an empty message'} cannot be here")
+            if self._silent and kind != "update_token_request":  # which SDKs send by themselves
+                self._silent = False
+                self._readers.heard(self)
             await self._answers.few()
         self._half_closed = True
         self._wake.set()
@@ -255,17 +266,16 @@ class ReadStream:
     async def _open(self, request: Any) -> None:
         service, mine = self._service, self._partitions
         init = mine.init = parse_init(request)
+        self._identify()  # a consumer's right comes before what there is of it
         for wanted in init.topics:
             topic = service.topic_at(self._stream, wanted.path, Operation.READ)
             if topic.name in mine.topics:
                 raise bad_request(f"topic '{wanted.path}' is named twice")
             if init.consumer and init.consumer not in service.topics.of(topic.name).consumers:
                 raise no_such_consumer(init.consumer, wanted.path)
-            for number, partition in enumerate(wanted.partitions, 1):
+            async for partition in in_turns(wanted.partitions):
                 if not 0 <= partition < len(topic.partitions):
                     raise bad_request(f"topic '{wanted.path}' has no partition {partition}")
-                if not number % RANGES_AT_ONCE:
-                    await asyncio.sleep(0)
             mine.topics[topic.name] = topic
             mine.wanted[topic.name] = wanted
         self._identify()
@@ -280,12 +290,10 @@ class ReadStream:
                 self._readers.share(self, topic, partitions)
                 await asyncio.sleep(0)
             else:
-                for number, partition in enumerate(sorted(partitions), 1):
+                async for partition in in_turns(sorted(partitions)):
                     mine.start(name, partition)
                     if self._error is not None:
                         return
-                    if not number % RANGES_AT_ONCE:
-                        await asyncio.sleep(0)
 
     def _identify(self) -> None:
         """Look who the client is, and whether it may read. Raises GrpcRefusal, YdbError."""

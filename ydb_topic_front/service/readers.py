@@ -46,6 +46,9 @@ class ReadSession(Member, Protocol):
     def position_moved(self, topic: str, partition: int, offset: int) -> None:
         """Somebody has stored a position on behalf of this session."""
 
+    def unanswered(self, reading: PartitionReading) -> None:
+        """Its client did not answer in time what it was asked about a partition."""
+
     def topic_changed(self, topic: Topic, change: ChangeKind) -> None:
         """Something is different with a topic that is read."""
 
@@ -72,6 +75,8 @@ class Readers:
         self._by_consumer: dict[str, dict[ReadSession, None]] = {}
         self.searches = asyncio.Semaphore(_SEARCHES)
         """For who looks where to begin by time: each has a batch in memory, however large that is."""
+        # What clients were asked and have not answered, by the monotonic clock, the longest ago first.
+        self._asked: dict[PartitionReading, tuple[float, ReadSession]] = {}
         self._due: dict[Share[ReadSession], None] = {}
         self._round: Iterator[None] | None = None  # what is left to do of the shares that were due
         # By the monotonic clock: a share of many partitions takes its time, and is looked at again whenever one of
@@ -80,6 +85,9 @@ class Readers:
         self._spent = 0.0
         service.node.every(
             max(100, service.settings.reader_patience_ms // 5), self.cut_stuck, "readers that take nothing"
+        )
+        service.node.every(
+            max(100, service.settings.reader_answer_ms // 5), self.take_back, "readers that do not answer"
         )
         service.catalog.on_change.append(self._changed)
         service.topics.on_change.append(self._settings_changed)
@@ -145,6 +153,47 @@ class Readers:
         share = self._shares.get((consumer, topic))
         if share is not None:
             self._balance_soon(share)
+
+    # --- what clients are to answer -------------------------------------------------------------------------------
+
+    def asked(self, session: ReadSession, reading: PartitionReading) -> None:
+        """A session's client was asked to begin with a partition, or to let go of it: it is to answer in time."""
+        self._asked.pop(reading, None)
+        self._asked[reading] = time.monotonic(), session
+
+    def answered(self, reading: PartitionReading) -> None:
+        """The client has answered, or need not any more."""
+        self._asked.pop(reading, None)
+
+    def silent(self, session: ReadSession) -> None:
+        """A session's client does not answer: others come first until it is heard of again."""
+        for share in self._shares_of(session):
+            share.silent(session)
+
+    def heard(self, session: ReadSession) -> None:
+        """The client of a session that was silent has said something."""
+        for share in self._shares_of(session):
+            share.heard(session)
+            self._balance_soon(share)
+
+    def _shares_of(self, session: ReadSession) -> Iterator[Share[ReadSession]]:
+        for topic in self._topics.get(session, ()):
+            share = self._shares.get((session.consumer, topic))
+            if share is not None:
+                yield share
+
+    async def take_back(self, now_ms: int) -> None:
+        """Take partitions from those who did not answer in time what they were asked about them."""
+        before = time.monotonic() - self._service.settings.reader_answer_ms / 1000
+        while self._asked:
+            for _ in range(min(len(self._asked), _TOLD_AT_ONCE)):
+                reading = next(iter(self._asked))
+                since, session = self._asked[reading]
+                if since > before:
+                    return
+                del self._asked[reading]
+                self._service.node.barrier.call("reader that does not answer", session.unanswered, reading)
+            await asyncio.sleep(0)
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -235,7 +284,7 @@ class Readers:
         if budget.scarce or budget.waiting:
             since = time.monotonic() - self._service.settings.reader_patience_ms / 1000
             for session in list(self._by_id.values()):
-                session.cut_if_stuck(since)
+                self._service.node.barrier.call("reader that takes nothing", session.cut_if_stuck, since)
 
     def _balance_soon(self, share: Share[ReadSession]) -> None:
         """Once for all that happens before its turn comes, or while the last time is slept off."""

@@ -89,14 +89,17 @@ class Scheme:
         service = self._service
         below = service.name_of(call, path)
         name = paths.last(paths.whole(below, service.database(call)))
-        if self._topic(below) is not None:
-            topic = service.topic_at(call, path, Operation.DESCRIBE)
-            fill_entry(entry, name, _Entry.TOPIC, topic.created_ms)
+        if not below:
+            service.require(call, Operation.DESCRIBE, NODE)
+            fill_entry(entry, name, _Entry.DATABASE)
             return
-        service.require(call, Operation.DESCRIBE, NODE)
-        if not await self._directories.has(below):
-            raise scheme_error(f"there is nothing at '{path}'")
-        fill_entry(entry, name, _Entry.DIRECTORY if below else _Entry.DATABASE)
+        if service.node.authorizer.allows(service.principal(call), Operation.DESCRIBE, NODE):
+            is_directory = self._topic(below) is None and await self._directories.has(below)
+            if is_directory:
+                fill_entry(entry, name, _Entry.DIRECTORY)
+                return
+        topic = service.topic_at(call, path, Operation.DESCRIBE)
+        fill_entry(entry, name, _Entry.TOPIC, topic.created_ms)
 
 
 def register(registry: Registry, service: YdbService) -> None:

@@ -57,6 +57,7 @@ class WriteSpeeds:
         self._partitions: dict[str, dict[int, _Partition]] = {}
         self._waiting: dict[Writer, float] = {}  # by when they began to
         self._budget = service.node.budget
+        self._barrier = service.node.barrier
         self._patience = service.settings.writer_patience_ms / 1000
         service.node.every(max(100, service.settings.writer_patience_ms // 5), self.cut_waiting, "writers that wait")
         service.topics.on_change.append(self._changed)
@@ -97,7 +98,7 @@ class WriteSpeeds:
             since = self._clock() - self._patience
             for writer in [writer for writer, began in self._waiting.items() if began < since]:
                 message = "the node is short of memory, and the partition's speed would hold the request up for long"
-                writer.end(YdbError(Status.OVERLOADED, message))
+                self._barrier.call("writer that waits", writer.end, YdbError(Status.OVERLOADED, message))
 
     def _changed(self, topic: Topic) -> None:
         speed = speed_of(self._topics.of(topic.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 from ydb_topic_front.wire.statuses import bad_request
 
@@ -18,7 +18,8 @@ class CommitRanges:
     def __init__(self, committed: int) -> None:
         self.position = committed
         """The next offset to be confirmed: all before it are, by this session or by others."""
-        # This session's own: what lies below it was confirmed here, or before the session began.
+        # Everything below it was confirmed by this session itself, or before that began; and so were the ranges, which
+        # may lie below the position, too, with holes that others have passed and this session may still fill.
         self._own = committed
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -40,9 +41,12 @@ class CommitRanges:
         if index and self._ends[index - 1] == start:
             index -= 1
             self._ends[index] = end
-        elif len(self._starts) >= MOST_RANGES and start > self.position:
-            raise bad_request(f"there are {MOST_RANGES} ranges of commits with holes between them")
         else:
+            if len(self._starts) >= MOST_RANGES:
+                self.forget_passed()
+                index = bisect_left(self._starts, start)
+                if len(self._starts) >= MOST_RANGES and start > self.position:
+                    raise bad_request(f"there are {MOST_RANGES} ranges of commits with holes between them")
             self._starts.insert(index, start)
             self._ends.insert(index, end)
         if index + 1 < len(self._starts) and self._starts[index + 1] == self._ends[index]:
@@ -58,11 +62,19 @@ class CommitRanges:
         self._advance()
         return True
 
+    def forget_passed(self) -> None:
+        """Forget the ranges that others have passed. All that is lost is that a second commit of them is refused."""
+        passed = bisect_right(self._ends, self.position)
+        del self._starts[:passed], self._ends[:passed]
+
     def _advance(self) -> bool:
-        before, reached = self.position, 0
-        while reached < len(self._starts) and self._starts[reached] <= self.position:
-            self._own = max(self._own, self._ends[reached])
-            self.position = max(self.position, self._ends[reached])
-            reached += 1
-        del self._starts[:reached], self._ends[:reached]
+        """Follow the one range that the position lies in, and the one that leaves no hole behind what is this session's
+        own: ranges that touch are one."""
+        before = self.position
+        index = bisect_right(self._ends, before)
+        if index < len(self._starts) and self._starts[index] <= before:
+            self.position = self._ends[index]
+        if self._starts and self._starts[0] == self._own:
+            self._own = self._ends.pop(0)
+            del self._starts[0]
         return self.position > before

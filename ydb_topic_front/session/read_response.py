@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from io import BytesIO
+
+from bridges.formats.pieces import STEP, written
 from bridges.formats.protobuf import put_varint
 from bridges.formats.records import Buffer
 
@@ -48,8 +52,9 @@ class ResponseBuilder:
             if created_ms >= 0:
                 self.write_lag = max(self.write_lag, written_ms - created_ms)
 
-    def finish(self) -> tuple[bytes, int]:
-        """The message, and the bytes of credit that it takes."""
+    def finish(self) -> Generator[None, None, tuple[bytes, int]]:
+        """The message, and the bytes of credit that it takes, yielding now and then (:mod:`bridges.sliced`): a writer's
+        message may be very large."""
         data = bytearray((_SESSION_ID,))
         put_varint(data, self._session_id)
         parts: list[Buffer] = [data]
@@ -68,4 +73,10 @@ class ResponseBuilder:
         lead = bytearray(SUCCESS)
         lead.append(_READ_RESPONSE)
         put_varint(lead, response)
-        return b"".join((lead, front, *parts, credit)), size
+        parts = [lead, front, *parts, credit]
+        if size <= STEP:
+            return b"".join(parts), size
+        joined = BytesIO()
+        for part in parts:
+            yield from written(joined, part)
+        return joined.getvalue(), size

@@ -93,35 +93,18 @@ class Batches:
 
     def batch(self, part: Part, codec: int) -> Batch:
         """The batch of a part. Its messages are copied."""
-        seq_nos = part.seq_nos
-        return self._around(
-            encode_batch(
-                self._producer,
-                self._meta,
-                codec,
-                len(seq_nos),
-                seq_nos[0],
-                seq_nos[-1],
-                part.max_created_ms,
-                part.messages,
-            ),
-            part,
-        )
+        return self._around(encode_batch(*self._fields(part, codec)), part)
 
     def in_slices(self, part: Part, codec: int) -> Sliced[Batch]:
         """The same for a part of which to copy all would hold up others."""
-        seq_nos = part.seq_nos
-        payload = yield from encode_in_slices(
-            self._producer,
-            self._meta,
-            codec,
-            len(seq_nos),
-            seq_nos[0],
-            seq_nos[-1],
-            part.max_created_ms,
-            part.messages,
-        )
+        payload = yield from encode_in_slices(*self._fields(part, codec))
         return self._around(payload, part)
+
+    def _fields(self, part: Part, codec: int) -> tuple[bytes, bytes, int, int, int, int, int, Buffer]:
+        """What is encoded of a part, in the order of :func:`bridges.formats.ydb.encode_batch`."""
+        seq_nos = part.seq_nos
+        numbers = len(seq_nos), seq_nos[0], seq_nos[-1]
+        return self._producer, self._meta, codec, *numbers, part.max_created_ms, part.messages
 
     def _around(self, payload: Buffer, part: Part) -> Batch:
         seq_nos = part.seq_nos

@@ -191,7 +191,9 @@ def _alike(raw: bytes, start: int, most_records: int) -> WriteParts | None:
         seq_nos = [number for these in numbers for number in these]
     _check_rising(seq_nos)
     latest = max(run.latest(raw) for run in runs)
-    created = -1 if latest[0] < 0 else created_ms(*latest)
+    created = created_ms(*latest)
+    if created < 0 <= latest[0]:
+        return None  # a mistake, which must not hide the others
     return WriteParts(rest.codec, [Part(memoryview(raw)[start : run.end], seq_nos, created)])
 
 
@@ -247,9 +249,11 @@ def _check(found: list[Any], last: int) -> tuple[Sequence[int], int]:
             latest, nanos = seconds, created.nanos
         elif seconds == latest and created.nanos > nanos:
             nanos = created.nanos
-    if latest <= 0 and not any(message.HasField("created_at") for message in found):
-        return seq_nos, -1
-    return seq_nos, created_ms(latest, nanos)
+    highest = created_ms(latest, nanos)
+    if latest <= 0 or highest < 0:  # those that do not say when say 0, too; and a mistake must not hide the others
+        stamps = (one.created_at for one in found if one.HasField("created_at"))
+        highest = max((created_ms(stamp.seconds, stamp.nanos) for stamp in stamps), default=-1)
+    return seq_nos, highest
 
 
 def _check_rising(seq_nos: Sequence[int]) -> None:

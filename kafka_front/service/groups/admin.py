@@ -8,9 +8,9 @@ import structlog
 
 from bridges.auth import Operation
 from bridges.errors import LogError
+from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.access import NO_OPERATIONS
-from kafka_front.service.turns import in_turns
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.messages import (
     DeleteGroupsRequest,

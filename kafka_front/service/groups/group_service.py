@@ -16,6 +16,7 @@ from bridges.barrier import Barrier
 from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.catalog.topic import Topic
+from bridges.errors import LogError
 from kafka_front.service.access import Access
 
 from . import codes
@@ -64,6 +65,9 @@ class Topics(Protocol):
     @property
     def topics(self) -> Mapping[str, Topic]: ...
 
+    @property
+    def by_id(self) -> Mapping[bytes, Topic]: ...
+
 
 class GroupService:
     """The classic groups of one node: state that its request handlers share, and its life.
@@ -87,7 +91,8 @@ class GroupService:
         self.settings = settings or GroupSettings()
         self.node_id = node_id
         self.access = access or Access(Everybody())
-        self.runtime = GroupRuntime(progress, self.settings, barrier)
+        self._barrier = barrier or Barrier()
+        self.runtime = GroupRuntime(progress, self.settings, self._barrier)
         self.coordinator = self.runtime.coordinator
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
         self.live = LiveGroups(self.coordinator.groups, progress.space)
@@ -178,16 +183,25 @@ class GroupService:
         """
         expired = 0
         for group_id in self.group_ids():
-            if not self.committing.get(group_id):
-                old = await self._expired(group_id, self.progress.of_group(group_id).items(), now_ms)
-                # Somebody may have come back to the group meanwhile; those still too old are few enough to look again.
-                gone = dict(self._too_old(group_id, old, now_ms))
-                # Of these, only what is still as it was looked at goes, and nothing that another front holds.
-                if gone and (count := await self.progress.expire(group_id, gone)):
-                    expired += count
-                    _log.info("committed offsets expired", group=group_id, positions=count)
-            if self._drop_if_bare(group_id):
-                await self.runtime.journal.erase(group_id)
+            try:
+                expired += await self._expire(group_id, now_ms)
+            except LogError:
+                raise  # of the database, which all groups have together
+            except Exception as error:  # noqa: BLE001 - logged and counted: it costs this group's positions only
+                self._barrier.caught("offset expiry", error, group=group_id)
+        return expired
+
+    async def _expire(self, group_id: str, now_ms: int) -> int:
+        expired = 0
+        if not self.committing.get(group_id):
+            old = await self._expired(group_id, self.progress.of_group(group_id).items(), now_ms)
+            # Somebody may have come back to the group meanwhile; those still too old are few enough to look again.
+            gone = dict(self._too_old(group_id, old, now_ms))
+            # Of these, only what is still as it was looked at goes, and nothing that another front holds.
+            if gone and (expired := await self.progress.expire(group_id, gone)):
+                _log.info("committed offsets expired", group=group_id, positions=expired)
+        if self._drop_if_bare(group_id):
+            await self.runtime.journal.erase(group_id)
         return expired
 
     async def _expired(

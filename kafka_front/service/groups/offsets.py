@@ -12,8 +12,9 @@ from bridges.auth import Operation
 from bridges.catalog.group_view import Place
 from bridges.catalog.progress import Committed, GroupHeld
 from bridges.errors import LogError
+from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
-from kafka_front.service.turns import Once, in_turns
+from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
 from kafka_front.wire.errors import KafkaError
 from kafka_front.wire.messages import (
@@ -36,6 +37,8 @@ _log = structlog.get_logger("anabranch.kafka.groups")
 
 _UNKNOWN_GROUP_SINCE = 9
 _BATCHED_FETCH_SINCE = 8
+_IDS_SINCE = 10
+_NO_ID = bytes(16)
 _LATEST_MS = 2**63 - 1
 _SORTED_AT_ONCE = 5_000
 
@@ -70,15 +73,19 @@ class Offsets:
         known = False
         async for topic in in_turns(request.topics):
             partitions = []
-            allowed = self._service.access.topic(ctx, Operation.READ, topic.name)
+            name = self._name(ctx, topic.name, topic.topic_id)
+            refused = codes.UNKNOWN_TOPIC_ID
+            if name is not None:
+                allowed = self._service.access.topic(ctx, Operation.READ, name)
+                refused = codes.NONE if allowed else codes.TOPIC_AUTHORIZATION_FAILED
             async for partition in in_turns(topic.partitions):
                 answer = _CommitPartition(partition.partition_index)
                 partitions.append(answer)
-                if not allowed:
-                    answer.error_code = codes.TOPIC_AUTHORIZATION_FAILED
+                if refused or name is None:
+                    answer.error_code = refused
                     continue
                 metadata = partition.committed_metadata or ""
-                if not self._exists(topic.name, partition.partition_index):
+                if not self._exists(name, partition.partition_index):
                     answer.error_code = codes.UNKNOWN_TOPIC_OR_PARTITION
                     continue
                 known = True
@@ -89,8 +96,8 @@ class Offsets:
                 committed = Committed(
                     partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms, expire_ms
                 )
-                accepted[topic.name, partition.partition_index] = committed
-            response.topics.append(_CommitTopic(name=topic.name, partitions=partitions))
+                accepted[name, partition.partition_index] = committed
+            response.topics.append(_CommitTopic(topic.topic_id, partitions, topic.name))
         if request.topics and not known:
             return response  # nothing of it can be committed: a broker does not even look at the group then
         error = self._check_member(ctx.version, request)
@@ -132,6 +139,17 @@ class Offsets:
                 del committing[group_id]
         return codes.NONE
 
+    def _name(self, ctx: Context, name: str, topic_id: bytes) -> str | None:
+        """Name of a topic that a request names, or gives the id of; None: nothing has this id."""
+        if ctx.version < _IDS_SINCE:
+            return name
+        found = self._service.catalog.by_id.get(topic_id)
+        return None if found is None else found.name
+
+    def _id(self, topic: str) -> bytes | None:
+        found = self._service.catalog.topics.get(topic)
+        return None if found is None else found.topic_id.bytes
+
     def _exists(self, topic: str, partition: int) -> bool:
         found = self._service.catalog.topics.get(topic)
         return found is not None and 0 <= partition < len(found.partitions)
@@ -152,21 +170,42 @@ class Offsets:
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
-                asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+                asked, ids = await self._asked(ctx, group, answer)
                 async for name, partitions in self._positions(ctx, group.group_id, asked, request.require_stable):
+                    topic_id = ids.get(name) or self._id(name)
+                    if topic_id is None and ctx.version >= _IDS_SINCE:
+                        continue  # it is being deleted, and its positions with it
                     rows = [
                         _GroupPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions
                     ]
-                    answer.topics.append(_GroupTopic(name=name, partitions=rows))
+                    answer.topics.append(_GroupTopic(topic_id or _NO_ID, rows, name))
                     once.rows(len(rows))
             return OffsetFetchResponse(groups=groups)
         self._service.access.require_group(ctx, Operation.DESCRIBE, request.group_id)
-        asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+        wanted = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
         response = OffsetFetchResponse()
-        async for name, partitions in self._positions(ctx, request.group_id, asked, request.require_stable):
+        async for name, partitions in self._positions(ctx, request.group_id, wanted, request.require_stable):
             old = [_OldPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions]
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
+
+    async def _asked(
+        self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
+    ) -> tuple[list[tuple[str, list[int]]] | None, dict[str, bytes]]:
+        """What is asked of a group, by name, and the ids it was asked by; what nothing has the id of is answered."""
+        if group.topics is None:
+            return None, {}
+        asked = []
+        ids = {}
+        async for topic in in_turns(group.topics):
+            name, indexes = self._name(ctx, topic.name, topic.topic_id), topic.partition_indexes
+            if name is None:
+                unknown = [_GroupPartition(i, -1, error_code=codes.UNKNOWN_TOPIC_ID) for i in indexes]
+                answer.topics.append(_GroupTopic(topic.topic_id, unknown))
+                continue
+            ids[name] = topic.topic_id
+            asked.append((name, indexes))
+        return asked, ids
 
     async def _positions(
         self, ctx: Context, group_id: str, asked: Iterable[tuple[str, Iterable[int]]] | None, require_stable: bool

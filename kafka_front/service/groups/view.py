@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
 
@@ -29,8 +29,11 @@ class LiveGroups:
         self.space = space
         self._groups = groups
 
-    def summaries(self) -> list[GroupSummary]:
-        return [summary_of(group_id, group) for group_id, group in self._groups.items() if _is_joined(group)]
+    def summaries(self) -> Iterator[GroupSummary]:
+        for group_id in [*self._groups]:
+            group = self._groups.get(group_id)
+            if group is not None and _is_joined(group):
+                yield summary_of(group_id, group)
 
     def view(self, group_id: str) -> GroupView | None:
         group = self._groups.get(group_id)

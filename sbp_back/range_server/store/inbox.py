@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+_PER_TURN = 100
+"""Things received in one turn of the loop: after a pause of it any number may wait."""
 
 
 class Inbox(Generic[T]):
@@ -45,7 +49,7 @@ class Inbox(Generic[T]):
 
     def _wakened(self) -> None:
         os.eventfd_read(self._event)
-        self.drain()
+        self._take(_PER_TURN)
 
     @property
     def is_empty(self) -> bool:
@@ -59,10 +63,14 @@ class Inbox(Generic[T]):
 
     def drain(self) -> None:
         """On the loop: receive all there is now. What ``receive`` raises delays the rest by a turn of the loop."""
+        self._take(sys.maxsize)
+
+    def _take(self, most: int) -> None:
         self._woken = False
         things = self._things
         try:
-            while things:
+            while things and most:
+                most -= 1
                 self._receive(things.popleft())
         finally:
             if things:

@@ -203,15 +203,16 @@ class StoredRange:
                 break
         return first, end, size, count
 
-    def gap(self) -> tuple[int, int] | None:
-        """The first offsets in ``[min_offset, next_offset)`` that no run covers."""
+    def gaps(self) -> list[tuple[int, int]]:
+        """The offsets in ``[min_offset, next_offset)`` that no run covers: (first, end) of each stretch, in order."""
+        found = []
         at = self.min_offset
         for run in self.runs:
             if run.first > at:
-                return at, run.first
+                found.append((at, run.first))
             at = max(at, run.end)
         limit = self.visible_end
-        return (at, limit) if at < limit else None
+        return [*found, (at, limit)] if at < limit else found
 
     # --- changing
 

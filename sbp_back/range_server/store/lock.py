@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import uuid
 from pathlib import Path
 
-from sbp_back.errors import StoreLocked, StoreVersionError
+from sbp_back.errors import DecodeError, StoreLocked, StoreVersionError
 from sbp_back.files import Files, ending, read_range, write_all
+from sbp_back.held import HeldFile
 from sbp_back.range_server.store.format import BLOCK, FORMAT_VERSION, decode_segment_header
 from sbp_back.range_server.store.options import StoreOptions
 
@@ -27,20 +27,18 @@ class DirectoryLock:
     def __init__(self, directory: Path, wal: Path, options: StoreOptions) -> None:
         self._files = options.files
         self._directory = directory
-        path = directory / "LOCK"
-        self._fd = self._files.open(path, os.O_RDWR | os.O_CREAT)
         try:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreLocked(f"{directory} is in use by another process") from error
+            self._held = HeldFile(directory / "LOCK", self._files)
+        except BlockingIOError as error:
+            raise StoreLocked(f"{directory} is in use by another process") from error
+        try:
             self._load(wal, options)
         except BaseException:
             self.release()
             raise
 
     def _load(self, wal: Path, options: StoreOptions) -> None:
-        stored = bytes(read_range(self._files, self._fd, 0, _MAX_BYTES)).rstrip(b"\0\n ")
+        stored = bytes(read_range(self._files, self._held.fd, 0, _MAX_BYTES)).rstrip(b"\0\n ")
         fresh = not stored
         self.placement_driver = ""
         if fresh:
@@ -104,12 +102,16 @@ class DirectoryLock:
             "placement_driver": self.placement_driver,
         }
         # One block, padded: a shorter line leaves nothing of a longer one behind.
-        write_all(self._files, self._fd, json.dumps(fields).encode().ljust(512) + b"\n", 0)
-        self._files.sync(self._fd)
+        write_all(self._files, self._held.fd, json.dumps(fields).encode().ljust(512) + b"\n", 0)
+        self._files.sync(self._held.fd)
         self._files.sync_directory(self._directory)
 
+    def is_held(self) -> bool:
+        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        return self._held.is_there()
+
     def release(self) -> None:
-        self._files.close(self._fd)
+        self._held.release()
 
 
 def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:
@@ -117,6 +119,8 @@ def _identity_of_segments(files: Files, wal: Path) -> tuple[str, int] | None:
         fd = files.open(path, os.O_RDONLY)
         try:
             header = decode_segment_header(read_range(files, fd, 0, BLOCK))
+        except DecodeError:
+            continue  # recovery tells what is wrong with it
         finally:
             files.close(fd)
         return header.cluster_id, header.server_id

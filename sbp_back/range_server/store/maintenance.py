@@ -20,7 +20,7 @@ from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.log import Background, Log
 from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
-from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.wal_items import Control, Copies, Item
 from sbp_back.wire.model import Entry
 
@@ -98,7 +98,7 @@ class Maintenance:
         """On another thread. A flush that failed is the end, as it is for the writer."""
         for segment in loose:
             try:
-                flush_segment(self._log, segment)
+                flush_segment(self._log.files, segment)
             except OSError as error:
                 self._on_failing(error)
                 raise
@@ -308,7 +308,7 @@ def take_checkpoint(log: Log) -> Checkpoint:
 def save_everything(log: Log) -> None:
     """Indexes of all segments and a checkpoint, so that the next start has nothing to scan. Raises ``OSError``."""
     for segment in loose_segments(log):
-        flush_segment(log, segment)
+        flush_segment(log.files, segment)
     for segment in log.segments[:-1]:
         if not segment.indexed:
             _seal_file(log, segment, columns_of(segment))
@@ -326,15 +326,6 @@ def save_checkpoint(log: Log) -> None:
 def loose_segments(log: Log) -> list[Segment]:
     """Segments that may hold what is not on the disk: with flushes there are none."""
     return [] if log.options.durable else [s for s in log.segments if s is log.active or not s.indexed]
-
-
-def flush_segment(log: Log, segment: Segment) -> None:
-    """Have everything that was written to a segment on the disk. Raises ``OSError``."""
-    fd = log.files.open(segment.path, os.O_RDWR)
-    try:
-        log.files.sync(fd)
-    finally:
-        log.files.close(fd)
 
 
 def _seal_file(log: Log, segment: Segment, columns: list[RunColumns]) -> SegmentIndex:

@@ -15,11 +15,12 @@ a flush alone would not do, for after one that failed the kernel takes its pages
 from __future__ import annotations
 
 import errno
+import json
 import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -37,6 +38,12 @@ from sbp_back.range_server.store.scan import Group, SegmentScanner
 from sbp_back.range_server.store.segment import Segment
 
 _COPY_BYTES = 1024 * 1024
+
+ACCEPTED = "data loss accepted: "
+"""How messages begin that tell what was given up."""
+
+LOSSES = "accepted-losses.json"
+"""In the store's directory: what was given up and when, a line of JSON each time."""
 
 
 class Recovered(Struct):
@@ -173,7 +180,7 @@ class Recovery:
         """Refuse to go on, unless the operator accepts the loss."""
         if not self._options.accept_data_loss:
             raise StoreCorrupt(f"acknowledged data is damaged: {what}")
-        self._result.messages.append(f"data loss accepted: {what}")
+        self._result.messages.append(f"{ACCEPTED}{what}")
 
     # --- rows before the checkpoint
 
@@ -379,17 +386,35 @@ class Recovery:
         self._look_for_gaps(segments, checkpoint)
 
     def _look_for_gaps(self, segments: list[Segment], checkpoint: Checkpoint | None) -> None:
+        accepted: set[tuple[int, int, int, int]] | None = None
         for stored in self._result.state.ranges.values():
-            gap = stored.gap()
-            if gap is None:
-                continue
-            there = {segment.base for segment in segments}
-            missing = [base for base in (checkpoint.segments if checkpoint else []) if base not in there]
-            names = ", ".join(f"{base:020d}.seg" for base in missing) or "none known"
-            self._damage(
-                f"offsets {gap[0]} to {gap[1]} of range {stored.index} of stream {stored.stream_id} are gone; "
-                f"segments that were there at the last checkpoint and are missing now: {names}"
-            )
+            for first, end in stored.gaps():
+                if accepted is None:
+                    accepted = accepted_gaps(self._wal.parent)
+                known = (gap for gap in accepted if gap[:2] == (stored.stream_id, stored.index))
+                if any(gap[2] <= first and end <= gap[3] for gap in known):
+                    continue
+                there = {segment.base for segment in segments}
+                missing = [base for base in (checkpoint.segments if checkpoint else []) if base not in there]
+                names = ", ".join(f"{base:020d}.seg" for base in missing) or "none known"
+                self._damage(
+                    f"offsets {first} to {end - 1} of range {stored.index} of stream {stored.stream_id} are gone; "
+                    f"segments that were there at the last checkpoint and are missing now: {names}"
+                )
+
+
+def accepted_gaps(directory: Path) -> set[tuple[int, int, int, int]]:
+    """What an operator has given up in the middle of ranges (:mod:`sbp_back.range_server.store.loss`): (stream, range,
+    first, end). A line that is not whole tells nothing."""
+    found: set[tuple[int, int, int, int]] = set()
+    try:
+        lines = (directory / LOSSES).read_bytes().splitlines()
+    except FileNotFoundError:
+        return found
+    for line in lines:
+        with suppress(ValueError, TypeError, KeyError):
+            found.update((int(a), int(b), int(c), int(d)) for a, b, c, d in json.loads(line)["gaps"])
+    return found
 
 
 def _unbroken(segments: list[Segment], begin: int, end: int) -> bool:

@@ -117,3 +117,15 @@ class OpenSegments:
             self._files.close(segment.fd)
             segment.fd = -1
             del self._open[segment]
+
+
+def flush_segment(files: Files, segment: Segment) -> None:
+    """Have all that was written to a segment on the disk; one that is gone needs no flush. Raises ``OSError``."""
+    try:
+        fd = files.open(segment.path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)

@@ -33,7 +33,7 @@ from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replay import apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
 from sbp_back.range_server.store.stats import StoreStats
-from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Group, Item, Roll
+from sbp_back.range_server.store.wal_items import Append, Control, Copies, Done, Flush, Group, Item, Roll
 from sbp_back.range_server.store.wal_writer import SMALL_BYTES, WalWriter
 from sbp_back.wire.entry import entry_crc
 from sbp_back.wire.model import Entry
@@ -108,11 +108,13 @@ class Store:
             make_directories(options.files, directory)
         lock = DirectoryLock(path, wal, options)
         try:
+            lacking = options.files.probe(wal)
             recovered = Recovery(wal, ckpt, options, lock.cluster_id).run()
             log = Log(path, options, recovered.state, recovered.segments)
             log.next_seq = recovered.seq
             log.newest = recovered.newest
             log.fallback = recovered.fallback
+            recovered.messages += lacking
             store = cls(log, lock, recovered)
             store._load(recovered)
             if recovered.replayed:
@@ -204,6 +206,10 @@ class Store:
         """What is known of streams apart from their ranges: trimmed offsets."""
         return self._log.state.streams
 
+    def is_held(self) -> bool:
+        """Whether the directory is still the one that was locked: somebody may have removed it."""
+        return self._lock.is_held()
+
     @property
     def cluster_id(self) -> str:
         return self._lock.cluster_id
@@ -244,9 +250,8 @@ class Store:
 
     # --- writing
 
-    def append(self, entries: list[Entry], done: Done, *, gathered: bool = False) -> None:
+    def append(self, entries: list[Entry], done: Done) -> None:
         """Store entries, each of which must begin where its range ends. ``done`` is called when they are durable.
-        ``gathered``: whoever calls this gathers a cycle's entries himself, and calls :meth:`write_gathered` in the end.
 
         All or none of them are stored, unless together they are larger than a segment; then they are stored one part
         after the other and an error may concern the later parts only. Errors: ``DiskFull`` (may be tried again),
@@ -257,19 +262,16 @@ class Store:
             if entry.crc < 0:
                 entry_crc(entry)
             size += len(entry.prefix) + len(entry.payload)
+        self.append_gathered(entries, size, done, False)
+
+    def append_gathered(self, entries: list[Entry], size: int, done: Done, gathered: bool = True) -> None:
+        """As :meth:`append` of entries that have their checksums and are ``size`` bytes. ``gathered``: whoever calls
+        this gathers a cycle's entries himself, and calls :meth:`write_gathered` in the end."""
         if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
             self._append_parts(entries, done)
             return
         self._log.stats.pending_bytes += size
         self._submit(Append(entries, size, done), gathered)
-
-    def append_gathered(self, entries: list[Entry], size: int, done: Done) -> None:
-        """As :meth:`append` of what somebody gathers, whose entries have their checksums and are ``size`` bytes."""
-        if len(entries) > 1 and group_size(len(entries), size) > self._largest_append:
-            self._append_parts(entries, done)
-            return
-        self._log.stats.pending_bytes += size
-        self._submit(Append(entries, size, done), True)
 
     def _append_parts(self, entries: list[Entry], done: Done) -> None:
         parts: list[list[Entry]] = []
@@ -303,8 +305,16 @@ class Store:
         self._submit(Control(RecordType.CREATE, stream_id, index, epoch, start, done))
 
     def seal_range(self, stream_id: int, index: int, epoch: int, end: int, done: Done) -> None:
-        """Close a range for good at ``end`` (-1: behind everything submitted so far), hiding what lies behind it."""
+        """Close a range for good at ``end`` (-1: behind everything submitted so far), hiding what lies behind it. It
+        survives loss of power with all that was submitted before, whatever the durability."""
         self._submit(Control(RecordType.SEAL, stream_id, index, epoch, end, done))
+
+    def flush(self, done: Done) -> None:
+        """``done`` is called when everything answered so far survives loss of power, whatever the durability."""
+        if self._durable:
+            done(self.failed)
+        else:
+            self._submit(Flush(done))
 
     def trim_stream(self, stream_id: int, min_offset: int, done: Done) -> None:
         """Nothing below ``min_offset`` is needed any more. Of an open range at most what is durable is trimmed."""

@@ -67,7 +67,17 @@ class Roll:
         self.error: StoreError | None = None
 
 
-Item = Append | Copies | Control | Roll
+class Flush:
+    """Have everything submitted before on the disk, whatever the durability."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self, done: Done) -> None:
+        self.done = done
+        self.error: StoreError | None = None
+
+
+Item = Append | Copies | Control | Roll | Flush
 
 
 class Group:

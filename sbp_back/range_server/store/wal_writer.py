@@ -8,6 +8,10 @@ threads around it, and mostly a tenth of that. So while the thread has nothing a
 small group itself with :meth:`WalWriter.write_here`. Both never touch the state at the same time: the thread does so
 only between taking an item from the queue and delivering the group with it, the loop only when every item it queued has
 come back.
+
+Whoever asks for a seal keeps its answer elsewhere, on the disk (the placement driver does). So a group with a seal is
+flushed also without flushes, after all that was written before it: a loss of power must not leave a range that ends
+behind what is left of it.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ from sbp_back.range_server.store.format import (
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
-from sbp_back.range_server.store.segment import Segment
+from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.tails import Tails, misplaced
-from sbp_back.range_server.store.wal_items import Append, Control, Copies, Group, Item, Roll
-from sbp_back.wire.model import Buffer, Entry
+from sbp_back.range_server.store.wal_items import Append, Control, Copies, Flush, Group, Item, Roll
+from sbp_back.wire.model import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +101,10 @@ class WalWriter:
         self._ends = Tails()
         self._tails = self._ends.by_key
         self._durable = options.durable
-        self._flags = 0 if options.durable else FLAG_NOT_FLUSHED
+        self._lasting = options.durable
+        """Whether the group that is being made has to be on the disk when it comes back."""
+        self._loose: list[Segment] = []
+        """Segments, besides the one being written, with groups that were not flushed."""
         self._reserve = options.control_reserve
         self._segment: Segment | None = None
         self._segment_size = 0
@@ -199,8 +206,7 @@ class WalWriter:
         group = self._begin()
         try:
             for item in items:
-                added = self._add_one(item, item.entries[0]) if len(item.entries) == 1 else False
-                if not added and not self._add_append(item):
+                if not self._add_append(item):
                     raise AssertionError("a group that fits has to be written in parts")
             if self._records:
                 self._flush(group)
@@ -229,9 +235,7 @@ class WalWriter:
                 items = group.items
                 limit_records = self._share()
                 while True:
-                    if type(item) is Append and len(item.entries) == 1 and self._add_one(item, item.entries[0]):
-                        pass
-                    elif not self._add(item):
+                    if not self._add(item):
                         carried = item
                         break
                     if self._body_bytes >= limit_bytes or len(self._records) >= limit_records:
@@ -243,7 +247,7 @@ class WalWriter:
                     if item is _STOP:
                         carried = item
                         break
-                if self._records:
+                if self._records or self._lasting:
                     self._flush(group)
                 if items:
                     item, items = carried, []
@@ -283,6 +287,7 @@ class WalWriter:
         self._records = []
         self._bodies = []
         self._body_bytes = 0
+        self._lasting = self._durable
         self._room_bytes = self._free_end - self._position - GROUP_HEADER_BYTES
         return group
 
@@ -294,104 +299,72 @@ class WalWriter:
             return self._add_control(item)
         if type(item) is Copies:
             return self._add_copies(item)
+        if type(item) is Flush:
+            item.error = self.failure
+            self._lasting = True
+            self._group.items.append(item)
+            return True
         assert type(item) is Roll
         return self._add_roll(item)
 
     def _measure_room(self) -> None:
-        """How much a group may hold without rolling or allocating: what the short way below is good for."""
+        """How much a group may hold without rolling or allocating: which is quickly compared with."""
         self._free_end = min(self._segment_size, self._allocated) - self._reserve
         self._room_bytes = self._free_end - self._position - GROUP_HEADER_BYTES
 
-    def _add_one(self, item: Append, entry: Entry) -> bool:
-        """The short way for the usual case, one entry that fits and is in its place; False for all others."""
-        size = item.bytes
-        base = entry.base_offset
-        count = entry.count
-        tail = self._tails.get((entry.stream_id, entry.range_index))
-        records = self._records
-        if (
-            tail is None
-            or tail.next != base
-            or tail.end >= 0
-            or count < 1
-            or self.refuse_appends is not None
-            or self.failure is not None
-            or self._body_bytes + size + RECORD_BYTES * (len(records) + 1) > self._room_bytes
-        ):
-            return False
-        tail.next = base + count
-        item.owners.append(tail.stored)
-        records.append(
-            RECORD.pack(
-                _APPEND,
-                entry.crc,
-                entry.stream_id,
-                tail.epoch,
-                base,
-                entry.timestamp,
-                entry.range_index,
-                count,
-                size,
-            )
-        )
-        self._bodies += (entry.prefix, entry.payload)
-        self._body_bytes += size
-        self._group.items.append(item)
-        return True
-
     def _add_append(self, item: Append) -> bool:
         error: StoreError | None = self.failure or self.refuse_appends
+        entries = item.entries
         size = item.bytes
-        if error is None:
-            room = self._room(len(item.entries), size, self._reserve)
+        records = self._records
+        before = len(records)
+        more = size + RECORD_BYTES * (before + len(entries))
+        if error is None and self._body_bytes + more > self._room_bytes:
+            room = self._room(len(entries), size, self._reserve)
             if not room:
                 return False
             error = room if room is not True else None
-        tails = self._tails
-        owners = item.owners
-        records: list[bytes] = []
-        bodies: list[Buffer] = []
         if error is None:
-            for entry in item.entries:
+            bodies = self._bodies
+            owners = item.owners
+            tails = self._tails
+            for entry in entries:
+                stream_id = entry.stream_id
+                index = entry.range_index
                 base = entry.base_offset
                 count = entry.count
-                tail = tails.get((entry.stream_id, entry.range_index))
+                tail = tails.get((stream_id, index))
                 if tail is None or tail.next != base or tail.end >= 0 or count < 1:
                     error = misplaced(entry, tail)
                     break
                 tail.next = base + count
-                stored = tail.stored
-                owners.append(stored)
+                owners.append(tail.stored)
                 prefix = entry.prefix
                 payload = entry.payload
+                length = len(prefix) + len(payload)
                 records.append(
-                    RECORD.pack(
-                        _APPEND,
-                        entry.crc,
-                        entry.stream_id,
-                        tail.epoch,
-                        base,
-                        entry.timestamp,
-                        entry.range_index,
-                        count,
-                        len(prefix) + len(payload),
-                    )
+                    RECORD.pack(_APPEND, entry.crc, stream_id, tail.epoch, base, entry.timestamp, index, count, length)
                 )
-                bodies.append(prefix)
-                bodies.append(payload)
+                bodies += (prefix, payload)
         if error is None:
-            self._records += records
-            self._bodies += bodies
             self._body_bytes += size
         else:
-            for entry in reversed(item.entries[: len(owners)]):
-                tails[entry.stream_id, entry.range_index].next = entry.base_offset
-            owners.clear()
+            self._take_back(item, before)
             item.error = error
             if isinstance(error, DiskFull):
-                self._ends.mark_short(item.entries)
+                self._ends.mark_short(entries)
         self._group.items.append(item)
         return True
+
+    def _take_back(self, item: Append, before: int) -> None:
+        """One of its entries is refused, so none is in the group, which had ``before`` records."""
+        taken = len(item.owners)
+        for entry in reversed(item.entries[:taken]):
+            self._tails[entry.stream_id, entry.range_index].next = entry.base_offset
+        item.owners.clear()
+        if taken:
+            del self._records[before:]
+            del self._bodies[-2 * taken :]
 
     def _add_copies(self, item: Copies) -> bool:
         error: StoreError | None = self.failure
@@ -434,6 +407,8 @@ class WalWriter:
         item.lsn = self.segment.base + self._position + len(self._records)
         if error is None:
             error = self._ends.apply(item)
+        if error is None and item.kind == RecordType.SEAL:
+            self._lasting = True
         if error is None and item.written:
             self._records.append(
                 RECORD.pack(int(item.kind), 0, item.stream_id, item.epoch, item.base, 0, item.index, 0, 0)
@@ -512,6 +487,8 @@ class WalWriter:
             self.fail(error)
             return self.failure
         self._files.close(self._fd)
+        if not self._durable:
+            self._loose.append(segment)
         self._enter(*prepared, BLOCK)
         return None
 
@@ -528,8 +505,13 @@ class WalWriter:
     def _flush(self, group: Group) -> None:
         segment = self.segment
         group.segment = segment
+        if self._lasting and not self._durable:
+            self._flush_before(group)
+        if not self._records:
+            return
         lsn = segment.base + self._position
-        parts = encode_group(self._seq, segment.salt, lsn, self._records, self._bodies, self._flags)
+        flags = 0 if self._lasting else FLAG_NOT_FLUSHED
+        parts = encode_group(self._seq, segment.salt, lsn, self._records, self._bodies, flags)
         size = align(GROUP_HEADER_BYTES + RECORD_BYTES * len(self._records) + self._body_bytes)
         if len(parts) > _MAX_PARTS or (len(parts) > 16 and size < _SMALL_PART * len(parts)):
             parts = [b"".join(parts)]
@@ -553,17 +535,31 @@ class WalWriter:
         group.records = len(self._records)
         self._seq += 1
 
+    def _flush_before(self, group: Group) -> None:
+        """Have all groups before this one on the disk. A failure is final, as in :meth:`_write`, which says so next."""
+        if self.failure is not None:
+            return
+        try:
+            for segment in self._loose:
+                flush_segment(self._files, segment)
+            self._files.sync(self._fd)
+            self._loose.clear()
+        except OSError as error:
+            failure = self.fail(error)
+            for item in group.items:
+                item.error = item.error or failure
+
     def _write(self, parts: list[Buffer], size: int) -> StoreError | None:
         """One write, durable if that is promised. A failure is final: after a failed flush the kernel may have
         dropped the pages, so that a later flush that succeeds proves nothing."""
         if self.failure is not None:
             return self.failure
         try:
-            written = self._files.write(self._fd, parts, self._position, self._durable)
+            written = self._files.write(self._fd, parts, self._position, self._lasting)
             if written != size:
                 # File systems that cannot reserve space stop in the middle when they are full; ask which it is.
                 rest = memoryview(b"".join(parts))[written:]
-                self._files.write(self._fd, [rest], self._position + written, self._durable)
+                self._files.write(self._fd, [rest], self._position + written, self._lasting)
                 raise OSError(f"only {written} of {size} bytes were taken")
         except OSError as error:
             if is_disk_full(error) and self._void():
@@ -575,7 +571,7 @@ class WalWriter:
     def _void(self) -> bool:
         """Make sure that a group that was refused cannot come back after a crash; False when the disk is failing."""
         try:
-            self._files.write(self._fd, [ZEROS], self._position, self._durable)
+            self._files.write(self._fd, [ZEROS], self._position, self._lasting)
         except OSError as error:
             # Without room for one block not even the header of the refused group is there.
             return is_disk_full(error)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridges.auth import Principal
-from bridges.auth import authenticator as authenticator_module
 from bridges.auth.authenticator import AuthenticationBusy, Authenticator, AuthOptions
+from bridges.auth.comparisons import MOST_WAITING
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, UsersError, change, check_name, check_password, load
 
@@ -170,13 +170,95 @@ async def test_one_who_gives_up_does_not_take_the_comparison_from_others(auth: A
 
 
 async def test_guesses_cannot_pile_up(auth: Authenticator) -> None:
-    waiting = authenticator_module._MOST_WAITING
+    waiting = MOST_WAITING
     found = await asyncio.gather(
         *(auth.verify("alice", f"guess {number}") for number in range(waiting + 3)), return_exceptions=True
     )
     assert [type(one) for one in found[waiting:]] == [AuthenticationBusy] * 3
     assert found[:waiting] == [None] * waiting
     assert await auth.verify("alice", "wonder") is not None, "afterwards there is room again"
+
+
+class Slow:
+    """Comparisons that wait until they are let go, one at a time, in the order in which they are begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self._go = threading.Semaphore(0)
+        matches = PasswordHash.matches
+
+        def slow(one: PasswordHash, text: str) -> bool:
+            self.begun.append(text)
+            self._go.acquire()
+            return matches(one, text)
+
+        monkeypatch.setattr(PasswordHash, "matches", slow)
+
+    def let_go(self, number: int = 1) -> None:
+        self._go.release(number)
+
+
+def guesses(auth: Authenticator, number: int, source: str) -> list[asyncio.Task[Principal | None]]:
+    return [asyncio.create_task(auth.verify("alice", f"{source} guess {one}", f"{source}")) for one in range(number)]
+
+
+async def ended(tasks: list[asyncio.Task[Principal | None]], slow: Slow) -> None:
+    slow.let_go(1000)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+async def test_who_guesses_from_one_address_keeps_nobody_out_from_another(
+    auth: Authenticator, monkeypatch: pytest.MonkeyPatch, failed_before: bool
+) -> None:
+    if failed_before:
+        assert await auth.verify("alice", "guess", "10.0.0.9") is None
+    slow = Slow(monkeypatch)
+    wrong = guesses(auth, 100, "10.0.0.9")
+    await asyncio.sleep(0)
+    right = [asyncio.create_task(auth.verify("alice", "wonder", "10.0.0.1"))]
+    right.append(asyncio.create_task(auth.verify("bob", "builder", "10.0.0.2")))
+    # Two are being compared already; these two are the next.
+    slow.let_go(4)
+    assert [str(one) for one in await asyncio.gather(*right)] == ["User:alice", "User:bob"]
+    await ended(wrong, slow)
+    assert {"wonder", "builder"} <= {*slow.begun[2:4]}
+
+
+async def test_who_has_logged_in_before_comes_before_guesses_from_any_number_of_addresses(
+    auth: Authenticator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert await auth.verify("alice", "wonder", "10.0.0.1") is not None
+    put(tmp_path / "users.json", alice="changed", bob="builder")
+    await auth.refresh()  # so it must be compared again
+    slow = Slow(monkeypatch)
+    wrong = [task for number in range(200) for task in guesses(auth, 1, f"10.1.0.{number}")]
+    await asyncio.sleep(0)
+    right = asyncio.create_task(auth.verify("alice", "changed", "10.0.0.1"))
+    slow.let_go(3)
+    assert await right is not None
+    await ended(wrong, slow)
+    assert slow.begun[2] == "changed"
+
+
+async def test_addresses_of_one_network_of_ipv6_are_one(auth: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    wrong = [task for number in range(100) for task in guesses(auth, 1, f"2001:db8:0:1::{number:x}")]
+    await asyncio.sleep(0)
+    right = asyncio.create_task(auth.verify("alice", "wonder", "2001:db8:0:2::1"))
+    slow.let_go(3)
+    assert await right is not None
+    await ended(wrong, slow)
+
+
+async def test_addresses_take_turns(auth: Authenticator, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    first = guesses(auth, 10, "10.0.0.1")
+    await asyncio.sleep(0)
+    second = guesses(auth, 10, "10.0.0.2")
+    await asyncio.sleep(0)
+    await ended([*first, *second], slow)
+    assert sum("10.0.0.2" in text for text in slow.begun[2:10]) >= 4
 
 
 async def test_changes_of_the_file_count_from_the_next_look_on(auth: Authenticator, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_padding_does_not_matter(lab: Lab) -> None:
     lab.auth.check(token + "=", "ydb")
 
 
-KEYS = TokenKeys([Key("one", b"k" * 32, 0, None)])
+KEYS = TokenKeys([Key("one", b"k" * 32, 0, None)], b"")
 TOKEN = KEYS.sign(ALICE, "ydb", 0, 600, {"n": 1}, None)
 
 

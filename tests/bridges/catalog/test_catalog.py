@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.lineage import KeyRange
 from bridges.catalog.names import InvalidTopicName, canonical_name, check_topic_name, collision_key, derived_names
 from bridges.catalog.progress import Committed, Progress, erase_topic
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.catalog.topic import Change, ChangeKind, InvalidPartitions, NameCollision, TopicExists, TopicNotFound
+from bridges.catalog.topic_config import SPLIT
 from bridges.catalog.topics import Catalog, CatalogOptions
 from bridges.errors import LogUnavailable
 from sbp_back.errors import ErrorCode, SbpError
@@ -31,8 +33,12 @@ class Backend:
 
     def __init__(self, path: Path) -> None:
         self.file = sqlite3.connect(path, isolation_level=None)
-        self.file.execute("CREATE TABLE IF NOT EXISTS s (id INTEGER PRIMARY KEY, deleted INTEGER, opened INTEGER)")
+        self.file.execute(
+            "CREATE TABLE IF NOT EXISTS s (id INTEGER PRIMARY KEY, deleted INTEGER, opened INTEGER, inside INTEGER)"
+        )
         self.fail_creates_after: int | None = None
+        self.inside = True
+        """Whether streams are made by the node; False: by some other program."""
         self.fail_deletes = 0
         self.delete_bugs = 0
         self.delete_attempted = asyncio.Event()
@@ -44,13 +50,14 @@ class Backend:
                 raise SbpError(ErrorCode.PD_NO_AVAILABLE_RS, "no server")
             self.fail_creates_after -= 1
         (stream_id,) = self.file.execute("SELECT coalesce(max(id), -1) + 1 FROM s").fetchone()
-        self.file.execute("INSERT INTO s VALUES (?, 0, 0)", (stream_id,))
+        self.file.execute("INSERT INTO s VALUES (?, 0, 0, ?)", (stream_id, self.inside))
         return StreamInfo(stream_id, replica, ack_count, retention_ms)
 
     async def describe_stream(self, stream_id: int) -> StreamInfo:
         if stream_id not in self.alive():
             raise SbpError(ErrorCode.NOT_FOUND, "no such stream")
-        return StreamInfo(stream_id)
+        (inside,) = self.file.execute("SELECT inside FROM s WHERE id = ?", (stream_id,)).fetchone()
+        return StreamInfo(stream_id, inside=bool(inside))
 
     async def delete_stream(self, stream_id: int) -> None:
         self.delete_attempted.set()
@@ -193,7 +200,7 @@ async def test_a_topic_survives_with_all_it_has(home: Home) -> None:
     assert (again.name, again.topic_id, again.partitions) == (made.name, made.topic_id, made.partitions)
     assert (again.config, again.created_ms, again.names) == (made.config, made.created_ms, made.names)
     assert again.names == {"pravega": "x/y", "ydb": "a/b"}
-    assert home.catalog.by_id[made.topic_id] is again
+    assert home.catalog.by_id[made.topic_id.bytes] is again
     assert home.catalog.by_name("ydb", "a/b") is again
     assert [p.index for p in again.partitions] == [0, 1, 2]
     assert home.streams() == home.backend.alive()
@@ -245,6 +252,33 @@ async def test_limits_of_partitions(tmp_path: Path) -> None:
     await home.stop()
 
 
+async def test_the_limit_of_partitions_holds_for_what_is_made_at_the_same_time(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    catalog = await home.start(max_partitions_per_topic=9, max_partitions=20)
+    await catalog.create_topic("grows", 1, {SPLIT: "true"})
+    await catalog.create_topic("splits", 1, {SPLIT: "true"})
+    halves = [KeyRange.of_doubles(0.0, 0.5), KeyRange.of_doubles(0.5, 1.0)]
+    made = await asyncio.gather(
+        *(catalog.create_topic(f"t{number}", 2) for number in range(20)),
+        catalog.add_partitions("grows", 9),
+        catalog.change_partitions("splits", [0], halves),
+        return_exceptions=True,
+    )
+    refused = [one for one in made if isinstance(one, BaseException)]
+    assert {type(one) for one in refused} == {InvalidPartitions}
+    assert catalog.partition_count == 20
+    # What failed, or was deleted, makes room again.
+    home.backend.fail_creates_after = 0
+    await catalog.delete_topic("t0")
+    with pytest.raises(LogUnavailable):
+        await catalog.create_topic("u", 2)
+    home.backend.fail_creates_after = None
+    await catalog.create_topic("u", 2)
+    with pytest.raises(InvalidPartitions, match="limit of 20"):
+        await catalog.create_topic("v", 1)
+    await home.stop()
+
+
 async def test_a_creation_that_fails_halfway_leaves_nothing(home: Home) -> None:
     home.backend.fail_creates_after = 2
     with pytest.raises(LogUnavailable, match="no server"):
@@ -274,9 +308,9 @@ async def test_what_streams_depend_on_is_flushed_before_they_change_whatever_the
     happened: list[str] = []
     submit, create, delete = home.db.submit, home.backend.create_stream, home.backend.delete_stream
 
-    def submitted(fn, *, flush=False):  # type: ignore[no-untyped-def]
+    def submitted(fn, *, flush=False, frees=False):  # type: ignore[no-untyped-def]
         happened.append("flushed" if flush else "written")
-        return submit(fn, flush=flush)
+        return submit(fn, flush=flush, frees=frees)
 
     async def created(*args: int, **kwargs: int) -> StreamInfo:
         happened.append("create")
@@ -505,6 +539,20 @@ async def test_streams_of_an_unfinished_creation_are_found(home: Home) -> None:
     assert home.backend.alive() == home.streams() | {used}
     assert not set(orphans) & home.backend.alive()
     assert await home.db.run(lambda c: c.execute("SELECT count(*) FROM stream_intents").fetchone()) == (0,)
+
+
+async def test_streams_that_others_made_and_never_opened_are_theirs(home: Home) -> None:
+    """Programs that speak SBP make streams in the node's placement driver, too; a crash of the node is not theirs."""
+    await home.db.run(lambda c: c.execute("INSERT INTO stream_intents (first_stream_id, count) VALUES (0, 2)"))
+    orphan = (await home.backend.create_stream()).stream_id
+    home.backend.inside = False
+    others = {(await home.backend.create_stream()).stream_id for _ in range(2)}
+    home.backend.inside = True
+    orphans = {orphan, (await home.backend.create_stream()).stream_id}
+    await home.restart()
+    await home.no_doomed()
+    assert home.backend.alive() == others
+    assert not orphans & home.backend.alive()
 
 
 async def test_nothing_is_looked_for_in_a_backend_that_others_use(home: Home) -> None:

@@ -335,6 +335,39 @@ async def test_limits_hold_for_children(tmp_path: Path) -> None:
     await home.stop()
 
 
+async def test_a_topic_that_is_split_and_merged_for_ever_goes_on_as_what_was_trimmed_is_given_back(
+    tmp_path: Path,
+) -> None:
+    home = Home(tmp_path)
+    limits = {"max_partitions_per_topic": 3, "max_partitions": 4}
+    catalog = await home.start(**limits)
+    catalog.start_sealing(Sealer())
+    topic = await catalog.create_topic("t", 1, {SPLIT: "true"})
+    for number in range(9):
+        with pytest.raises(TopicNotFound):
+            await catalog.give_back("u", [0])
+        await catalog.give_back("t", [one.index for one in topic.partitions])  # those that take appends stay
+        assert topic.spent == len(topic.partitions) - len(topic.active)
+        active = [one.index for one in topic.active]
+        await catalog.change_partitions("t", active, [WHOLE] if len(active) > 1 else HALVES)
+        await sealed(catalog)
+        if number == 4:
+            catalog = await home.restart(**limits)
+            catalog.start_sealing(Sealer())
+            topic = catalog.topic("t")
+            assert topic.spent == sum(one.spent for one in topic.partitions) > 3
+    with pytest.raises(InvalidPartitions):
+        await catalog.change_partitions("t", [one.index for one in topic.active], THIRDS)
+    assert catalog.partition_count == len(topic.partitions) > 10
+    # What it had counts no more, and no less, when it is gone.
+    await catalog.delete_topic("t")
+    await catalog.create_topic("t", 3)
+    with pytest.raises(InvalidPartitions):
+        await catalog.create_topic("u", 2)
+    await catalog.create_topic("u", 1)
+    await home.stop()
+
+
 async def test_seals_of_a_deleted_topic_are_forgotten(home: Home) -> None:
     catalog = home.catalog
     await catalog.create_topic("t", 1, {SPLIT: "true"})

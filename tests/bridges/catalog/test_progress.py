@@ -423,3 +423,27 @@ async def test_positions_of_a_transaction_survive_kill_and_become_valid_together
             assert await progress.end_transaction(name, commit=False) == 0
         assert all(progress.committed(f"g{n}", "t", 1) == (Committed(valid[n]) if valid[n] else None) for n in range(4))
         await db.close()
+
+
+async def test_positions_behind_the_end_of_a_log_are_taken_back_to_it_also_those_that_are_pending(
+    tmp_path: Path,
+) -> None:
+    db, progress = await started(tmp_path)
+    kafka = progress.front("kafka")
+    await kafka.commit("g", [("t", 0, Committed(20)), ("t", 1, Committed(20)), ("u", 0, Committed(20))])
+    await kafka.commit("h", [("t", 0, Committed(10))])
+    await kafka.commit_with("transaction", "p", [("t", 0, Committed(30))])
+    assert await progress.not_beyond("t", 0, 10) == [(CONSUMERS, "g")]
+    assert await progress.not_beyond("t", 0, 10) == []
+    await db.close()
+    db, progress = await started(tmp_path)
+    assert {place: found.offset for place, found in progress.of_group((CONSUMERS, "g")).items()} == {
+        ("t", 0): 10,
+        ("t", 1): 20,
+        ("u", 0): 20,
+    }
+    await progress.front("kafka").end_transaction("transaction", commit=True)
+    position = progress.committed((CONSUMERS, "p"), "t", 0)
+    assert position is not None
+    assert position.offset == 10
+    await db.close()

@@ -251,7 +251,7 @@ async def test_a_commit_that_fails_is_told_to_all_of_its_group(tmp_path: Path) -
 async def test_damage_is_told_to_the_node(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     db = await opened(path)
-    await db.run(lambda c: c.executemany("INSERT INTO t VALUES (?, ?)", [(n, "x" * 1000) for n in range(500)]))
+    await db.run(lambda c: c.executemany("INSERT INTO t VALUES (?, ?)", [(n, "x" * 1000) for n in range(5000)]))
     await db.close()
     failures: list[Exception] = []
     db = await opened(path, on_failed=failures.append)

@@ -192,7 +192,7 @@ def test_a_wrong_line_is_named_and_what_was_stored_is_told(one: NodeProcess) -> 
 
 def test_a_compacted_topic_wants_keys(one: NodeProcess) -> None:
     ok("topic", "create", "compacted", "--config", "cleanup.policy=compact", node=one)
-    assert b"needs a key" in run("produce", "compacted", node=one, stdin=b"x\n").stderr
+    assert b"without a key" in run("produce", "compacted", node=one, stdin=b"x\n").stderr
     ok("produce", "compacted", "--key-separator", "=", node=one, stdin=b"k=x\n")
 
 

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridges.auth import NODE, Operation, Principal, Resource, ResourceKind
+from bridges.auth.authenticator import Authenticator
 from bridges.auth.passwords import Cost, PasswordHash
 from bridges.auth.users import User, change
 from bridges.catalog.progress import Committed
@@ -59,7 +60,8 @@ async def open_lab(path: Path, **flags: str) -> Lab:
         users["alice"] = User("alice", PasswordHash.of("wönder", Cost(16, 1, 1)), {})
 
     change(path / "users.json", edit)
-    flags = {"data_dir": str(path), "listen.console": "127.0.0.1:0", **flags}
+    closed = {"listen.sbp-pd": "off", "listen.sbp-range-server": "off"}
+    flags = {"data_dir": str(path), "listen.console": "127.0.0.1:0", **closed, **flags}
     node = Node(load(flags, environ={}, directory=path, fronts=()).settings)
     node.authorizer = doorman = Doorman()
     await node.start()
@@ -92,6 +94,19 @@ async def test_who_does_not_say_who_it_is_is_asked(lab: Lab) -> None:
     assert lab.doorman.asked == {"User:alice"}
 
 
+async def test_why_a_node_is_not_healthy_is_told_to_those_only_who_may_look_at_it(lab: Lab) -> None:
+    lab.node.fail("/secret/place/node.db is damaged")
+    status, body = await lab.ask("GET", "/healthz", None)
+    assert (status, body["healthy"]) == (503, False)
+    assert "secret" not in str(body)
+    status, body = await lab.ask("GET", "/healthz")
+    assert (status, body["failure"]) == (503, "/secret/place/node.db is damaged")
+    lab.doorman.denied = {(Operation.DESCRIBE, ResourceKind.NODE)}
+    status, body = await lab.ask("GET", "/healthz")
+    assert status == 503
+    assert "secret" not in str(body)
+
+
 async def test_what_is_not_so_is_refused(lab: Lab) -> None:
     for login in (("alice", "wrong"), ("bob", "wönder"), ("", "")):
         assert (await lab.ask("GET", "/api/topics", login))[0] == 401
@@ -99,6 +114,39 @@ async def test_what_is_not_so_is_refused(lab: Lab) -> None:
         assert (await lab.ask("GET", "/api/topics", None, headers={"Authorization": header}))[0] == 401
     assert lab.doorman.asked == set()
     assert lab.node.catalog.topics.keys() == {"open", "shut"}
+
+
+async def test_metrics_name_topics_and_groups_to_those_who_may_know_of_them(lab: Lab) -> None:
+    for name in ("open", "shut"):
+        log = lab.node.logs.get(name, 0)
+        assert log is not None
+        await log.ready()
+        lab.node.metrics.front("test").topic(name).appended(1, 1, 1)
+    strangers = (await lab.ask("GET", "/metrics", None))[1]
+    assert 'topic="' not in strangers
+    assert 'group="' not in strangers
+    assert "anabranch_topics 2.0" in strangers, "numbers are for everybody"
+    told = (await lab.ask("GET", "/metrics"))[1]
+    assert 'topic="open"' in told
+    assert 'group="g"' in told
+    assert "shut" not in told
+    lab.doorman.denied = {(Operation.DESCRIBE, ResourceKind.GROUP)}
+    told = (await lab.ask("GET", "/metrics"))[1]
+    assert 'topic="open"' in told
+    assert 'group="' not in told
+
+
+async def test_whose_guess_it_is_goes_by_the_address(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    verify = Authenticator.verify
+
+    async def noted(self: Authenticator, name: str, password: str, source: str = "") -> Principal | None:
+        seen.append(source)
+        return await verify(self, name, password, source)
+
+    monkeypatch.setattr(Authenticator, "verify", noted)
+    assert (await lab.ask("GET", "/api/topics"))[0] == 200
+    assert seen == ["127.0.0.1"]
 
 
 async def test_topics_and_groups_that_one_may_not_see_are_left_out(lab: Lab) -> None:

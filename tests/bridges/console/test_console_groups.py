@@ -271,6 +271,27 @@ async def test_a_topic_that_is_deleted_takes_its_positions_along(lab: Lab) -> No
     assert (await lab.groups())["g"]["lag"] is None
 
 
+async def test_a_group_whose_positions_come_or_go_while_groups_are_listed_is_told_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.commit("goes", ("t", 0, 1))
+    for name in ("goes", "comes"):
+        lab.one.put(name, reader(name))
+    progress, live = lab.node.progress, console_groups.live_groups
+
+    def changing(directories: Any) -> Any:
+        yield from live(directories)
+        progress.topic_gone("t")
+        progress._store((CONSUMERS, "comes"), [("t", 0, Committed(1))])
+
+    monkeypatch.setattr(console_groups, "live_groups", changing)
+    _, body = await lab.get("/api/groups")
+    assert [(one["group"], one["members"], one["partitions"]) for one in body["groups"]] == [
+        ("comes", 1, 1),
+        ("goes", 1, 0),
+    ]
+
+
 async def test_an_opaque_assignment_is_told_as_unknown(lab: Lab) -> None:
     lab.one.put("g", GroupMemberView("m", None, "c", "/h", None))
     group = await lab.group("g")

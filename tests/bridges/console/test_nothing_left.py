@@ -11,7 +11,7 @@ from tests.left_behind import End, Link, left_behind, on_link, until
 
 
 def request(path: str, method: str = "GET", body: bytes = b"", length: int = 0) -> bytes:
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length or len(body)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -14,6 +14,8 @@ from bridges.console.rendering import Wanted, rendered
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record, StoredBatch
+from bridges.net.budget import MemoryBudget
+from bridges.net.request_memory import RequestMemory
 from bridges.sliced import SlicedWorks
 
 LIMIT = 1 << 20
@@ -87,6 +89,7 @@ async def test_a_client_that_takes_nothing_is_no_failure_of_ours(monkeypatch: py
     monkeypatch.setattr(records, "_STALLED_S", 0.01)
     handlers: Any = SimpleNamespace(_works=SlicedWorks())
     response: Any = Response()
+    memory = RequestMemory(MemoryBudget(1000, asyncio.get_running_loop().call_soon))
     with pytest.raises(ConnectionError):
-        await records.RecordHandlers._send(handlers, response, lines(), 5)
+        await records.RecordHandlers._send(handlers, response, lines(), Wanted(0, 0, 5, -1), 5, memory)
     assert response.writes == 2

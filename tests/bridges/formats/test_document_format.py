@@ -11,7 +11,7 @@ from bridges.formats import FormatId, StoredFormat, Translator, decode, format_o
 from bridges.formats.document import DocumentFormat
 from bridges.formats.kafka import KafkaFormat, iterate
 from bridges.formats.records import Buffer, Record, StoredBatch
-from sbp_back.document.batch import FORMAT_FLAG, DocumentRecord, encode_batch, set_base_offset
+from sbp_back.wire.record_batch import FORMAT_FLAG, DocumentRecord, encode_batch, set_base_offset
 from tests.depth import examples
 
 FORMAT = DocumentFormat()

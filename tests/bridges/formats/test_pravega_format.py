@@ -17,6 +17,7 @@ from bridges.formats.pravega import (
     Shape,
     byte_count,
     encode,
+    gathered,
     parse_header,
     segment_bytes,
     shape_of,
@@ -37,6 +38,83 @@ def stored(data: bytes, claimed: int, **more: object) -> StoredBatch:
     settings: dict[str, object] = {"writer_id": WRITER.bytes, "last_number": 9, "events": claimed, "time_ms": 5}
     payload = encode([data], len(data), shape, records, **{**settings, **more})  # type: ignore[arg-type]
     return StoredBatch(BASE, BASE + records, FormatId.PRAVEGA, payload, 7)
+
+
+def together(*appends: tuple[bytes, int], most: int = 1000) -> StoredBatch:
+    """Appends that were gathered into one batch: (bytes, events claimed) of each."""
+    shape, records, front = gathered([(claimed, len(data)) for data, claimed in appends], most)
+    claimed = sum(claimed for _, claimed in appends)
+    parts = [front, *(data for data, _ in appends)]
+    size = sum(len(data) for data, _ in appends)
+    payload = encode(parts, size, shape, records, writer_id=WRITER.bytes, last_number=100, events=claimed, time_ms=5)
+    return StoredBatch(BASE, BASE + records, FormatId.PRAVEGA, payload, 7)
+
+
+def told(batch: StoredBatch) -> list[tuple[int, bytes | None, bool, int]]:
+    """Of each record its place in the batch, its value, whether it is an event, and its number."""
+    return [(one.offset - BASE, one.value, one.codec is None, one.sequence) for one in decode(batch)]
+
+
+@pytest.mark.parametrize("claimed", [3, 4, 30, 999])
+def test_fewer_events_than_claimed_have_the_first_offsets_and_the_rest_are_gaps(claimed: int) -> None:
+    batch = stored(events(b"one", b"", b"three"), claimed)
+    numbers = [7, 8, 9] if claimed == 3 else [-1] * 3
+    assert [one[:3] for one in told(batch)] == [(0, b"one", True), (1, b"", True), (2, b"three", True)]
+    assert [one[3] for one in told(batch)] == numbers
+    assert batch.end_offset - BASE == min(claimed, 4)
+
+
+def test_an_event_whose_writer_claimed_more_than_fit_is_one_also_where_it_was_stored_as_bytes() -> None:
+    data = events(b"event")
+    assert told(stored(data, 2)) == [(0, b"event", True, -1)]
+    for claimed, event in ((2, True), (1, False)):
+        payload = encode([data], len(data), Shape.BYTES, 1, writer_id=WRITER.bytes, last_number=9, events=claimed)
+        batch = StoredBatch(BASE, BASE + 1, FormatId.PRAVEGA, payload, 7)
+        assert told(batch) == [(0, b"event" if event else data, event, -1)]
+
+
+def test_a_wrong_claim_costs_its_own_append_and_no_other() -> None:
+    one, two, raw = events(b"one"), events(b"two", b"three"), b"of a byte stream"
+    many = [(one, 1), (two, 2), (two, 3), (two, 1), (b"", 1), (raw, 2), (b"!", 1), (one, 1)]
+    batch = together(*many)
+    assert told(batch) == [
+        (0, b"one", True, -1),
+        (1, b"two", True, -1),
+        (2, b"three", True, -1),
+        (3, b"two", True, -1),  # claims three
+        (4, b"three", True, -1),
+        (6, two, False, -1),  # claims one
+        (7, raw, False, -1),
+        (9, b"!", False, -1),
+        (10, b"one", True, -1),
+    ]
+    assert bytes(segment_bytes(batch.payload)) == b"".join(data for data, _ in many)
+    assert [one.offset - BASE for one in FORMATS[FormatId.PRAVEGA].records(batch, start=BASE + 8) if one] == [9, 10]
+    # Claims that are right together, and wrong each.
+    assert [place for place, *_ in told(together((two, 1), (one, 2)))] == [0, 1]
+    assert told(together((one, 1), (two, 2))) == [
+        (0, b"one", True, 98),
+        (1, b"two", True, 99),
+        (2, b"three", True, 100),
+    ]
+
+
+def test_of_appends_one_of_which_has_bytes_nothing_more_is_stored() -> None:
+    data = events(b"one")
+    assert gathered([(1, 0), (1, len(data)), (1, 0)], 10) == (Shape.EVENTS, 1, b"")
+    assert told(together((b"", 1), (data, 1))) == [(0, b"one", True, -1)]
+
+
+def test_claims_that_are_not_what_the_header_says_are_damage() -> None:
+    front = struct.pack(">5I", 2, 1, 8, 1, 9)
+    data = events(b"", b"")
+    for records, table in ((2, front), (3, struct.pack(">5I", 2, 1, 8, 1, 8))):
+        payload = encode([table, data], len(data), Shape.GATHERED, records)
+        with pytest.raises(BatchInvalid, match="not what its header says"):
+            decode(StoredBatch(BASE, BASE + 3, FormatId.PRAVEGA, payload))
+    payload = encode([struct.pack(">I", 1 << 31), data], len(data), Shape.GATHERED, 2)
+    with pytest.raises(BatchInvalid, match="another length"):
+        parse_header(payload)
 
 
 def test_events_are_records_with_their_writers_numbers() -> None:
@@ -66,6 +144,7 @@ def test_the_header_tells_the_ledger_and_the_transaction() -> None:
         (struct.pack(">ii", 1, 8) + bytes(8), 1),  # of an unknown type
         (struct.pack(">iI", 0, 1 << 31) + bytes(8), 1),
         (b"short", 3),
+        (events(b"one") + b"behind", 2),  # one event, and bytes that are none
     ],
 )
 def test_bytes_that_are_not_the_events_claimed_are_one_record(data: bytes, claimed: int) -> None:
@@ -78,9 +157,11 @@ def test_bytes_that_are_not_the_events_claimed_are_one_record(data: bytes, claim
 
 def test_no_offsets_are_given_for_what_the_bytes_cannot_hold() -> None:
     assert shape_of(3, 24, 10) == (Shape.EVENTS, 3)
-    assert shape_of(3, 23, 10) == (Shape.BYTES, 1)
+    assert shape_of(3, 23, 10) == (Shape.EVENTS, 2)
+    assert shape_of(3, 7, 10) == (Shape.BYTES, 1)
     assert shape_of(11, 1000, 10) == (Shape.BYTES, 1)
-    assert shape_of((1 << 31) - 1, 1000, 1 << 31) == (Shape.BYTES, 1)
+    assert shape_of((1 << 31) - 1, 1000, 1 << 31) == (Shape.EVENTS, 125)
+    assert shape_of((1 << 31) - 1, 1000, 10) == (Shape.BYTES, 1)
     assert shape_of(0, 0, 10) == (Shape.BYTES, 1)
 
 

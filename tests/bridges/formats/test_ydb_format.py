@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.errors import BatchCorrupt, BatchInvalid
-from bridges.formats import FORMATS, FormatId, Translator, decode
-from bridges.formats import ydb as ydb_format
+from bridges.formats import FORMATS, FormatId, Translator, decode, pieces
 from bridges.formats.kafka import encode, iterate
 from bridges.formats.producer import SeqNoStamp
 from bridges.formats.records import CODEC_HEADER, Record, StoredBatch
@@ -113,7 +112,8 @@ def test_the_header_tells_the_ledger() -> None:
 @given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=200), st.integers(1, 50))
 def test_a_batch_made_in_slices_is_the_same(producer: bytes, meta: bytes, messages: bytes, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ydb_format, "_COPIED_AT_ONCE", at_once)
+        patch.setattr(pieces, "STEP", at_once)
+        patch.setattr(pieces, "LARGE", 1)
         work = encode_in_slices(producer, meta, 2, 3, 4, 9, 77, memoryview(messages))
         steps = 0
         while not (made := advance(work))[0]:

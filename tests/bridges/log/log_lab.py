@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
+from bridges.catalog.topic_rules import UNBOUNDED, TopicRules
 from bridges.errors import LogError
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -15,7 +16,7 @@ from bridges.formats.records import Record
 from bridges.log.byte_starts import ByteStarts
 from bridges.log.ledger import Ledger
 from bridges.log.ledger_rules import ProducerState, kafka_producer
-from bridges.log.log_starts import StartsInMemory
+from bridges.log.log_starts import LogStarts
 from bridges.log.logs import LogOptions, Logs
 from bridges.log.partition_log import Appended, Batch, PartitionLog
 from bridges.log.skips import Skips
@@ -167,15 +168,17 @@ class NoSnapshots:
 class World:
     """A backend, and a node's logs on it."""
 
-    def __init__(self, *, partitions: int = 1, **options: int) -> None:
+    def __init__(self, *, partitions: int = 1, rules: TopicRules = UNBOUNDED, **options: int) -> None:
         self.streams = {("t", n): n + 1 for n in range(partitions)}
+        self.rules = rules
         self.backend = Backend()
         self.snapshots = NoSnapshots()
         self.skips = Skips()
-        self.starts = StartsInMemory()
+        self.starts = LogStarts()
         self.byte_starts = ByteStarts()
         self.epoch = -1
-        self.options = LogOptions(**options)
+        options.setdefault("retention_patience_s", 60)
+        self.options = LogOptions(**options)  # type: ignore[arg-type]
         self.answers: list[int | LogError] = []
         self.lineage: dict[int, tuple[tuple[int, ...], int | None]] = {}
         """What the catalog says of sealed partitions."""
@@ -197,6 +200,7 @@ class World:
             skips=self.skips,
             sealed_as=lambda t, p: self.lineage.get(p),
             byte_starts=self.byte_starts,
+            rules=lambda topic: self.rules,
         )
         await self.logs.start()
         self.backend.overtaken = self.logs.overtaken

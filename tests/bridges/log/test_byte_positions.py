@@ -20,7 +20,7 @@ from bridges.formats.kafka import encode
 from bridges.formats.producer import ProducerStamp
 from bridges.formats.records import Record
 from bridges.log.byte_column import ByteColumn, BytePlace
-from bridges.log.byte_starts import ByteStart, ByteStarts, erase_byte_starts
+from bridges.log.byte_starts import ByteStart, ByteStarts
 from bridges.log.offset_index import OffsetIndex
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.skipping import skip
@@ -307,7 +307,7 @@ async def test_starts_inside_records_survive_the_node_and_go_with_the_topic(tmp_
     assert world.byte_starts.of(2) is None, "of a partition that was deleted nothing is kept"
     world.logs.topic_deleted("t", [0])
     assert world.byte_starts.of(1) is None
-    await database.run(lambda db: erase_byte_starts(db, "t"))
+    await database.run(lambda db: ByteStarts.erase(db, "t"))
     assert await database.run(lambda db: db.execute("SELECT * FROM byte_starts").fetchall()) == []
     await database.close()
 
@@ -326,7 +326,7 @@ async def test_those_who_ask_together_have_it_counted_once() -> None:
 def test_an_index_without_the_column_is_what_it_was() -> None:
     plain, used = OffsetIndex(), OffsetIndex()
     for index in (plain, used):
-        index.add(0, 100, 5, 5)
+        index.add(0, 100, 5, 5, 5)
     before = plain.snapshot()
     used.column = ByteColumn(0)
     used.column.add(3, 30, 100)

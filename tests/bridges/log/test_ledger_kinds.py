@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from bridges.errors import AppendConditionFailed, BatchInvalid, EventNumberConflict, LogError, LogUnavailable
 from bridges.formats.base import BatchInfo, FormatId
-from bridges.formats.producer import EventStamp, LedgerKind, ProducerStamp, SeqNoStamp
+from bridges.formats.producer import EventStamp, InTransaction, LedgerKind, ProducerStamp, SeqNoStamp
 from bridges.formats.raw import RawFormat
 from bridges.formats.records import Buffer
 from bridges.log.interfaces import Appended, Batch, Guard, note
 from bridges.log.ledger import Ledger
-from bridges.log.ledger_rules import Last, Repeated, Skip
+from bridges.log.ledger_rules import RULES, Last, Repeated, SeqNoRule, Skip
 from bridges.log.partition_log import PartitionLog
 from sbp_back.errors import ErrorCode, SbpError
 from tests.bridges.log.log_lab import World, settle
@@ -296,3 +296,117 @@ def check(world: World, log: PartitionLog, promised: set[tuple[bytes, int]]) -> 
             known = log.last(LedgerKind.EVENT_NUMBER if kind == b"e" else LedgerKind.SEQ_NO, key)
             assert known is not None
             assert known.number == stored[-1]
+
+
+# --- fronts that are not installed ------------------------------------------------------------------------------------
+
+
+class FrontsFormat(Stamped):
+    """A format that a front brings, whose batches may also belong to a transaction: of producer 77."""
+
+    id = 9  # type: ignore[assignment]
+    name = "front's"
+
+    def describe(self, payload: Buffer) -> BatchInfo:
+        found = super().describe(bytes(payload).removeprefix(b"t "))
+        return found._replace(transaction=InTransaction(77, -1) if bytes(payload).startswith(b"t ") else None)
+
+
+KIND = 200
+
+
+class FrontsStamp(SeqNoStamp):
+    __slots__ = ()
+    kind = KIND
+
+
+class Installed:
+    """A world that a front may be part of, or not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = World()
+        self._patch = monkeypatch
+
+    async def boot(self, *, front: bool) -> PartitionLog:
+        formats = __import__("bridges.formats").formats.FORMATS
+        if front:
+            self._patch.setitem(formats, 9, FrontsFormat())
+        else:
+            self._patch.delitem(formats, 9, raising=False)
+        self.world.options.rules = {**RULES, **({KIND: SeqNoRule()} if front else {})}
+        return await self.world.boot()
+
+    def append(self, log: PartitionLog, batch: Batch) -> object:
+        log.append(batch, self.world.done)
+        if self.world.writer.flying:
+            self.world.writer.acknowledge(1)
+        return self.world.answers[-1]
+
+
+def of_front(number: int, *, in_transaction: bool = False) -> Batch:
+    one = seq_nos(5, [number])
+    one.flags = 9
+    if in_transaction:
+        one.payload = b"t " + bytes(one.payload)
+        one.transaction = InTransaction(77, -1)
+    return one
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+async def test_writers_of_a_kind_whose_front_is_away_are_not_forgotten(
+    snapshot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows come back from every snapshot taken meanwhile, and however long they were away."""
+    node = Installed(monkeypatch)
+    log = await node.boot(front=True)
+    stamp = FrontsStamp(b"w", [7])
+    log.state.ledger.record(stamp, 0, 1)
+    node.append(log, kafka_batch(1))
+    await node.world.logs.snapshot(log)
+    for _ in range(2):
+        log = await node.boot(front=False)
+        assert await node.world.logs.expire_producers(1 << 60) == 0
+        node.append(log, kafka_batch(1))
+        if snapshot:
+            await node.world.logs.snapshot(log)
+    log = await node.boot(front=True)
+    assert log.last(KIND, b"w") == Last(7, 0)
+
+
+@pytest.mark.parametrize("how", ["restarts", "snapshots"])
+async def test_what_a_front_wrote_is_known_again_after_runs_without_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repetitions, and transactions that ended while nobody could read what was in them."""
+    node = Installed(monkeypatch)
+    log = await node.boot(front=True)
+    assert node.append(log, of_front(1)) == 0
+    assert node.append(log, of_front(2, in_transaction=True)) == 1
+    for _ in range(3):
+        log = await node.boot(front=False)
+        node.append(log, kafka_batch(1))
+        if how == "snapshots":
+            await node.world.logs.snapshot(log)
+            await node.world.logs.close()
+    log = await node.boot(front=False)
+    log.append_marker(77, -1, False, node.world.done)
+    node.world.writer.acknowledge(1)
+    log = await node.boot(front=True)
+    assert node.append(log, of_front(2)) == 1, "a repetition"
+    assert [tuple(one) for one in log.aborted(0, log.high_watermark)] == [(77, 1, 5)]
+    await node.world.logs.snapshot(log)
+    assert node.world.snapshots.saved[1][0] == log.high_watermark, "from now on there are snapshots again"
+
+
+async def test_what_has_to_be_saved_is_saved_without_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trimming must go on; who trims what a front wrote gives up what only that could tell."""
+    node = Installed(monkeypatch)
+    log = await node.boot(front=True)
+    node.append(log, of_front(1))
+    log = await node.boot(front=False)
+    for number in range(3):
+        node.append(log, kafka_batch(1, sequence=number))
+    assert await log.trim(2) == 2
+    assert log.state.unread == -1
+    log = await node.boot(front=False)
+    assert len(log.state.ledger) == 1

@@ -124,7 +124,7 @@ async def test_a_queued_batch_that_cannot_be_appended_is_answered_and_the_others
     log = await world.boot()
     log.fail(LogUnavailable("gone"))
     log.append(batch(sequence=0), world.done)
-    log.append(Batch(b"cannot be stamped", 1, 1, -1, ProducerStamp(8, 0, 0, 1)), world.done)
+    log.append(Batch(b"cannot be stamped", 1, 1, -1, ProducerStamp(8, 0, 0, 1), admitted=True), world.done)
     log.append(batch(sequence=1), world.done)
     await log.ready()
     assert [type(answer).__name__ for answer in world.answers] == ["LogError"]
@@ -468,3 +468,37 @@ async def test_many_who_wait_for_an_opening_are_answered_in_slices() -> None:
         log.when_open(lambda error, number=number: answered.append(number))  # type: ignore[misc]
     assert max(await in_turns(answered, 1_700)) <= 500
     assert answered == list(range(1_700))
+
+
+async def test_a_log_whose_producers_cannot_be_expired_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one from which nothing can be forgotten where there are more than the node remembers."""
+    world = World(partitions=3, max_producers=30)
+    await world.boot()
+    logs = [world.logs.get("t", n) for n in range(3)]
+    for log in logs:
+        assert log is not None
+        await log.ready()
+        for pid in range(20):
+            log.state.ledger.record(ProducerStamp(pid, 0, 0, 1), pid, 1_000_000)
+    first = logs[0]
+    assert first is not None
+    table = first.state.ledger.table(LedgerKind.KAFKA)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "shrink", only_of_others(table, type(table).shrink))
+        assert await world.logs.expire_producers(1_000_000) > 0
+        assert [len(log.state.ledger) <= 15 for log in logs if log is not None] == [False, True, True]
+        assert failures(world) == {"forgetting of producers": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table), "expire", only_of_others(table, type(table).expire))
+        assert await world.logs.expire_producers(1 << 60) > 0
+        assert [len(log.state.ledger) for log in logs if log is not None] == [20, 0, 0]
+        assert failures(world)["producer expiry"] == 1
+
+
+def only_of_others(broken_one: object, method: Callable[..., int]) -> Callable[..., int]:
+    def call(table: object, *args: int) -> int:
+        if table is broken_one:
+            raise RuntimeError("a bug in a ledger")
+        return method(table, *args)
+
+    return call

@@ -14,7 +14,7 @@ from bridges.errors import LogUnavailable, OutOfOrderSequence, StorageFull
 from bridges.formats.producer import ProducerStamp
 from bridges.log.ledger import SLICE, LedgerCapture
 from bridges.log.partition_log import PartitionLog
-from bridges.log.snapshots import Snapshots, erase_snapshots
+from bridges.log.snapshots import Snapshots
 from sbp_back.errors import ErrorCode, SbpError
 from sbp_back.wire.entry import pack_entry
 from tests.bridges.log.log_lab import World, batch, kafka_ids, kafka_row, settle
@@ -353,7 +353,7 @@ async def test_snapshots_are_of_partitions_that_exist_and_go_with_their_topic(db
     assert await snapshots.load(1) == (6, b"cd")
     await db.run(lambda c: c.execute("UPDATE partition_snapshots SET log_offset = 7"))
     assert await snapshots.load(1) is None, "it is damaged"
-    await db.run(lambda c: erase_snapshots(c, "t"))
+    await db.run(lambda c: Snapshots.erase(c, "t"))
     assert await db.run(lambda c: c.execute("SELECT count(*) FROM partition_snapshots").fetchone()) == (0,)
 
 

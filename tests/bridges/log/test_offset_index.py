@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ def build(rows: list[tuple[int, int, int]], max_rows: int = 8192) -> tuple[Offse
     base = 0
     all_batches = []
     for count, size, timestamp in rows:
-        index.add(base, size, timestamp, 25)
+        index.add(base, size, timestamp, timestamp, 25)
         all_batches.append((base, size, timestamp))
         base += count
     return index, all_batches
@@ -100,8 +102,8 @@ def test_a_restored_index_goes_on_like_the_original(rows, more) -> None:  # type
     copy.restore(index.snapshot())
     base = all_batches[-1][0] + 5
     for count, size, timestamp in more:
-        index.add(base, size, timestamp, 25)
-        copy.add(base, size, timestamp, 25)
+        index.add(base, size, timestamp, timestamp, 25)
+        copy.add(base, size, timestamp, timestamp, 25)
         base += count
     assert copy.snapshot() == index.snapshot()
 
@@ -138,15 +140,50 @@ def test_a_corrected_row_counts_as_what_it_is() -> None:
     index, _ = build([(1, 500, 10), (1, 500, 1 << 62), (1, 500, 12), (1, 500, 11)])
     assert index.highest() == (1, 1 << 62)
     assert index.blocking(12) == (1, 1 << 62)
-    index.correct(1, 9)
+    index.correct(1, 9, 9)
     assert index.highest() == (2, 12)
     assert index.seek(12) == (2, 12)
     assert index.older_than(12) == 2
-    index.correct(2, -1, unreadable_ms=50)
+    index.correct(2, -1, -1, unreadable_ms=50)
     assert index.highest() == (3, 11)
     assert index.blocking(50) == (2, -1), "records that could not be read are as old as the look at them"
-    index.correct(77, 5)
+    index.correct(77, 5, 5)
     copy = OffsetIndex()
     copy.restore(index.snapshot())
     assert copy.highest() == (3, 11)
     assert copy.blocking(50) == (2, -1)
+
+
+def test_a_claim_that_is_no_age_serves_lookups_only() -> None:
+    index = OffsetIndex(interval=500)
+    index.add(0, 500, 10, -1, 1000)
+    index.add(1, 500, 1 << 60, -1, 2000)
+    index.add(2, 500, 10, 10, 3000)
+    for one in (index, restored(index.snapshot())):
+        assert one.seek(11) == (1, 1 << 60)
+        assert one.blocking(1500) == (1, -1), "as old as its append"
+        assert one.blocking(2001) is None
+        assert one.older_than(1500) == 1
+        assert one.bytes_since(2000) == 1000
+
+
+FORMER = struct.pack(">BIQQ", 2, 3, 500, 1500) + struct.pack("=12q", 0, 1, 2, 0, 500, 1000, 10, 1 << 60, 11, -1, 25, -1)
+"""What the version before wrote, for which every claim was an age."""
+
+
+def test_rows_of_before_there_were_ages_are_read() -> None:
+    believed = restored(FORMER)
+    assert (believed.blocking(11), believed.blocking(1 << 60)) == ((1, 1 << 60), (1, 1 << 60))
+    doubted = restored(FORMER, 20)
+    assert doubted.seek(1 << 60) == (1, 1 << 60), "lookups go by claims"
+    assert doubted.older_than(21) is None, "nothing is younger than its last append"
+    assert doubted.blocking(25) == (0, -1)
+    assert doubted.blocking(26) is None, "nor is it kept longer than from then on"
+    for one in (believed, doubted):
+        assert restored(one.snapshot()).snapshot() == one.snapshot()
+
+
+def restored(data: bytes, former_ms: int = -1) -> OffsetIndex:
+    index = OffsetIndex()
+    index.restore(data, former_ms)
+    return index

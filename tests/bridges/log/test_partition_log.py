@@ -18,10 +18,10 @@ from bridges.errors import (
 from bridges.formats import FormatId
 from bridges.formats.kafka import parse_header
 from bridges.log.partition_log import PartitionLog
-from sbp_back.document.batch import set_base_offset
-from sbp_back.document.wrapped import Payload, wrap
 from sbp_back.errors import ErrorCode, FencedError, NoSpace, SbpError
 from sbp_back.wire.entry import pack_entry
+from sbp_back.wire.record_batch import set_base_offset
+from sbp_back.wire.wrapped import Payload, wrap
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.left_behind import left_behind
 

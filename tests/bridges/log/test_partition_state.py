@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from bridges.errors import OutOfOrderSequence
@@ -114,3 +116,17 @@ def test_a_snapshot_tells_which_formats_there_have_been() -> None:
     for _ in restored.restoring(before):
         pass
     assert (restored.formats, restored.last) == (0, state.last), "the form before this one does not tell"
+
+
+@pytest.mark.parametrize(
+    ("formats", "oldest"),
+    [(1 << FormatId.KAFKA, 5), (1 << FormatId.KAFKA | 1 << FormatId.YDB, 900), (1 << FormatId.YDB, 900), (1 << 8, 900)],
+)
+def test_former_snapshots_delete_nothing_because_of_what_another_clock_claimed(formats: int, oldest: int) -> None:
+    index = struct.pack(">BIQQ", 2, 1, 1 << 16, 100) + struct.pack("=4q", 0, 0, 5, -1)
+    state = PartitionState()
+    for _ in state.restoring(struct.pack(">BIIqqqIH", 5, len(index), 0, 0, 100, 900, 0, formats) + index):
+        pass
+    assert state.index.blocking(oldest) is not None
+    assert state.index.blocking(oldest + 1) is None
+    assert state.index.seek(5) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
 from bridges.commands.cli import main
-from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable
-from bridges.formats import FormatId
+from bridges.errors import DataCorrupt, LogUnavailable, OffsetOutOfRange, StillReadable, StorageFull
+from bridges.formats import FormatId, decode
+from bridges.formats.kafka import TRANSACTIONAL, encode
+from bridges.formats.producer import InTransaction
+from bridges.formats.records import Record, StoredBatch
 from bridges.log.partition_log import Batch, PartitionLog
 from bridges.log.skipping import skip
-from bridges.log.skips import Skips, before, erase_skips, merged, next_after, past
+from bridges.log.skips import Skips, before, merged, next_after, past
 from tests.bridges.log.log_lab import World, batch, settle
 from tests.node_process import NodeProcess
 
@@ -86,6 +89,52 @@ async def test_readers_pass_over_a_damaged_batch_that_was_skipped_also_after_a_r
     assert await offsets(log) == [0, 7, 12]
     with pytest.raises(OffsetOutOfRange):
         await skip(world.logs, log, 5, force=False)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_skipping_the_end_of_a_transaction_hides_nothing_also_after_a_crash(commit: bool) -> None:
+    """What the log knows of the damaged batch is in a snapshot behind it before readers pass over it."""
+    world = World(tail_cache_bytes=0)
+    log = await written(world, [1])
+    await world.logs.snapshot(log)
+    part = batch(2)
+    part.transaction = InTransaction(9, 0)
+    set_transactional(part)
+    log.append(part, world.done)
+    log.append_marker(9, 0, commit, world.done)
+    log.append(batch(3), world.done)
+    world.writer.acknowledge(3)
+    world.backend.damaged = {3}
+    assert (await skip(world.logs, log, 3, force=False))[0] == (3, 4)
+    for _ in range(2):
+        assert log.last_stable_offset == log.high_watermark == 7
+        seen = [one.base_offset for one in await log.read_committed(0, 1 << 20) if list(records(one))]
+        assert seen == ([0, 1] if commit else [0])
+        assert [one.base_offset for one in await log.read_committed(4, 1 << 20)] == [4]
+        log = await world.boot()  # the node was killed
+
+
+def set_transactional(one: Batch) -> None:
+    payload = encode([Record(None, b"x", timestamp=5)] * 2, attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0)
+    one.payload = memoryview(payload)
+
+
+def records(one: StoredBatch) -> list[Record]:
+    return decode(one)
+
+
+async def test_a_batch_is_not_skipped_while_what_it_said_cannot_be_saved() -> None:
+    world = World(tail_cache_bytes=0)
+    log = await written(world, [1, 2, 3])
+
+    async def full(stream_id: int, offset: int, pieces: Sequence[bytes]) -> None:
+        raise StorageFull("no room")
+
+    world.snapshots.save = full  # type: ignore[method-assign]
+    world.backend.damaged = {1}
+    with pytest.raises(LogUnavailable, match="no room"):
+        await skip(world.logs, log, 1, force=False)
+    assert world.skips.of(1) == ()
 
 
 async def test_what_can_be_read_is_skipped_only_by_force() -> None:
@@ -204,7 +253,7 @@ async def test_skips_are_durable_and_go_with_their_topic(tmp_path: Path) -> None
     assert await skips.within(1, 9, 40) == ()
     assert await stored() == ()
     await skips.add(1, (5, 9), "damaged")
-    await db.run(lambda c: erase_skips(c, "t"))
+    await db.run(lambda c: Skips.erase(c, "t"))
     skips.deleted(1)
     assert await stored() == ()
     await db.close()

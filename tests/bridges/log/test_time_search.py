@@ -11,7 +11,7 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridges.formats import FormatId
+from bridges.formats import FORMATS, FormatId
 from bridges.formats.kafka import encode, set_max_timestamp
 from bridges.formats.records import Record
 from bridges.log import time_search
@@ -29,7 +29,12 @@ def batch(*times: int, claim: int | None = None, size: int = 10, codec: int = 0)
     payload = memoryview(encode([Record(None, bytes(size), timestamp=one) for one in times], codec=codec))
     if claim is not None:
         set_max_timestamp(payload, claim)
-    return Batch(payload, len(times), int(FormatId.KAFKA), max(times) if claim is None else claim)
+    return claiming(payload, len(times), max(times) if claim is None else claim)
+
+
+def claiming(payload: memoryview, count: int, claim: int) -> Batch:
+    """As it may lie in the log since before claims were compared with records."""
+    return Batch(payload, count, int(FormatId.KAFKA), claim, admitted=True)
 
 
 def garbage(claim: int) -> Batch:
@@ -227,6 +232,57 @@ async def test_times_that_went_with_their_records_are_forgotten() -> None:
     assert await retained(world, log, NOW + DAY + 1) == 3
 
 
+def foreign(kind: FormatId, claim: int) -> Batch:
+    """A batch of another protocol's client, whose clock is for that client to set."""
+    builder = FORMATS[kind].builder(0, 1)
+    builder.add(Record(b"k", bytes(LARGE), timestamp=claim, offset=0))
+    return Batch(builder.finish(), 1, int(kind), claim)
+
+
+@pytest.mark.parametrize("after", ["no restart", "a restart", "a restart with a snapshot"])
+@pytest.mark.parametrize("kind", [FormatId.YDB, FormatId.PRAVEGA])
+async def test_how_old_a_client_says_its_messages_are_neither_deletes_nor_keeps_them(
+    kind: FormatId, after: str
+) -> None:
+    world = World()
+    claims = [NOW - 2000 * DAY, NOW + 20_000 * DAY, NOW - 2000 * DAY]
+    log = await written(world, *(foreign(kind, claim) for claim in claims))
+    if after != "no restart":
+        if after == "a restart with a snapshot":
+            await world.logs.snapshot(log)
+        log = await world.boot()
+    soon = int(time.time() * 1000) + 60_000
+    assert await retained(world, log, soon) == 0, "they were written a moment ago"
+    assert (await log.find_timestamp(NOW + DAY)) == (1, claims[1]), "lookups go by what they say"
+    assert await retained(world, log, soon + DAY) == 3, "they are a day old"
+
+
+async def test_what_another_client_claims_keeps_none_of_kafka_s_records() -> None:
+    """Both in one row of the index."""
+    world = World()
+    honest = batch(NOW - 2 * DAY, claim=NOW + 2 * DAY)
+    log = await written(world, honest, foreign(FormatId.YDB, LIE), batch(NOW - 3 * DAY, size=LARGE))
+    soon = int(time.time() * 1000) + 60_000
+    assert await retained(world, log, soon) == 0
+    assert await retained(world, log, soon + DAY) == 3
+    assert log.state.index.highest() is None
+
+
+async def test_what_was_written_while_the_node_s_clock_was_ahead_is_not_kept_until_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: (NOW + 30_000 * DAY) * 1_000_000)
+        log = await written(world, foreign(FormatId.YDB, -1))
+        await world.logs.snapshot(log)
+        log.append(foreign(FormatId.YDB, -1), world.done)
+        world.writer.acknowledge(1)
+    log = await world.boot()
+    assert await retained(world, log) == 0
+    assert await retained(world, log, NOW + 2 * DAY) == 2
+
+
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
@@ -253,7 +309,7 @@ async def test_a_bomb_is_searched_off_the_loop_slice_by_slice() -> None:
     payload = memoryview(encode([record] * 100_000, codec=4))
     set_max_timestamp(payload, LIE)
     world = World()
-    log = await written(world, Batch(payload, 100_000, int(FormatId.KAFKA), LIE))
+    log = await written(world, claiming(payload, 100_000, LIE))
     assert await log.find_timestamp(2000) is None
     works = world.logs.search.works
     assert works.steps >= 2 * 100_000 // 500 - 2, "two looks, each in slices of 500 records of which the first is here"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 
 import grpc
 import pytest
+import structlog
 
 from bridges.barrier import Barrier
 from bridges.net.budget import Kind, MemoryBudget
@@ -148,8 +149,17 @@ async def test_calls_of_one_method_do_not_wait_behind_those_of_another() -> None
     assert begun.index(b"one") < 250, "it came last, and was taken as soon as it had come"
 
 
+@pytest.fixture
+def plain_log() -> Iterator[None]:
+    """Exceptions are logged as a node does it: what structlog does where it finds rich keeps all that they know."""
+    structlog.configure([structlog.processors.format_exc_info, structlog.processors.JSONRenderer()])
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.mark.parametrize("refused", [True, False])
 @pytest.mark.parametrize("path", ["/a.B/Call", "/a.B/Stream"])
+@pytest.mark.usefixtures("plain_log")
 async def test_nothing_of_a_refused_request_is_kept(path: str, refused: bool) -> None:
     """Without Python's collector, which comes when very many objects have been made: requests are few and large."""
     budget = MemoryBudget(MIB, asyncio.get_running_loop().call_soon)

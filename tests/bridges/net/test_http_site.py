@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from bridges.console.errors import errors_as_json
 from bridges.net.address import Address
 from bridges.net.http_site import HttpSite
+from bridges.net.own_names import OwnNames
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -30,17 +32,21 @@ class Serving:
         self.mistakes: list[Exception] = []
 
     async def begin(self) -> None:
-        self.address = await self.site.start(self._application, Address("127.0.0.1", 0))
+        self.site.serve(self._application)
+        self.address = await self.site.listen("site", Address("127.0.0.1", 0), OwnNames())
 
     async def _application(self) -> web.Application:
         self.asked.set()
         await self.made.wait()
         if self.mistakes:
             raise self.mistakes.pop()
-        app = web.Application(client_max_size=1 << 24)
+        app = web.Application(client_max_size=1 << 24, middlewares=[errors_as_json])
         app.router.add_get("/", self._page)
         app.router.add_get("/slow", self._slow)
         app.router.add_post("/size", self._size)
+        app.router.add_post("/unread", self._slow)
+        app.router.add_get("/long", self._long)
+        app.router.add_get("/healthz", self._page)
         return app
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -48,6 +54,13 @@ class Serving:
 
     async def _size(self, request: web.Request) -> web.Response:
         return web.Response(text=str(len(await request.read())))
+
+    async def _long(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        self.started.set()
+        while True:
+            await response.write(bytes(1 << 16))
 
     async def _slow(self, request: web.Request) -> web.Response:
         self.started.set()
@@ -59,8 +72,10 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(most: int = 10, seconds: float = 30.0, *, made: bool = True) -> AsyncIterator[Serving]:
-    found = Serving(HttpSite(most_connections=most, request_seconds=seconds))
+async def serving(
+    most: int = 10, seconds: float = 30.0, *, made: bool = True, kept: frozenset[str] = frozenset()
+) -> AsyncIterator[Serving]:
+    found = Serving(HttpSite(most_connections=most, request_seconds=seconds, kept=kept))
     await found.begin()
     if made:
         found.made.set()
@@ -156,6 +171,93 @@ async def test_a_request_in_progress_may_take_its_time() -> None:
         assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
 
 
+HALF = b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+
+
+async def test_a_body_of_which_nothing_more_comes_is_given_up_and_that_is_told() -> None:
+    async with serving(seconds=0.1) as found:
+        answer = b""
+        while not answer:  # closed before it could ask, when nothing went on for so long
+            link = await found.connect()
+            link[1].write(HALF)
+            answer = await ended(link)
+        # The handler is told, who may answer with what it likes.
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        while found.site.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_body_that_nobody_reads_is_given_up_too_when_nothing_more_comes() -> None:
+    async with serving(seconds=0.1) as found:
+        while not found.started.is_set():
+            link = await found.connect()
+            link[1].write(HALF.replace(b"/size", b"/unread"))
+            assert await ended(link) == b""
+
+
+async def test_a_body_that_we_do_not_take_is_not_its_clients_fault() -> None:
+    async with serving(seconds=0.1) as found:
+        body = bytes(1 << 24)
+        link = None
+        while not any(one.body and not one.transport.is_reading() for one in found.site.waited_for if one.transport):
+            if link is None or link[0].at_eof() or link[1].is_closing():  # closed when nothing went on for so long
+                link = await found.connect()
+                head = b"POST /unread HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+                link[1].write(head + body)
+            await asyncio.sleep(0.001)
+        assert link is not None
+        for _ in range(4):
+            await ended(await found.connect())
+        found.go.set()
+        assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_half_sent_bodies_make_room_however_often_a_byte_of_them_comes() -> None:
+    async with serving(most=2) as found:
+        halves = [await found.connect() for _ in range(2)]
+        for link in halves:
+            link[1].write(HALF)
+            link[1].write(b"{")
+        while len(found.site.waited_for) != len(halves) or not all(one.body for one in found.site.waited_for):
+            await asyncio.sleep(0.001)
+        for _ in range(2):
+            halves[0][1].write(b"{")  # the other has done nothing for longest, and then this one
+            assert await ask(await found.connect()) == b"HTTP/1.1 200 OK\r\n"
+        assert found.site.refused == 2
+        assert b"200" not in await ended(halves[1])
+
+
+async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
+    async with serving(seconds=0.1) as found:
+        while not found.started.is_set():
+            link = await found.connect()
+            link[1].write(GET.replace(b"/ ", b"/long "))
+            began = asyncio.create_task(found.started.wait())
+            await asyncio.wait([began], timeout=1)
+            began.cancel()
+        link[0]._transport.pause_reading()  # type: ignore[attr-defined]
+        while found.site.connections:
+            await asyncio.sleep(0.01)
+
+
+async def test_health_is_told_while_all_places_are_taken() -> None:
+    async with serving(most=2, kept=frozenset({"/healthz"})) as found:
+        busy = [await found.connect() for _ in range(2)]
+        for link in busy:
+            found.started.clear()
+            link[1].write(GET.replace(b"/ ", b"/slow "))
+            await found.started.wait()
+        for _ in range(40):  # who asks nothing makes room for who comes later
+            await found.connect()
+        other = await found.connect()
+        other[1].write(GET)
+        assert (await ended(other)).startswith(b"HTTP/1.1 503 ")
+        assert await ask(await found.connect(), GET.replace(b"/ ", b"/healthz ")) == b"HTTP/1.1 200 OK\r\n"
+        found.go.set()
+        for link in busy:
+            assert await link[0].readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+
+
 async def test_what_is_no_http_is_answered_and_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as found:
         for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP1\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a" * 20_000):
@@ -171,7 +273,7 @@ async def test_the_application_is_made_for_the_first_client_and_what_was_asked_m
         assert not found.asked.is_set()
         links = [await found.connect() for _ in range(3)]
         body = bytes(3_000_000)
-        links[0][1].write(b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        links[0][1].write(b"POST /size HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         links[1][1].write(GET)
         await found.asked.wait()
         assert not found.site.is_running

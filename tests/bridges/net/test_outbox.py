@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bridges.barrier import Barrier
 from bridges.errors import LogError
 from bridges.net.budget import Kind, MemoryBudget
 from bridges.net.outbox import CHUNK, Buffer, Outbox, Turns
@@ -18,9 +19,10 @@ from bridges.net.outbox import CHUNK, Buffer, Outbox, Turns
 class Sender(asyncio.Protocol):
     """The protocol half of a connection, as the session does it."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns | None = None) -> None:
         self.outbox: Outbox | None = None
         self.most_held = 0
+        self.turns = turns or Turns(asyncio.get_running_loop(), Barrier())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -29,9 +31,7 @@ class Sender(asyncio.Protocol):
         self.budget = budget = MemoryBudget(64 << 20, asyncio.get_running_loop().call_soon)
         self.account = budget.account(lambda: self.outbox.go_on() if self.outbox else None)
         self.failures: list[str] = []
-        self.outbox = Outbox(
-            transport, Turns(asyncio.get_running_loop()), self.account, lambda: None, self.failures.append
-        )
+        self.outbox = Outbox(transport, self.turns, self.account, lambda: None, self.failures.append)
 
     def pause_writing(self) -> None:
         assert self.outbox is not None
@@ -43,12 +43,12 @@ class Sender(asyncio.Protocol):
         self.outbox.unblock()
 
 
-async def connect() -> tuple[Sender, socket.socket]:
+async def connect(turns: Turns | None = None, buffer: int = 32 * 1024) -> tuple[Sender, socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * 1024)
-    _, protocol = await asyncio.get_running_loop().create_connection(Sender, sock=ours)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+    _, protocol = await asyncio.get_running_loop().create_connection(lambda: Sender(turns), sock=ours)
     return protocol, theirs
 
 
@@ -235,11 +235,9 @@ async def test_a_source_waits_for_memory_and_goes_on_when_there_is_some() -> Non
 
 
 async def test_many_that_read_take_turns_and_a_failing_one_does_not_stop_the_others() -> None:
-    loop = asyncio.get_running_loop()
-    turns = Turns(loop)
+    barrier = Barrier()
+    turns = Turns(asyncio.get_running_loop(), barrier)
     order: list[int] = []
-    problems: list[object] = []
-    loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
 
     def turn(number: int) -> None:
         order.append(number)
@@ -254,7 +252,7 @@ async def test_many_that_read_take_turns_and_a_failing_one_does_not_stop_the_oth
         steps.append(len(order))
     assert order == list(range(9))
     assert max(b - a for a, b in itertools.pairwise([0, *steps])) <= 2
-    assert len(problems) == 1
+    assert list(barrier.failures.values()) == [1]
     turns.ask(lambda: order.append(9))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -301,4 +299,61 @@ async def test_closing_sends_what_is_left_first() -> None:
     while chunk := await asyncio.get_running_loop().sock_recv(peer, 1 << 20):
         received += chunk
     assert received == data
+    peer.close()
+
+
+async def test_to_a_connection_that_is_lost_nothing_more_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transport would drop it a piece at a time, and log every one of them: seconds for a large answer."""
+    sender, peer = await connect()
+    assert sender.outbox is not None
+    peer.close()
+    written: list[int] = []
+    write = sender.transport.write
+    monkeypatch.setattr(sender.transport, "write", lambda data: (written.append(len(data)), write(data)))
+    sender.outbox.send([bytes(64 << 20)])
+    sender.outbox.send([bytes(64 << 20)])
+    assert len(written) <= 1, "the first one finds it out"
+    assert sender.outbox.unsent == 0
+    assert sender.budget.held == 0
+
+
+async def test_what_many_are_sent_at_the_same_time_is_shared_out_over_turns() -> None:
+    turns = Turns(asyncio.get_running_loop(), Barrier())
+    many = [await connect(turns, 160_000) for _ in range(100)]
+    size = 300_000
+    for number, (sender, _) in enumerate(many):
+        assert sender.outbox is not None
+        sender.outbox.send([bytes((number,)) * size])
+    unsent = sum(sender.outbox.unsent for sender, _ in many if sender.outbox is not None)
+    assert 100 * size - unsent < 4 << 20, "most of them wait for a later turn of the loop"
+    assert not turns.busy, "nobody waits to read"
+    loop = asyncio.get_running_loop()
+    for number, (sender, peer) in enumerate(many):
+        received = bytearray()
+        while len(received) < size:
+            received += await loop.sock_recv(peer, size)
+        assert received == bytes((number,)) * size
+        sender.transport.close()
+        peer.close()
+
+
+async def test_what_is_long_goes_on_in_the_next_turns() -> None:
+    """Also when the socket takes everything at once."""
+    turns = Turns(asyncio.get_running_loop(), Barrier())
+    sender, peer = await connect(turns)
+    assert sender.outbox is not None
+    taken: list[int] = []
+    sender.transport.pause_reading()
+
+    def write(data: bytes) -> None:
+        taken.append(len(data))
+
+    sender.outbox._direct = None
+    sender.transport.write = write  # type: ignore[method-assign]
+    sender.outbox.send([bytes(32 << 20)])
+    assert sum(taken) <= 4 << 20
+    while sum(taken) < 32 << 20:
+        before = sum(taken)
+        await asyncio.sleep(0)
+        assert sum(taken) - before <= 4 << 20
     peer.close()

@@ -16,7 +16,7 @@ from bridges.node.assembly import Node
 from bridges.node.config import Settings, load
 from bridges.node.document_owner import PartitionOwners
 from sbp_back import DocumentClient, DocumentError, DocumentRecord
-from sbp_back.document.batch import parse_batches
+from sbp_back.wire.record_batch import parse_batches
 
 
 def settings_of(path: Path, **more: str) -> Settings:

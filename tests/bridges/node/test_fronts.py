@@ -175,6 +175,21 @@ def test_a_front_keeps_to_its_own_tables(database: sqlite3.Connection, text: str
         migrate(database, "a", [ONE, statement(text)])
 
 
+@pytest.mark.parametrize("what", ["stored format 8", "kind of writers 128"])
+async def test_numbers_that_the_data_has_from_one_front_are_taken_over_by_no_other(tmp_path: Path, what: str) -> None:
+    """Also when the front whose they are is not installed any more."""
+    numbers: dict[str, Any] = {"formats": [Eight()]} if "format" in what else {"ledger_rules": {128: SeqNoRule()}}
+    for fronts in ([front("a", **numbers)], [], [front("a", **numbers)]):
+        FORMATS.pop(8, None)
+        node = Node(settings_of(tmp_path), fronts=fronts)
+        await node.start()
+        await node.stop()
+    FORMATS.pop(8, None)
+    complaint = f"{what} is that of front a, so front b, which has the same number, cannot be used"
+    with pytest.raises(StoreError, match=complaint):
+        await Node(settings_of(tmp_path), fronts=[front("b", **numbers)]).start()
+
+
 async def test_tables_that_are_too_new_keep_a_node_from_starting(tmp_path: Path) -> None:
     node = Node(settings_of(tmp_path), fronts=[front("a", migrations=(ONE, TWO))])
     await node.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -139,8 +140,12 @@ async def test_a_drain_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     node = Node(settings_of(tmp_path, node__drain_timeout_ms="20"), fronts=[PuppetFront])
     await node.start()
     front_of(node).may_drain.clear()
+    unseen: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: unseen.append(about))
     await node.stop()
+    gc.collect()
     assert front_of(node).calls[1:] == ["drain", "stop"]
+    assert unseen == [], "nothing that somebody has to look at"
 
 
 async def test_a_drain_can_be_hurried(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 
 from bridges.catalog import retained_for
 from bridges.catalog.config_types import InvalidConfig
+from bridges.catalog.imports import Import
+from bridges.catalog.topic import Topic
 from bridges.catalog.topic_config import RETAINED_FOR, TOPIC_CONFIGS
-from bridges.node.retention import NeededByConsumers
+from bridges.node.retention import HandedOver, NeededByConsumers
 
 
 class Log:
@@ -74,3 +78,31 @@ def test_names_may_have_any_characters() -> None:
 def test_what_is_no_list_of_consumers(value: str) -> None:
     with pytest.raises(InvalidConfig):
         TOPIC_CONFIGS[RETAINED_FOR].parse(value)
+
+
+def brought(name: str, handed_over_ms: int | None) -> Topic:
+    return Topic(name, uuid.uuid4(), [], {}, 0, imported=Import("m", 0, 1, handed_over_ms))
+
+
+def test_what_was_handed_over_is_left_alone_for_a_while_and_the_log_says_until_when(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    mine = Topic("mine", uuid.uuid4(), [], {}, 0)
+    first, second, third = brought("a", 1_000), brought("b", None), brought("c", 90_000_000)
+    kept = HandedOver(86_400_000)
+    assert kept.others([mine, first, second], 2_000) == [mine]
+    assert kept.others([mine, first, second], 86_400_999) == [mine]
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if "retention does not act yet" in line]
+    assert "1970-01-02T00:00:01+00:00" in line
+    assert kept.others([mine, first, second, third], 86_401_000) == [mine, first], "which is still being imported"
+    assert "1970-01-03T01:00:00+00:00" in capfd.readouterr().out
+    assert HandedOver(0).others([mine, first, third], 90_000_000) == [mine, first, third]
+
+
+def test_retention_of_a_fronts_own_is_told_what_to_leave_alone() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    kept = HandedOver(3_600_000)
+    assert not kept.holds(Topic("mine", uuid.uuid4(), [], {}, 0))
+    assert kept.holds(brought("running", None))
+    assert kept.holds(brought("young", now_ms - 60_000))
+    assert not kept.holds(brought("old", now_ms - 7_200_000))

@@ -28,6 +28,66 @@ async def lived(path, opened):
 asyncio.run(lived(sys.argv[1], ["kafka", "console", "pipeline", "sbp-pd", "sbp-range-server"]))
 """
 
+WITHOUT_THE_DOCUMENT = """
+import asyncio, json, sys
+from pathlib import Path
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition("sbp_back.document")[1]:
+            raise ImportError(name + " is not installed")
+
+sys.meta_path.insert(0, Blocker())
+
+from bridges.formats import FormatId, decode
+from bridges.formats.kafka import encode
+from bridges.formats.records import Record
+from bridges.log.partition_log import Batch
+from bridges.node.assembly import Node
+from bridges.node.config import load
+from sbp_back import DIALECTS, DocumentRecord, encode_batch
+from sbp_back.wire.record_batch import FORMAT_FLAG
+from sbp_back.wire.wrapped import Payload, wrap
+
+async def append(log, payload, count, format_id):
+    done = asyncio.get_running_loop().create_future()
+    batch = Batch(payload, count, format_id, 5)
+    log.append(batch, lambda at, error: done.set_result(at) if error is None else done.set_exception(error))
+    await done
+
+async def bodies(log):
+    return [one.value.decode() for batch in await log.read_batches(0, 1 << 20) for one in decode(batch)]
+
+async def lived(path):
+    listen = ("kafka", "ydb", "pravega", "pravega-segmentstore", "console", "pipeline", "sbp-pd", "sbp-range-server")
+    at = {f"listen.{name}": "127.0.0.1:0" for name in listen}
+    settings = load({"data_dir": path, **at}, environ={}, directory=Path(path).parent).settings
+    node = Node(settings)
+    await node.start()
+    await node.catalog.create_topic("orders", 1)
+    log = node.logs.get("orders", 0)
+    kafka = encode([Record(b"k", b"kafka's", timestamp=5)])
+    await append(log, kafka, 1, int(FormatId.KAFKA))
+    await append(log, encode_batch([DocumentRecord(b"the document's")]), 1, FORMAT_FLAG)
+    first = await bodies(log)
+    await append(log, wrap(0, int(FormatId.KAFKA), [Payload(kafka, 1, 5)]), 1, FORMAT_FLAG)
+    await node.stop()
+    node = Node(settings)
+    await node.start()
+    log = node.logs.get("orders", 0)
+    await log.ready()
+    again = await bodies(log)
+    await node.stop()
+    try:
+        DIALECTS["sbp-v0.1"]
+        refused = ""
+    except ImportError as error:
+        refused = str(error)
+    print("\\n" + json.dumps([first, again, refused]))
+
+asyncio.run(lived(sys.argv[1]))
+"""
+
 UNUSED = {
     "aiohttp": "the console and the pipeline: when somebody asks",
     "prometheus_client": "metrics: when somebody scrapes",
@@ -43,8 +103,7 @@ UNUSED = {
     "importlib.metadata": "entry points are found without it",
     "tomllib": "settings in a file: where there is one",
     "sbp_back.client.foreign": "for servers of elastic-stream",
-    "sbp_back.document.server": "the specification document's dialect",
-    "sbp_back.document.v01": "likewise",
+    "sbp_back.document": "the specification document's dialect",
     "ydb_topic_front.serving": "a front that is off",
     "pravega_front.serving": "likewise",
     "spark_pipeline.node.serving": "when somebody asks",
@@ -59,6 +118,17 @@ def test_a_start_imports_nothing_that_nobody_has_asked_for(tmp_path: Path) -> No
     assert {"kafka_front.serving", "bridges.console.door"} <= set(started)
     assert answer.startswith("HTTP/1.0 200 OK")
     assert json.loads(answer.partition("\r\n\r\n")[2])["ready"] is True
+
+
+def test_a_node_lives_without_the_specification_document(tmp_path: Path) -> None:
+    """As it does by default: it appends, reads, and reads what the document's clients or nodes that used them have
+    stored, for that is a format of the store (``sbp_back/wire/record_batch.py``)."""
+    command = [sys.executable, "-c", WITHOUT_THE_DOCUMENT, str(tmp_path / "data")]
+    told = subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+    first, again, refused = json.loads(told.splitlines()[-1])
+    assert first == ["kafka's", "the document's"]
+    assert again == [*first, "kafka's"], "what was wrapped is found again"
+    assert refused == "sbp_back.document is not installed"
 
 
 def test_who_has_use_for_rich_imports_it_as_ever() -> None:

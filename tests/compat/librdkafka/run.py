@@ -4,8 +4,9 @@
     python tests/compat/librdkafka/run.py --broker kafka   # Apache Kafka
     python tests/compat/librdkafka/run.py --only 0012,0081
 
-Each test runs in a process of its own with a time limit. A test of the allowlist that does not pass makes the run
-fail; a test that passes without being listed is reported, so that the list grows.
+A few tests, those of logins among them, run a second time against a node of ours whose clients have to log in over TLS;
+their names end with `@sasl_ssl`. Each test runs in a process of its own with a time limit. A test of the allowlist that
+does not pass makes the run fail; a test that passes without being listed is reported, so that the list grows.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.kafka_broker import kafka_cluster  # noqa: E402
 from benchmarks.kafka_tools import install_distribution  # noqa: E402
 from benchmarks.librdkafka import VERSION, install  # noqa: E402
+from tests.certificates import Authority  # noqa: E402
 from tests.node_process import NodeProcess  # noqa: E402
 
 ALLOWLIST = HERE / "allowlist.txt"
@@ -60,6 +62,10 @@ NODE_SETTINGS = {
     "kafka.group.initial_rebalance_delay_ms": "0",
     "kafka.group.min_session_timeout_ms": "1000",
 }
+SECURED = "sasl_ssl"
+"""Scenario of the second pass."""
+SECURED_NUMBERS = frozenset(["0001", "0005", "0012", "0017", "0135", "0142"])
+USER, PASSWORD = "suite", "let me in"
 NO_AUTO_CREATION = {"kafka": {"auto.create.topics.enable": "false"}, "node": {"kafka.auto_create_topics": "false"}}
 
 
@@ -70,6 +76,18 @@ class Unit:
     number: str
     scenario: str
     names: tuple[str, ...]
+
+    def told(self, name: str) -> str:
+        """What one of its tests is called in lists."""
+        return f"{name}@{SECURED}" if self.scenario == SECURED else name
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the tests go: address, and lines of configuration that their clients need besides."""
+
+    bootstrap: str
+    client: str = ""
 
 
 @dataclass(slots=True)
@@ -87,6 +105,7 @@ def broker_tests(source: str) -> list[Unit]:
     table = source[source.index("struct test tests[] = {") :]
     table = table[: table.index("{NULL}")]
     units: dict[tuple[str, str], list[str]] = {}
+    secured: dict[str, list[str]] = {}
     for entry in re.split(r"\b_TEST\(", table)[1:]:
         name = entry[: entry.index(",")].strip()
         if name.endswith("_mock"):
@@ -95,8 +114,12 @@ def broker_tests(source: str) -> list[Unit]:
             continue
         scenario = re.search(r'\.scenario\s*=\s*"([^"]*)"', entry)
         chosen = scenario.group(1).split(",")[0] if scenario else "default"
-        units.setdefault((name.split("_")[0], chosen), []).append(name)
-    return [Unit(number, scenario, tuple(names)) for (number, scenario), names in sorted(units.items())]
+        number = name.split("_")[0]
+        units.setdefault((number, chosen), []).append(name)
+        if number in SECURED_NUMBERS and chosen == "default":
+            secured.setdefault(number, []).append(name)
+    found = [Unit(number, scenario, tuple(names)) for (number, scenario), names in sorted(units.items())]
+    return found + [Unit(number, SECURED, tuple(names)) for number, names in sorted(secured.items())]
 
 
 def _detail(output: str) -> str:
@@ -121,13 +144,14 @@ class Suite:
         self.factor = factor
         self.units = broker_tests((self.library.tests / "test.c").read_text())
 
-    def run(self, unit: Unit, bootstrap: str) -> list[Outcome]:
+    def run(self, unit: Unit, broker: Broker) -> list[Outcome]:
         """Run one unit in a process group of its own, which is ended at its time limit."""
+        bootstrap = broker.bootstrap
         stem = self.logs / f"{unit.number}-{unit.scenario}"
         config = stem.with_suffix(".conf")
         report = stem.with_suffix(".json")
         report.unlink(missing_ok=True)
-        config.write_text(f"metadata.broker.list={bootstrap}\ntest.topic.random=true\n")
+        config.write_text(f"metadata.broker.list={bootstrap}\ntest.topic.random=true\n{broker.client}")
         environment = {
             **self.library.environment,
             "TESTS": unit.number,
@@ -139,7 +163,7 @@ class Suite:
             "TEST_CONSUMER_GROUP_PROTOCOL": self.protocol,
         }
         limit = SECONDS.get(unit.number, DEFAULT_SECONDS) * self.factor
-        command = ["./test-runner", "-L", "-E", "-p1", "-s", unit.scenario]
+        command = ["./test-runner", "-L", "-E", "-p1", "-s", "default" if unit.scenario == SECURED else unit.scenario]
         if unit.number not in WHOLE:
             command.append("-Q")
         began = time.monotonic()
@@ -166,7 +190,7 @@ class Suite:
         try:
             states = json.loads(report.read_text(errors="replace"))["tests"]
         except (OSError, ValueError, KeyError):
-            return [Outcome(name, ending, seconds, _detail(text)) for name in unit.names]
+            return [Outcome(unit.told(name), ending, seconds, _detail(text)) for name in unit.names]
         found = []
         for name in unit.names:
             state = states.get(name, {}).get("state", "FAILED").lower()
@@ -174,14 +198,14 @@ class Suite:
             took = float(states.get(name, {}).get("duration", seconds))
             if state == "passed" and took < EMPTY_SECONDS:
                 state = "empty"
-            found.append(Outcome(name, state, took, "" if state == "passed" else _detail(text)))
+            found.append(Outcome(unit.told(name), state, took, "" if state == "passed" else _detail(text)))
         return found
 
-    def run_all(self, units: list[Unit], bootstrap: str) -> list[Outcome]:
+    def run_all(self, units: list[Unit], broker: Broker) -> list[Outcome]:
         """Run units, ``jobs`` at a time, and say how each went as it ends."""
 
         def one(unit: Unit) -> list[Outcome]:
-            outcomes = self.run(unit, bootstrap)
+            outcomes = self.run(unit, broker)
             for outcome in outcomes:
                 print(f"{outcome.state:8} {outcome.seconds:6.1f} s  {outcome.name}  {outcome.detail}", flush=True)
             return outcomes
@@ -189,11 +213,11 @@ class Suite:
         with ThreadPoolExecutor(self.jobs) as pool:
             return [outcome for outcomes in pool.map(one, units) for outcome in outcomes]
 
-    def run_again(self, units: list[Unit], bootstrap: str) -> dict[str, Outcome]:
+    def run_again(self, units: list[Unit], broker: Broker) -> dict[str, Outcome]:
         """Run units once more, one at a time; their outcomes by name, with a note that it was the second try."""
         repeated = {}
         for unit in units:
-            for outcome in self.run(unit, bootstrap):
+            for outcome in self.run(unit, broker):
                 print(f"{outcome.state:8} {outcome.seconds:6.1f} s  {outcome.name}  (second try)", flush=True)
                 outcome.detail = f"second try; {outcome.detail}"
                 repeated[outcome.name] = outcome
@@ -201,10 +225,10 @@ class Suite:
 
 
 @contextlib.contextmanager
-def serving(kind: str, scenario: str, extra: dict[str, str], scratch: Path) -> Iterator[str]:
-    """A broker of the kind asked for, set up for the scenario; yields its bootstrap address."""
+def serving(kind: str, scenario: str, extra: dict[str, str], scratch: Path) -> Iterator[Broker]:
+    """A broker of the kind asked for, set up for the scenario."""
     if kind not in ("node", "kafka"):
-        yield kind  # an address: somebody else's broker
+        yield Broker(kind)  # an address: somebody else's broker
         return
     settings = dict(KAFKA_SETTINGS if kind == "kafka" else NODE_SETTINGS)
     if scenario == "noautocreate":
@@ -213,10 +237,22 @@ def serving(kind: str, scenario: str, extra: dict[str, str], scratch: Path) -> I
     directory = scratch / f"{kind}-{scenario}"
     if kind == "kafka":
         with kafka_cluster(directory, KAFKA_BROKERS, settings=settings) as bootstrap:
-            yield bootstrap
-    else:
-        with NodeProcess(directory / "data", settings=settings) as node:
-            yield node.bootstrap
+            yield Broker(bootstrap)
+        return
+    client = ""
+    if scenario == SECURED:
+        directory.mkdir(parents=True)
+        authority = Authority(directory, "authority")
+        cert, key = authority.issue("node")
+        settings |= {"auth_required.kafka": "true", "tls.kafka.cert": str(cert), "tls.kafka.key": str(key)}
+        add = [sys.executable, "-m", "bridges", "user", "add", USER, "--scram", "--data", str(directory / "data")]
+        subprocess.run(add, input=f"{PASSWORD}\n", text=True, check=True, capture_output=True)
+        client = (
+            f"security.protocol=sasl_ssl\nssl.ca.location={authority.cert}\n"
+            f"sasl.mechanism=SCRAM-SHA-256\nsasl.username={USER}\nsasl.password={PASSWORD}\n"
+        )
+    with NodeProcess(directory / "data", settings=settings) as node:
+        yield Broker(node.bootstrap, client)
 
 
 def read_list(path: Path) -> dict[str, str]:
@@ -279,14 +315,14 @@ def main() -> int:
     listed = set(read_list(ALLOWLIST))
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="librdkafka-suite-") as scratch:
-        for scenario in ("default", "noautocreate"):
+        for scenario in ("default", "noautocreate", *([SECURED] if args.broker == "node" else [])):
             units = [u for u in suite.units if u.scenario == scenario and (not wanted or u.number in wanted)]
             if units:
-                with serving(args.broker, scenario, extra, Path(scratch)) as bootstrap:
-                    found = suite.run_all(units, bootstrap)
+                with serving(args.broker, scenario, extra, Path(scratch)) as broker:
+                    found = suite.run_all(units, broker)
                     # Some tests depend on who joins a group first: a listed one gets a second try, alone.
                     again = {o.name for o in found if o.name in listed and o.state != "passed"}
-                    repeated = suite.run_again([u for u in units if again & set(u.names)], bootstrap)
+                    repeated = suite.run_again([u for u in units if again & set(map(u.told, u.names))], broker)
                     outcomes += [repeated.get(outcome.name, outcome) for outcome in found]
     outcomes.sort(key=lambda outcome: outcome.name)
     result = output / f"{logs.name}.md"

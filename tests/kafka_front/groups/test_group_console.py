@@ -156,10 +156,16 @@ def test_a_group_of_two_consumers_through_its_life(shared_node: NodeProcess, sta
     assert {row["CONSUMER-ID"] for row in table(text, "TOPIC")} == {"-"}
     assert "ASSIGNMENT" not in text
 
-    # The topic is deleted, and its positions with it.
+    # The topic is deleted, and its positions with it. Without the one in another topic the group would have neither
+    # members nor positions, and go as soon as the node looks for such groups, as Kafka's do.
+    other = make_topic(node)
+    produce(node, other, range(PARTITIONS))
+    commit_without_joining(node, group, (other, 2, 0))
+    assert listed(node, group)["partitions"] == PARTITIONS + 1
     ok("topic", "delete", topic, "--yes", node=node)
-    assert (listed(node, group)["partitions"], listed(node, group)["lag"]) == (0, None)
-    assert described(node, group)["positions"] == []
+    summary = listed(node, group)
+    assert (summary["state"], summary["topics"], summary["partitions"], summary["lag"]) == ("Empty", [other], 1, 1)
+    assert [(row["topic"], row["partition"]) for row in described(node, group)["positions"]] == [(other, 2)]
 
 
 def test_every_way_to_ask_for_a_group(shared_node: NodeProcess) -> None:

@@ -39,6 +39,10 @@ NOTHING = (-1, -1, "", 0)
 class FakeCatalog:
     topics: dict[str, Topic]
 
+    @property
+    def by_id(self) -> dict[bytes, Topic]:
+        return {topic.topic_id.bytes: topic for topic in self.topics.values()}
+
 
 @dataclass
 class Place:
@@ -468,7 +472,7 @@ async def test_deleting_offsets(place: Place) -> None:
 # --- groups as a whole -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 async def test_describe(place: Place, version: int) -> None:
     group, client = place.group(), await place.client()
 
@@ -479,7 +483,8 @@ async def test_describe(place: Place, version: int) -> None:
         return found
 
     dead = await described(group)
-    assert (dead.error_code, dead.group_state, dead.members) == (0, "Dead", [])
+    unknown = codes.GROUP_ID_NOT_FOUND if version >= 6 else codes.NONE
+    assert (dead.error_code, dead.group_state, dead.members) == (unknown, "Dead", [])
     assert (dead.protocol_type, dead.protocol_data) == ("", "")
     await client.call(8, w.commit(group, {("t", 0): 1}))
     empty = await described(group)
@@ -545,7 +550,7 @@ async def test_deleting_groups(place: Place, version: int) -> None:
     assert found.group_state == "Dead"
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(7))
 async def test_find_coordinator(place: Place, version: int) -> None:
     client = await place.client()
     keys = ["one", "two"] if version >= 4 else []

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,6 +313,22 @@ async def test_positions_of_a_simple_group_expire_by_their_own_age(life: Life) -
     assert (await life.start()).group_ids() == []
 
 
+async def test_a_group_whose_expiry_fails_costs_the_others_nothing(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = await life.start()
+    for group in ("a", "broken", "z"):
+        await commit(service, group, ("t", 0), age_ms=8 * DAY_MS)
+    too_old = service._too_old
+
+    def broken(group: str, *rest: Any) -> Any:
+        if group == "broken":
+            raise RuntimeError(group)
+        return too_old(group, *rest)
+
+    monkeypatch.setattr(service, "_too_old", broken)
+    assert await service.expire(NOW) == 2
+    assert service.group_ids() == ["broken"]
+
+
 async def test_a_retention_given_with_the_commit_counts_instead(life: Life) -> None:
     service = await life.start()
     await commit(service, "g", ("t", 0), age_ms=0, expire_ms=NOW + 10)
@@ -484,20 +501,20 @@ async def test_groups_that_clients_joined_are_shown(life: Life) -> None:
         GroupSummary("simple", "classic", "Empty", "", 0),
     ]
     summary = GroupSummary("g", "classic", "Stable", "consumer", 1)
-    assert service.live.summaries() == [summary]
+    assert [*service.live.summaries()] == [summary]
     reader = GroupMemberView(joined.member_id, None, "c", "/h", (("t", 0), ("t", 1)))
     assert service.live.view("g") == GroupView(summary, 1, "range", joined.member_id, (reader,))
     assert service.live.view("nothing") is None
     # Positions alone may be another front's; that a Kafka client asked about the group changes nothing.
     assert service.find("simple") is not None
     assert service.live.view("simple") is None
-    assert service.live.summaries() == [summary]
+    assert [*service.live.summaries()] == [summary]
 
 
 async def test_a_group_is_shown_from_its_first_member_id_until_it_is_forgotten(life: Life) -> None:
     service = await life.start()
     await join(service, "pending", require_known_id=True)
-    assert service.live.summaries() == [GroupSummary("pending", "classic", "Empty", "", 0)]
+    assert [*service.live.summaries()] == [GroupSummary("pending", "classic", "Empty", "", 0)]
     joined = await member(service, "g")
     await leave(service, "g", joined.member_id)
     view = service.live.view("g")

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from sbp_back.client.stream_writer import StreamWriter
 from sbp_back.document import messages as m
-from sbp_back.document.batch import DocumentRecord, encode_batch
 from sbp_back.document.document_writer import DocumentWriter
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, SbpError
@@ -20,6 +19,7 @@ from sbp_back.transport.dialects import DIALECTS, Dialect
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.frame import Frame, FrameReader, encode_frame
 from sbp_back.wire.model import Buffer, Request, Response, Status
+from sbp_back.wire.record_batch import DocumentRecord, encode_batch
 
 LOCAL = ("127.0.0.1", 0)
 LISTENERS = ("sbp-v0.1", "sbp-v0.1-range-server", "sbp-v0.1-april", "sbp-pd", "sbp-range-server")

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import parse_batch
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.wire import model
 from sbp_back.wire.frame import Frame, FrameReader
 from sbp_back.wire.model import RangeServerInfo
+from sbp_back.wire.record_batch import parse_batch
 from tests.sbp_back.document.document_lab import Wire, running
 from tests.sbp_back.document.test_document_tables import Oracle
 

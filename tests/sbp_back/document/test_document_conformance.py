@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import count_records, parse_batches
+from sbp_back.document import pd_rules as rules
 from sbp_back.document.server import RangeServerSide
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode
-from sbp_back.placement_driver import document as rules
 from sbp_back.placement_driver.state import RangeRow
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Carrier, InProcessCarrier
@@ -46,6 +45,7 @@ from sbp_back.wire.model import (
     StreamInfo,
     SystemErrorResponse,
 )
+from sbp_back.wire.record_batch import count_records, parse_batches
 from tests.sbp_back.document.document_lab import (
     appended,
     ask,
@@ -423,7 +423,7 @@ async def test_document_create_range(document_lab: Lab) -> None:
     lab = document_lab
     stream_id = await created(lab.to)
     for expected in (-1, 0, 1, 7):
-        (refused,) = await exchange(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id, expected)))
+        (refused,) = await exchange(lab.to, m.NextRangeRequest(range=m.DocumentRange(stream_id, expected)))
         assert isinstance(refused, m.NextRangeResponse), "no system error: those are for what nobody expects"
         assert (refused.status.code, refused.range) == (ErrorCode.CREATE_RANGE_BEFORE_SEAL, None)
         assert refused.status.message == f"range 0 of stream {stream_id} is still open"
@@ -435,10 +435,10 @@ async def test_document_create_range(document_lab: Lab) -> None:
         (m.DocumentRange(stream_id, 1, 9), ErrorCode.BAD_REQUEST),
         (m.DocumentRange(4711), ErrorCode.NOT_FOUND),
     ):
-        (refused,) = await exchange(lab.to, m.NextRangeRequest(wanted))
+        (refused,) = await exchange(lab.to, m.NextRangeRequest(range=wanted))
         assert isinstance(refused, m.NextRangeResponse)
         assert refused.status.code == code
-    answer = await ask(lab.to, m.NextRangeRequest(m.DocumentRange(stream_id)), m.NextRangeResponse)
+    answer = await ask(lab.to, m.NextRangeRequest(range=m.DocumentRange(stream_id)), m.NextRangeResponse)
     assert answer.range is not None
     assert (answer.range.index, answer.range.start, answer.range.end) == (1, 0, -1)
     assert (await appended(lab.to, stream_id, b"there")).base_offset == 0

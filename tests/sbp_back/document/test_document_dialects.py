@@ -12,14 +12,14 @@ import pytest
 
 from sbp_back.client.client import Client
 from sbp_back.document import messages as m
-from sbp_back.document.batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
+from sbp_back.document import pd_rules as rules
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ErrorCode, FencedError, SbpError
-from sbp_back.placement_driver import document as rules
 from sbp_back.transport.carrier import Carrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier, tcp_connector
 from sbp_back.wire.model import CreateRangeRequest, Entry, RangeInfo, RangeResponse, Status, StreamInfo
+from sbp_back.wire.record_batch import FORMAT_FLAG, parse_batch, parse_batches, set_base_offset
 from tests.sbp_back.document.document_lab import (
     appended,
     batch,
@@ -364,7 +364,9 @@ async def test_a_placement_driver_of_an_older_format_is_upgraded(tmp_path: Path)
     with sqlite3.connect(tmp_path / "pd.sqlite") as db:
         db.execute("ALTER TABLE ranges DROP COLUMN document")
         db.execute("ALTER TABLE ranges DROP COLUMN floor")
+        db.execute("ALTER TABLE streams DROP COLUMN inside")
         db.execute("DROP TABLE news")
+        db.execute("DROP TABLE row_sums")
         db.execute("PRAGMA user_version = 1")
     async with running(tmp_path) as embedded:
         to = carrier(embedded, "in-process")

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import DocumentRecord, encode_batch, parse_batches
 from sbp_back.embedded import Embedded, EmbeddedOptions, start_embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.range_server.store import StoreOptions
 from sbp_back.transport.carrier import Answer
 from sbp_back.wire.model import DocumentRequest, DocumentResponse, Response, Status
+from sbp_back.wire.record_batch import DocumentRecord, encode_batch, parse_batches
 from tests.depth import examples, factor, timeout
 from tests.sbp_back.dying import Place, copy_log
 

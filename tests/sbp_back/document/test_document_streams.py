@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from sbp_back.document import messages as m
-from sbp_back.document.batch import FORMAT_FLAG
 from sbp_back.document.client import DocumentClient
 from sbp_back.document.document_writer import DocumentWriter
 from sbp_back.document.follower import FollowOptions
 from sbp_back.document.streams import DocumentStreams, StreamsOptions
-from sbp_back.document.wrapped import unwrap
 from sbp_back.embedded import Embedded
 from sbp_back.errors import NO_SPACE_DETAIL, ConnectionLost, ErrorCode, NoSpace, SbpError
 from sbp_back.transport.carrier import AnswerTo, Carrier, InProcessCarrier
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire.model import Entry, Request, Response, Status
+from sbp_back.wire.record_batch import FORMAT_FLAG
+from sbp_back.wire.wrapped import unwrap
 from tests.sbp_back.document.document_lab import running, write
 
 KAFKA = 1
@@ -76,7 +76,7 @@ class Lab:
         self.kind = kind
         self.tap = Tap(self._carrier())
         # What others append is asked for after a while that no test here takes, unless it wants to.
-        options = StreamsOptions(open_timeout=20, follow=FollowOptions(quiet=60))
+        options = StreamsOptions(open_timeout=20, follow=FollowOptions(quiet=1e6))
         self.streams = DocumentStreams(self._carrier(), lambda server: self.tap, options)
         self.foreign: list[tuple[int, list[Entry]]] = []
         self.streams.overtaken = lambda stream, entries: self.foreign.append((stream, entries))
@@ -468,6 +468,17 @@ async def test_what_another_writer_appends_to_a_quiet_stream_is_seen(lab: Lab) -
     assert seen.empty()
     assert max(len(streams) for streams in lab.tap.fetches()) > 15, "many streams in one request"
     await stranger.close()
+
+
+async def test_a_stream_that_was_just_opened_is_not_taken_for_a_quiet_one(lab: Lab) -> None:
+    """Whatever the machine's clock, which most systems count from their start, says at that time."""
+    options = StreamsOptions(follow=FollowOptions(quiet=asyncio.get_running_loop().time() / 2, pause=0))
+    lab.streams = DocumentStreams(lab._carrier(), lambda server: lab.tap, options)
+    stream = await lab.stream()
+    await lab.streams.open(stream, 1)
+    for _ in range(20):
+        await lab.stream()  # the follower has many a turn meanwhile
+    assert lab.tap.fetches() == []
 
 
 async def test_a_sealed_stream_shuts_out_this_clients_writer_only(lab: Lab) -> None:

@@ -420,7 +420,7 @@ MESSAGE_OF: dict[str, Callable[[Oracle, Tree], Any]] = {
         "sync_responses",
         lambda o, t: m.SyncItemResult(t["stream_id"], [range_(r) for r in t["ranges"]], o.status(t["status"])),
     ),
-    "CREATE_RANGE?": lambda o, t: m.NextRangeRequest(range_(t["range"]), t["timeout_ms"]),
+    "CREATE_RANGE?": lambda o, t: m.NextRangeRequest(range=range_(t["range"]), timeout_ms=t["timeout_ms"]),
     "CREATE_RANGE": lambda o, t: m.NextRangeResponse(
         o.status(t["status"]), t["throttle_time_ms"], True, range_(t["range"])
     ),
@@ -627,7 +627,9 @@ def test_only_the_last_frame_of_an_answer_has_the_flag() -> None:
 
 def test_0x2004_is_what_its_second_slot_says() -> None:
     describe = m.DescribeRangesRequest(5, [m.RangeId(1, 2), m.RangeId(3, 4)])
-    create = m.NextRangeRequest(m.DocumentRange(1, 2, 3, 4, 5, [m.Replica(model.RangeServerInfo(1, "a:1"))]), 5)
+    create = m.NextRangeRequest(
+        range=m.DocumentRange(1, 2, 3, 4, 5, [m.Replica(model.RangeServerInfo(1, "a:1"))]), timeout_ms=5
+    )
     opcode, header, _ = DOC.encode_request(describe)
     assert opcode == 0x2005
     assert DOC.decode_request(0x2005, header, b"") == describe
@@ -773,7 +775,7 @@ V01_REQUESTS: dict[str, st.SearchStrategy[model.Request]] = {
     ),
     "CREATE_RANGE": st.builds(
         m.NextRangeRequest,
-        st.builds(
+        range=st.builds(
             m.DocumentRange,
             OFFSETS,
             st.integers(0, 9),

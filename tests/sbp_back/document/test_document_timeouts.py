@@ -17,10 +17,8 @@ import pytest
 from sbp_back import Appended, DocumentClient, DocumentCode, DocumentError
 from sbp_back.document import appends
 from sbp_back.document import messages as m
-from sbp_back.document.batch import parse_batches
 from sbp_back.document.server import DocumentServer
 from sbp_back.document.streams import DocumentStreams
-from sbp_back.document.wrapped import unwrap
 from sbp_back.embedded import Embedded
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
 from sbp_back.placement_driver.state import RangeRow
@@ -38,6 +36,8 @@ from sbp_back.wire.model import (
     Response,
     Status,
 )
+from sbp_back.wire.record_batch import parse_batches
+from sbp_back.wire.wrapped import unwrap
 from tests.sbp_back.document.document_lab import (
     Wire,
     appended,
@@ -263,7 +263,7 @@ async def test_document_requests_to_the_placement_driver_are_answered_in_time(la
         (m.SyncRangesRequest(20, [m.StreamRanges(sealed, [m.DocumentRange(sealed, 0)])]), m.SyncRangesResponse),
     ]
     if lab.kind != "april":
-        requests.append((m.NextRangeRequest(m.DocumentRange(updated), 20), m.NextRangeResponse))
+        requests.append((m.NextRangeRequest(range=m.DocumentRange(updated), timeout_ms=20), m.NextRangeResponse))
     async with lab.busy_placement_driver():
         answers = await asyncio.gather(*(exchange(lab.to, request) for request, _ in requests))
         for (_, kind), (answer,) in zip(requests, answers, strict=True):
@@ -491,8 +491,9 @@ async def test_document_an_answer_that_does_not_fit_is_no_success(tmp_path: Path
     async with lab_of(tmp_path, "in-process") as lab:
         stream_id = await created(lab.to)
         embedded = lab.embedded
-        lanes, confused = embedded.document.lanes, InProcessCarrier(Confused())
-        server = DocumentServer(lanes, embedded.client, embedded.placement_driver, embedded.range_server, confused)
+        lanes = embedded.document.lanes
+        lanes.to_range_server = InProcessCarrier(Confused())
+        server = DocumentServer(lanes, embedded.client)
         result = await appended(InProcessCarrier(server), stream_id, b"a")
         assert (result.status.code, result.base_offset) == (UNKNOWN, -1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 
 from sbp_back.document import messages as m
 from sbp_back.errors import ErrorCode
+from sbp_back.transport import connection
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.tcp_carrier import TcpCarrier
 from sbp_back.wire import model
 from sbp_back.wire.entry import pack_entry
 from sbp_back.wire.frame import encode_frame
 from sbp_back.wire.model import Opcode, Status, SystemErrorResponse
-from tests.sbp_back.document.document_lab import Wire, appended, batch, carrier, created, running, until
+from tests.sbp_back.document.document_lab import Wire, appended, batch, carrier, created, fetched, running, until
 from tests.sbp_back.document.test_document_tables import Oracle
 
 DOC = DIALECTS["sbp-v0.1"]
@@ -123,7 +125,7 @@ async def test_document_0x2004_is_answered_as_it_was_asked(tmp_path: Path) -> No
             answer: Any = Oracle("doc").read("DESCRIBE_RANGE", frame.header)
             (result,) = answer["describe_responses"]
             assert (result["range"]["stream_id"], result["range"]["end_offset"]) == (0, -1)
-        wire.request(DOC, 4, m.NextRangeRequest(m.DocumentRange(0)))
+        wire.request(DOC, 4, m.NextRangeRequest(range=m.DocumentRange(0)))
         answer = Oracle("doc").read("CREATE_RANGE", (await wire.frame()).header)
         assert answer["status"]["message"].startswith("1470 CREATE_RANGE_BEFORE_SEAL: ")
 
@@ -237,7 +239,7 @@ REQUESTS_OF_01: list[model.Request] = [
     m.FetchBatchRequest(5, 6, [m.FetchItem(1, 2, 3, 4)]),
     m.ListRangesRequest(5, [m.RangeOwner(None, 7)]),
     m.SealRangesRequest(5, [m.RangeId(7, 8)]),
-    m.NextRangeRequest(m.DocumentRange(1, 2, 3, -1, 5), 6),
+    m.NextRangeRequest(range=m.DocumentRange(1, 2, 3, -1, 5), timeout_ms=6),
     m.CreateStreamsRequest(5, [m.DocumentStream(-1, 1, 0)]),
     m.DeleteStreamsRequest(5, [m.DocumentStream(7)]),
     m.UpdateStreamsRequest(5, [m.DocumentStream(7, 1, 0)]),
@@ -282,3 +284,27 @@ async def test_a_wrong_dialect_does_not_hang_a_client(tmp_path: Path) -> None:
         answer = await wrong.call(m.DescribeStreamsRequest(stream_ids=[1]))
         assert "speaks sbp-0.2" in answer.status.message
         await wrong.close()
+
+
+async def test_a_long_answer_is_checksummed_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long it is, a client chooses: tens of them that ask for megabytes must not hold up everybody else."""
+    encoded: list[tuple[int, bool]] = []
+    encode = connection.encode_frame
+
+    def noted(opcode: int, flags: int, stream_id: int, header: Any = b"", payload: Any = (), crc: int = -1) -> Any:
+        here = threading.current_thread() is threading.main_thread()
+        encoded.append((sum(map(len, payload)), here))
+        return encode(opcode, flags, stream_id, header, payload, crc)
+
+    async with running(tmp_path) as embedded:
+        to = carrier(embedded, "tcp")
+        stream_id = await created(to)
+        for _ in range(8):
+            assert (await appended(to, stream_id, bytes(300_000))).status == Status()
+        monkeypatch.setattr(connection, "encode_frame", noted)
+        found = await fetched(to, stream_id, 0, max_bytes=4 << 20)
+        assert found.size > 2_000_000
+        await to.close()
+    assert [here for size, here in encoded if size > 1 << 20] == [False]

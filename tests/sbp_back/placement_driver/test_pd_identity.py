@@ -102,7 +102,7 @@ async def test_a_state_keeps_its_identity_for_life(tmp_path: Path) -> None:
     assert await state_identity(tmp_path / "other.sqlite") != first
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, version: int) -> None:
     path = tmp_path / "pd.sqlite"
     state = SqliteState(path, asyncio.get_running_loop())
@@ -112,13 +112,17 @@ async def test_a_state_of_an_older_format_gets_an_identity(tmp_path: Path, versi
     with sqlite3.connect(path) as db:
         if version < 3:
             db.execute("DROP TABLE identity")
-        db.execute("ALTER TABLE ranges DROP COLUMN floor")
-        db.execute("DROP TABLE news")
+        if version < 4:
+            db.execute("ALTER TABLE ranges DROP COLUMN floor")
+            db.execute("DROP TABLE news")
+        if version < 5:
+            db.execute("ALTER TABLE streams DROP COLUMN inside")
+        db.execute("DROP TABLE row_sums")
         if version == 1:
             db.execute("ALTER TABLE ranges DROP COLUMN document")
         db.execute(f"PRAGMA user_version = {version}")
     identity = await state_identity(path)
-    assert (identity == state.identity) == (version == 3)
+    assert (identity == state.identity) == (version >= 3)
     assert await state_identity(path) == identity
     again = SqliteState(path, asyncio.get_running_loop())
     created = await InProcessCarrier(PlacementDriver(again)).call(CreateStreamRequest(StreamInfo()))
@@ -131,6 +135,11 @@ async def test_a_state_without_its_identity_is_refused(tmp_path: Path) -> None:
     await state_identity(path)
     with sqlite3.connect(path) as db:
         db.execute("DELETE FROM identity")
+    with pytest.raises(StateError, match="identity is not what was stored"):
+        SqliteState(path, asyncio.get_running_loop())
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE row_sums")
+        db.execute("PRAGMA user_version = 5")
     with pytest.raises(StateError, match="lost its identity"):
         SqliteState(path, asyncio.get_running_loop())
 

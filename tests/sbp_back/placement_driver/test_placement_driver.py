@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sbp_back.errors import ConnectionLost, ErrorCode
 from sbp_back.placement_driver.driver import PlacementDriver, PlacementDriverOptions
 from sbp_back.placement_driver.rules import SERVER_IDS
 from sbp_back.placement_driver.servers import Servers, score
-from sbp_back.placement_driver.sqlite import SqliteState
+from sbp_back.placement_driver.sqlite import SqliteState, _SqliteTransaction
 from sbp_back.placement_driver.state import StateError, StateVersionError
 from sbp_back.transport.carrier import AnswerTo
 from sbp_back.wire import model as m
@@ -560,7 +561,43 @@ async def test_what_concerns_a_deleted_stream_is_told_no_more(tmp_path: Path) ->
     await bench.pd.close()
 
 
-async def test_no_range_ends_below_what_was_promised_to_readers(bench: Bench) -> None:
+class Holding:
+    """A range server that has entries of one offset each up to ``end``."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+    def submit(self, request: m.Request, reply: Any, _timeout: float | None = None) -> None:
+        if not isinstance(request, m.FetchRequest):
+            reply(m.RangeResponse())
+            return
+        offset = request.offset
+        there = offset < min(self.end, request.limit)
+        entries = [m.Entry(request.range.stream_id, 0, 0, offset, 1, 0, b"", b"")] if there else []
+        reply(m.FetchResponse(m.Status() if there else m.Status(ErrorCode.OFFSET_OVERFLOW, "beyond"), entries))
+
+
+async def test_nothing_is_promised_to_readers_that_no_server_of_the_range_has(tmp_path: Path) -> None:
+    """Whoever asks: a range that has to end at the largest offset there is could never be written to again."""
+    server = Holding(7)
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: server)
+    await bench.servers(1)
+    stream_id = await bench.stream()
+    await bench.create(stream_id, 1, 0, 0)
+    for wanted in (8, (1 << 63) - 1):
+        refused = await bench.seal(stream_id, 1, 0, wanted, m.SealKind.AT_LEAST)
+        assert refused.status.code == ErrorCode.PD_INTERNAL_SERVER_ERROR
+    assert (await bench.seal(stream_id, 1, 0, 3)).range.end == 3
+    await bench.pd.close()
+    nobody = Bench(tmp_path / "pd.sqlite")
+    await nobody.servers(1)
+    await nobody.create(stream_id, 1, 1, 3)
+    assert (await nobody.seal(stream_id, 1, 1, 5, m.SealKind.AT_LEAST)).status.code == 1500, "nobody could be asked"
+    await nobody.pd.close()
+
+
+async def test_no_range_ends_below_what_was_promised_to_readers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "pd.sqlite", connect=lambda _server: Holding(7))
     await bench.servers(1)
     stream_id = await bench.stream()
     missing = await bench.seal(stream_id, 1, 0, 7, m.SealKind.AT_LEAST)
@@ -579,6 +616,7 @@ async def test_no_range_ends_below_what_was_promised_to_readers(bench: Bench) ->
     assert late.range.end == 7
     await bench.servers(1)
     assert (await bench.create(stream_id, 3, 1, 7)).status.ok
+    await bench.pd.close()
 
 
 def test_a_better_score_for_a_less_busy_server() -> None:
@@ -705,6 +743,63 @@ async def test_a_transaction_that_cannot_even_be_undone_concerns_its_requests_on
     assert isinstance(await next_stream(), StateError)
     assert await next_stream() == 0
     await state.close()
+
+
+async def test_streams_are_trimmed_and_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path / "pd.sqlite")
+    await bench.stream()
+    reserve = tmp_path / "pd.sqlite-reserve"
+    assert reserve.stat().st_blocks * 512 >= 8 * 1024 * 1024
+    change = _SqliteTransaction._change
+
+    def full(self: _SqliteTransaction, statement: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        # As on a disk of which the reserve is all that is left.
+        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+        self._db.execute(f"PRAGMA max_page_count = {pages if reserve.exists() else 10 * pages}")
+        self._db.execute("CREATE TABLE IF NOT EXISTS filler (v TEXT)")
+        self._db.execute("INSERT INTO filler VALUES (?)", ("x" * 20_000,))
+        return change(self, statement, values)
+
+    monkeypatch.setattr(_SqliteTransaction, "_change", full)
+    refused, deleted, refused_too = await asyncio.gather(
+        bench.call(m.CreateStreamRequest(m.StreamInfo())),
+        bench.call(m.DeleteStreamRequest(0)),
+        bench.call(m.CreateStreamRequest(m.StreamInfo())),
+    )
+    assert deleted.status.ok
+    assert not reserve.exists()
+    assert "full" in refused.status.message
+    assert "full" in refused_too.status.message
+    await bench.pd.close()
+
+
+async def test_no_damage_of_the_state_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "pd.sqlite"
+    bench = Bench(path)
+    for _ in range(200):
+        await bench.stream()
+    await bench.pd.close()
+
+    def content() -> dict[str, list[Any]]:
+        with closing(sqlite3.connect(path)) as db:
+            tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+            return {table: sorted(db.execute(f"SELECT * FROM {table}")) for table in tables}
+
+    before, good, refused, rng = content(), path.read_bytes(), 0, random.Random(5)
+    for number in range(100):
+        damaged = bytearray(good)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        for left in tmp_path.glob("pd.sqlite-*"):
+            left.unlink()
+        try:
+            state = SqliteState(path, asyncio.get_running_loop())
+        except StateError:
+            refused += 1
+            continue
+        await state.close()
+        assert content() == before, number  # what was hit holds nothing
+    assert refused > 10
 
 
 async def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:

@@ -20,12 +20,14 @@ from sbp_back.transport.carrier import InProcessCarrier
 from sbp_back.transport.handler import Reply
 from sbp_back.wire import model as m
 
+SERVER = 0
+
 
 @pytest.fixture
 async def pd(tmp_path: Path) -> AsyncIterator[InProcessCarrier]:
     driver = PlacementDriver(SqliteState(tmp_path / "pd.sqlite", asyncio.get_running_loop()))
     carrier = InProcessCarrier(driver)
-    await carrier.call(m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, m.RangeServerInfo(0, "rs:1")))
+    await carrier.call(m.HeartbeatRequest("rs", m.ClientRole.RANGE_SERVER, m.RangeServerInfo(SERVER, "rs:1")))
     yield carrier
     await driver.close()
 
@@ -68,7 +70,7 @@ async def test_nothing_to_do(pd: InProcessCarrier) -> None:
     stream_id = await new_stream(pd, 10)
     local.add(stream_id, 0, 0, 10, 10)
     local.add(stream_id, 1, 10, 15)
-    assert await reconcile(local.table, pd, local.call) == Reconciled()
+    assert await reconcile(local.table, SERVER, pd, local.call) == Reconciled()
     assert local.asked == []
 
 
@@ -86,7 +88,7 @@ async def test_deleted_trimmed_sealed_and_unknown_streams(pd: InProcessCarrier) 
     local.add(unknown, 0, 0, 50)
     await pd.call(m.DeleteStreamRequest(deleted))
     await pd.call(m.TrimStreamRequest(trimmed, 13))
-    assert await reconcile(local.table, pd, local.call) == Reconciled(deleted=1, trimmed=1, sealed=1, unknown=1)
+    assert await reconcile(local.table, SERVER, pd, local.call) == Reconciled(deleted=1, trimmed=1, sealed=1, unknown=1)
     assert m.DeleteStreamRequest(deleted) in local.asked
     assert m.TrimStreamRequest(trimmed, 13) in local.asked
     seals = [request.range for request in local.asked if isinstance(request, m.SealRangeRequest)]
@@ -99,8 +101,31 @@ async def test_a_stream_trimmed_to_where_this_server_has_nothing(pd: InProcessCa
     stream_id = await new_stream(pd, 10, 20)
     local.add(stream_id, 0, 0, 10, 10)
     await pd.call(m.TrimStreamRequest(stream_id, 15))
-    assert (await reconcile(local.table, pd, local.call)).trimmed == 1
-    assert local.asked == [m.TrimStreamRequest(stream_id, 15)]
+    assert (await reconcile(local.table, SERVER, pd, local.call)).trimmed == 1
+    assert local.asked[-1] == m.TrimStreamRequest(stream_id, 15)
+
+
+async def test_a_range_that_ended_here_and_that_the_log_has_lost_is_made_again_without_anything(
+    pd: InProcessCarrier, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or its readers would be told that it is not there, by a server that must have it."""
+    local = Local()
+    stream_id = await new_stream(pd, 10, 20)
+    local.add(stream_id, 0, 0, 7, 7)
+    assert (await reconcile(local.table, SERVER, pd, local.call)).sealed == 1
+    assert [(r.range.index, r.range.start, r.range.end) for r in local.asked if isinstance(r, m.SealRangeRequest)] == [
+        (1, 10, 20)
+    ]
+    assert "offsets 7 to 9 of stream" in caplog.text
+    local.asked.clear()
+    assert (await reconcile(local.table, SERVER + 1, pd, local.call)).sealed == 0, "ranges of other servers are theirs"
+
+
+async def test_ranges_that_were_trimmed_away_here_are_not_made_again(pd: InProcessCarrier) -> None:
+    local = Local()
+    stream_id = await new_stream(pd, 10, 20)
+    local.add(stream_id, 1, 10, 20, 20)
+    assert await reconcile(local.table, SERVER, pd, local.call) == Reconciled()
 
 
 async def test_an_end_that_the_placement_driver_has_given_holds_whatever_epoch_went_on_here(
@@ -110,7 +135,7 @@ async def test_an_end_that_the_placement_driver_has_given_holds_whatever_epoch_w
     local = Local()
     stream_id = await new_stream(pd, 10)
     local.add(stream_id, 0, 0, 12, 12).epoch = 5
-    assert (await reconcile(local.table, pd, local.call)).sealed == 1
+    assert (await reconcile(local.table, SERVER, pd, local.call)).sealed == 1
     (asked,) = local.asked
     assert isinstance(asked, m.SealRangeRequest)
     assert (asked.kind, asked.range.end) == (m.SealKind.PLACEMENT_DRIVER, 10), "which no epoch overrules"
@@ -137,8 +162,8 @@ async def test_many_streams_and_a_placement_driver_that_goes_away(pd: InProcessC
             pass
 
     with pytest.raises(SbpError, match="gone"):
-        await reconcile(local.table, Failing(), local.call)
-    assert await reconcile(local.table, pd, local.call) == Reconciled()
+        await reconcile(local.table, SERVER, Failing(), local.call)
+    assert await reconcile(local.table, SERVER, pd, local.call) == Reconciled()
 
 
 class Listening:

@@ -263,6 +263,7 @@ class BrokenFiles(Files):
     """A disk that can be told to break."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.write_error: int | None = None
         self.free: int | None = None
 

@@ -14,7 +14,6 @@ import pytest
 from sbp_back.budget import Kind, MemoryBudget
 from sbp_back.document import controls
 from sbp_back.document import messages as m
-from sbp_back.document.batch import RECORDS_IN_A_TURN
 from sbp_back.errors import ErrorCode
 from sbp_back.range_server.store import Files, StoreOptions
 from sbp_back.range_server.store.reader import MAX_ENTRIES
@@ -44,6 +43,7 @@ from sbp_back.wire.model import (
     Status,
     SystemErrorResponse,
 )
+from sbp_back.wire.record_batch import RECORDS_IN_A_TURN
 from sbp_back.wire.v02 import MAX_APPEND_ENTRIES
 from tests.sbp_back.document.document_lab import appended, ask, batch, carrier, created, running, write
 

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bridges.formats import FormatId, format_of
@@ -16,7 +16,7 @@ from bridges.formats.ledger_note import encode_note
 from bridges.formats.pravega import NO_WRITER, Shape
 from bridges.formats.producer import EventStamp, InTransaction
 from bridges.formats.protobuf import put_bytes, put_varint
-from bridges.formats.records import Record, StoredBatch
+from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, encode_batch
 from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.core import decode_records
@@ -221,7 +221,7 @@ def test_pravega_as_we_translate_to_it(stored: list[StoredBatch], data: st.DataO
     st.sampled_from([1, 30]),
     st.sampled_from([NO_WRITER, bytes(range(16))]),
     st.integers(-1, 400),
-    st.sampled_from(Shape),
+    st.sampled_from([Shape.EVENTS, Shape.BYTES, Shape.SCATTERED]),
     st.integers(-1, 1),
 )
 def test_pravega_as_its_clients_write_it(
@@ -237,11 +237,33 @@ def test_pravega_as_its_clients_write_it(
     compared([StoredBatch(5, 5 + max(1, count + 1), FormatId.PRAVEGA, payload, 5)])
 
 
-def test_usual_events_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = [bytes(number % 50) for number in range(300)]
-    body = events(*values)
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(st.binary(max_size=20), max_size=3), st.integers(-2, 2), st.booleans()), min_size=1),
+    st.integers(0, 1),
+)
+def test_pravega_as_appends_are_gathered(appends: list[tuple[list[bytes], int, bool]], numbered: int) -> None:
+    made = [(events(*values) + b"?" * broken, max(1, len(values) + wrong)) for values, wrong, broken in appends]
+    assume(any(data for data, _ in made))
+    size = sum(len(data) for data, _ in made)
+    shape, records, front = pravega_format.gathered([(claimed, len(data)) for data, claimed in made], 1000)
+    count = records if numbered else sum(claimed for _, claimed in made)
+    parts: list[Buffer] = [front, *(data for data, _ in made)]
     payload = pravega_format.encode(
-        [body], len(body), Shape.EVENTS, 300, writer_id=bytes(range(16)), last_number=1000, events=300, time_ms=9
+        parts, size, shape, records, writer_id=bytes(range(16)), last_number=500, events=count, time_ms=9
+    )
+    compared([StoredBatch(5, 5 + records, FormatId.PRAVEGA, payload, 5)])
+
+
+@pytest.mark.parametrize("appends", [1, 30])
+def test_usual_events_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch, appends: int) -> None:
+    values = [bytes(number % 50) for number in range(300)]
+    each = 300 // appends
+    parts: list[Buffer] = [events(*values[first : first + each]) for first in range(0, 300, each)]
+    shape, records, front = pravega_format.gathered([(each, len(part)) for part in parts], 1000)
+    size = sum(map(len, parts))
+    payload = pravega_format.encode(
+        [front, *parts], size, shape, records, writer_id=bytes(range(16)), last_number=1000, events=300, time_ms=9
     )
     stored = [StoredBatch(5, 305, FormatId.PRAVEGA, payload, 5)]
     wanted = expected(stored)

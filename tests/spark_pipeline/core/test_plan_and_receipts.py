@@ -10,12 +10,12 @@ import pytest
 
 from bridges.formats.kafka import encode
 from bridges.formats.records import Record
-from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.kafka_batches import OldFormat, digest, heads, is_whole, same
 from spark_pipeline.core.plan import NotCarried, Plan, PlanError, PlannedPartition, PlannedTopic, carried
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt, Receipts, ReceiptsError
-from spark_pipeline.core.throttle import Throttle, parse_rate
+from spark_pipeline.core.throttle import Throttle
 
 PLAN = Plan(
     "m",
@@ -122,13 +122,6 @@ def test_a_throttle_lets_so_much_pass() -> None:
     assert now - before >= 1.0
     Throttle(None, sleep=sleep).take(1 << 40)
     assert (Throttle(None).piece(8), Throttle(4e6).piece(1 << 23)) == (8, 1_000_000)
-
-
-def test_rates_are_numbers_with_units() -> None:
-    assert [parse_rate(one) for one in ("200MB/s", "1.5 KiB", "7", "2gb/s")] == [2e8, 1536, 7, 2e9]
-    for wrong in ("", "fast", "0", "-1MB", "5 TB"):
-        with pytest.raises(OptionError):
-            parse_rate(wrong)
 
 
 def test_batches_are_told_by_their_heads() -> None:

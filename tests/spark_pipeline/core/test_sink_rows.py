@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -139,6 +140,15 @@ def test_rows_are_gathered_until_batches_are_worth_it() -> None:
     assert [list(sink.add(small)) for _ in range(10)] == [[]] * 10
     assert [one.count for *_, one in sink.add(small)] == [10, 1]
     assert list(sink.finish()) == []
+
+
+def test_a_time_that_nobody_told_is_now() -> None:
+    at, untold = datetime(2026, 1, 2, tzinfo=UTC), datetime.fromtimestamp(-0.001, UTC)
+    before = time.time_ns() // 1_000_000
+    found = written({"value": [b"a", b"b", b"c"], "timestamp": [at, untold, None]}, Topics(t=["active"]))
+    told, *now = [ms for _, _, ms, _ in found["t", 0]]
+    assert told == at.timestamp() * 1000
+    assert all(before <= ms <= time.time_ns() // 1_000_000 for ms in now)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A node as an endpoint: what it tells, and records read straight from its range servers."""
+"""A node as an endpoint: what it tells, and records read straight from its range servers, or through it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bridges.auth import Operation, Principal, Resource
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.users import User, change
 from bridges.catalog.progress import Committed
 from bridges.formats import FormatId
 from bridges.formats.kafka import encode
@@ -19,6 +22,7 @@ from spark_pipeline.core.errors import (
     EndpointUnavailable,
     OffsetsGone,
     OptionError,
+    PipelineError,
     UnknownTopic,
     UnreadableBatch,
 )
@@ -28,15 +32,17 @@ from spark_pipeline.endpoints.anabranch import AnabranchEndpoint
 from spark_pipeline.endpoints.base import Positions, endpoint
 from spark_pipeline.node import groups
 from tests.ports import free_port
-from tests.spark_pipeline.node.pipeline_lab import Lab, appended, open_lab
+from tests.sbp_back.client.foreign import ForeignCluster
+from tests.spark_pipeline.node.pipeline_lab import Lab, appended, client_of, node_of, open_lab
 
 T = TopicPartition("t", 0)
 VALUES = Columns(("offset", "value"))
 
 
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    made = await open_lab(tmp_path)
+@pytest.fixture(params=["range servers", "node"])
+async def lab(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
+    """A node that leads to its range servers, or keeps them to itself: readers are given the same."""
+    made = await open_lab(tmp_path, **({} if request.param == "range servers" else {"listen__sbp_pd": "off"}))
     await made.node.catalog.create_topic("t", 1)
     yield made
     await made.close()
@@ -216,14 +222,82 @@ async def test_a_node_that_is_not_there(tmp_path: Path) -> None:
         reader.positions([T])
 
 
-async def test_a_node_that_keeps_its_range_servers_to_itself(tmp_path: Path) -> None:
-    lab = await open_lab(tmp_path, listen__sbp_pd="off")
+@pytest.mark.parametrize("closed", ["sbp-pd", "sbp-range-server"])
+async def test_a_node_that_keeps_its_range_servers_to_itself_is_read_through_and_that_is_said(
+    tmp_path: Path, closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = await open_lab(tmp_path, **{f"listen.{closed}": "off"})
     await lab.node.catalog.create_topic("t", 1)
     await lab.append("t", [b"a"])
-    reader = opened(lab)
-    with pytest.raises(EndpointUnavailable, match="keeps its range servers to itself"):
-        await read(lab, reader, 0, 1)
+    for _ in range(2):
+        reader = opened(lab)
+        assert await read(lab, reader, 0, 1) == {0: b"a"}
+        await lab.ask(reader.close)
+    said = [one for one in caplog.messages if "leads nobody to its range servers: records are read through" in one]
+    assert len(said) == 1
+    assert lab.node.metrics.front("pipeline").topic("t").records_out == 2
     await lab.close()
+
+
+async def test_with_users_a_source_reads_what_its_user_may(tmp_path: Path) -> None:
+    def edit(users: dict[str, User]) -> None:
+        users["alice"] = User("alice", PasswordHash.of("alice", Cost(16, 1, 1)), {})
+
+    class Doorman:
+        def allows(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+            return (resource.name, operation) != ("secret", Operation.READ)
+
+    (tmp_path / "data").mkdir()
+    change(tmp_path / "data" / "users.json", edit)
+    # As a node opens them that is told nothing of its backend's listeners.
+    node = node_of(tmp_path, **{"auth.required": "true", "listen.sbp-pd": "off", "listen.sbp-range-server": "off"})
+    node.authorizer = Doorman()
+    await node.start()
+    lab = Lab(node, client_of(node))
+    for name in ("t", "secret"):
+        await node.catalog.create_topic(name, 1)
+        await lab.append(name, [b"a", b"b"])
+    stranger, alice = opened(lab), opened(lab, user="alice", password="alice")
+    with pytest.raises(PipelineError, match="say who you are"):
+        await read(lab, stranger, 0, 2)
+    assert await read(lab, alice, 0, 2) == {0: b"a", 1: b"b"}
+    with pytest.raises(PipelineError, match="you may not read topic 'secret'"):
+        await lab.ask(lambda: list(alice.read(OffsetRange("secret", 0, 0, 2), VALUES)))
+    for one in (stranger, alice):
+        await lab.ask(one.close)
+    await lab.close()
+
+
+@pytest.mark.parametrize("required", [False, True])
+async def test_with_users_nobody_is_led_to_servers_elsewhere_that_are_open_to_whoever_reaches_them(
+    tmp_path: Path, required: bool
+) -> None:
+    def edit(users: dict[str, User]) -> None:
+        users["alice"] = User("alice", PasswordHash.of("alice", Cost(16, 1, 1)), {})
+
+    (tmp_path / "data").mkdir()
+    change(tmp_path / "data" / "users.json", edit)
+    cluster = ForeignCluster(servers=1)
+    await cluster.serve()
+    flags = {
+        "auth.required": str(required).lower(),
+        "sbp.mode": "external",
+        "sbp.pd": cluster.address,
+        "sbp.flavor": "elastic-stream",
+        "listen.sbp-pd": "off",
+        "listen.sbp-range-server": "off",
+    }
+    node = node_of(tmp_path, **flags)
+    await node.start()
+    lab = Lab(node, client_of(node, user="alice", password="alice"))
+    assert (await lab.ask(lab.topics.node)).sbp.pd == (() if required else (cluster.address,))
+    await node.catalog.create_topic("t", 1)
+    await lab.append("t", [b"a", b"b"])
+    reader = opened(lab, user="alice", password="alice")
+    assert await read(lab, reader, 0, 2) == {0: b"a", 1: b"b"}
+    await lab.ask(reader.close)
+    await lab.close()
+    await cluster.close()
 
 
 async def test_reading_goes_on_after_the_node_was_away(lab: Lab, tmp_path: Path) -> None:

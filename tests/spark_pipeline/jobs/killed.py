@@ -15,10 +15,10 @@ from typing import Any
 
 from spark_pipeline.jobs.archive import ArchiveRun
 from spark_pipeline.jobs.engine import LocalEngine
-from spark_pipeline.lake import decode_json, delta, iceberg, plain
+from spark_pipeline.lake import delta, iceberg
 from spark_pipeline.lake.archive import Description
 
-LOADED = (decode_json, delta, iceberg, plain)
+LOADED = (delta, iceberg)
 
 
 def dying_at(step: str) -> Callable[[str], None]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 from benchmarks.java_server import SHORT_LIVED_JAVA
 from benchmarks.kafka_broker import KafkaBroker
@@ -27,7 +27,7 @@ from bridges.formats.records import Record
 from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, UnknownTopic
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.rows import Columns
-from spark_pipeline.core.throttle import Throttle, parse_rate
+from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import OffsetRange, Positions
 from spark_pipeline.endpoints.base import TopicPartition as Part
 from spark_pipeline.endpoints.importer import Importer
@@ -51,9 +51,15 @@ from tests.spark_proof.difficult_topics import (
 from tests.spark_proof.killed_cutover import killed_at
 from tests.spark_proof.live_group import LiveGroup
 
+SET = AlterConfigOpType.SET
+
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
-CLEANER = {
+BROKER = {
+    # What holds for topics that say nothing of it, and is not what a target has by itself.
+    "log.retention.ms": "-1",
+    "message.max.bytes": "2000000",
+    "offsets.retention.minutes": "20160",
     "log.cleaner.backoff.ms": "200",
     "transaction.state.log.num.partitions": "1",
     "offsets.topic.num.partitions": "1",
@@ -63,7 +69,7 @@ CLEANER = {
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     directory = tmp_path_factory.mktemp("kafka")
-    with KafkaBroker(directory, heap="512m", settings=CLEANER, options=SHORT_LIVED_JAVA) as broker:
+    with KafkaBroker(directory, heap="512m", settings=BROKER, options=SHORT_LIVED_JAVA) as broker:
         yield Source(broker.bootstrap)
 
 
@@ -261,6 +267,49 @@ def goes_on(source: Source, target: NodeProcess, group: str, topics: list[str]) 
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
+def test_what_a_source_keeps_by_default_is_kept_after_the_cut_over(source: Source, tmp_path: Path) -> None:
+    topic = source.create("kept", 1)
+    old = source.producer()
+    for number in range(100):
+        old.produce(topic, b"%d" % number, partition=0, timestamp=1_500_000_000_000 + number)
+    assert old.flush(30) == 0
+    # Retention acts at once, and all the time.
+    settings = {**TEST_SETTINGS, "migrate.grace_ms": "0", "log.retention_check_interval_ms": "20"}
+    listen = dict.fromkeys(("kafka", "pipeline", "sbp-pd", "sbp-range-server"), ANY)
+    with NodeProcess(tmp_path / "data", settings=settings, listen=listen) as node:
+        name = tmp_path / f"plan-{topic}.json"
+        told = migrate("plan", "--from", source.url, "--to", target_url(node), "-o", name, "--topics", topic)
+        assert told["settings"] == {topic: {"retention.ms": "-1", "max.message.bytes": "2000000"}}
+        assert "offsets.retention.minutes = 20160" in {one["what"] for one in told["not_carried"]}
+        migrate("run", name, "--quiet")
+        assert migrate("cutover", name, "--silence", "0.1", "--quiet")["steps"]["verify"]["settings"] == []
+        # Another topic shows that retention has looked at all of them since.
+        here = Source(node.kafka)
+        other = here.create("other", 1)
+        producer = here.producer()
+        producer.produce(other, b"old", partition=0, timestamp=1_500_000_000_000)
+        assert producer.flush(30) == 0
+        mine = KafkaEndpoint(here.url, {})
+        try:
+            parts = [Part(topic, 0), Part(other, 0)]
+            deadline = time.monotonic() + 60
+            while (found := mine.positions(parts))[parts[1]].start == 0:
+                assert time.monotonic() < deadline
+            assert (found[parts[0]].start, found[parts[0]].high_watermark) == (0, 100)
+        finally:
+            mine.close()
+        admin = here.admin()
+        changed = ConfigResource(
+            ConfigResource.Type.TOPIC,
+            topic,
+            incremental_configs=[ConfigEntry("retention.ms", "2000000000", incremental_operation=SET)],
+        )
+        for future in admin.incremental_alter_configs([changed]).values():
+            future.result(30)
+        unlike = [{"topic": topic, "key": "retention.ms", "source": "-1", "target": "2000000000"}]
+        assert migrate("verify", name, "--quiet", "--level", "0", code=2)["settings"] == unlike
+
+
 def test_the_job_and_the_node_are_killed_halfway(source: Source, target: NodeProcess, tmp_path: Path) -> None:
     topic = source.create("large", 2)
     producer = source.producer(**{"batch.num.messages": 50, "compression.type": "lz4"})
@@ -376,7 +425,7 @@ def test_what_is_deleted_at_the_source_while_it_is_copied(source: Source, target
                 future.result(30)
 
     route = Route("plan", migration, source.url, target_url(target))
-    copier = Copier(route, Throttle(parse_rate("64KiB/s"), sleep=lambda seconds: None))
+    copier = Copier(route, Throttle(64 * 1024, sleep=lambda seconds: None))
     try:
         receipts = list(copier.copy(CopyTask(Part(topic, 0), epoch, 0, 0, 600), delete))
     finally:

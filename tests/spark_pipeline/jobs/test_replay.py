@@ -17,7 +17,7 @@ from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.endpoints.importer import Importer
+from spark_pipeline.endpoints.importer import Conflict, Importer
 from spark_pipeline.jobs import replay as replay_module
 from spark_pipeline.jobs.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine
@@ -66,6 +66,8 @@ async def test_everything_is_where_it_was(lab: Lab, source: str) -> None:
     report = await lab.ask(replay.run)
     assert report["records"] == sum(1 for start in START.values() for n in range(start, start + COUNT) if n % 777)
     assert report["handed_over"]
+    kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert lab.node.catalog.topic("flights").config == report["config"] == kept, "what is old by today's clock stays"
     target = endpoint(replay.target, {})
     found = await lab.ask(target.positions, PARTS)
     assert {part: (one.start, one.stable) for part, one in found.items()} == {
@@ -77,7 +79,7 @@ async def test_everything_is_where_it_was(lab: Lab, source: str) -> None:
     assert told["equal"], told["differences"]
     assert told["records"] == report["records"]
     again = await lab.ask(replay.run)
-    assert again["records"] == 0
+    assert (again["records"], again["handed_over_before"]) == (0, ["flights"])
     await lab.append("flights", [b"new"], partition=2)  # the topic is a topic like any other by now
     await lab.ask(target.close)
 
@@ -117,7 +119,7 @@ async def test_some_records_under_another_name(lab: Lab, source: str) -> None:
         since_us=round(since.timestamp() * 1e6),
         until_us=round(until.timestamp() * 1e6),
         codec="none",
-        config={"retention.ms": "-1"},
+        config={"retention.ms": "5000"},
         hand_over=False,
     )
     report = await lab.ask(replay.run)
@@ -129,8 +131,47 @@ async def test_some_records_under_another_name(lab: Lab, source: str) -> None:
     range_ = OffsetRange("some", 0, 3000, 18_000)
     found = await lab.ask(lambda: digest(target.read(range_, COLUMNS)))
     assert found == digest(endpoint(source).read(OffsetRange("flights", 0, 3000, 18_000), COLUMNS))
-    assert lab.node.catalog.topic("some").config == {"retention.ms": "-1"}
+    assert lab.node.catalog.topic("some").config["retention.ms"] == "5000"
     await lab.ask(target.close)
+
+
+async def test_another_replay_is_not_taken_for_the_one_before(lab: Lab, source: str, tmp_path: Path) -> None:
+    first = {"offsets": (0, 1_000), "rename": {"flights": "few"}, "hand_over": False}
+    await lab.ask(replay_of(lab, source, **first).run)
+    others: list[dict[str, Any]] = [
+        {"offsets": (0, 2_000)},
+        {"since_us": 1},
+        {"until_us": 1},
+        {"offsets": (None, None)},
+    ]
+    for other in others:
+        with pytest.raises(Conflict, match=r"topic 'few' is filled by 'again' with something else"):
+            await lab.ask(replay_of(lab, source, **{**first, **other}).run)
+    assert (await lab.ask(replay_of(lab, source, **{**first, "hand_over": True}).run))["records"] == 0
+    for other in others:
+        with pytest.raises(Conflict, match=r"topic 'few' was filled by 'again' with something else, and handed over"):
+            await lab.ask(replay_of(lab, source, **{**first, **other}).run)
+    place = tmp_path / "another"
+    archive = Archive.make(str(place), Description(partitioning="none"))
+    archive.learn({"flights": (0, 1, 2)})
+    with pytest.raises(Conflict, match="with something else"):
+        await lab.ask(replay_of(lab, f"archive://{place}", **first).run)
+
+
+async def test_a_replay_of_what_has_grown_does_not_say_that_it_is_done(lab: Lab) -> None:
+    await lab.node.catalog.create_topic("flights", 1)
+    await lab.append("flights", [b"a", b"b"])
+    url = f"anabranch://{lab.node.addresses['pipeline']}"
+    copied = {"rename": {"flights": "copy"}}
+    assert (await lab.ask(replay_of(lab, url, **copied).run))["records"] == 2
+    assert (await lab.ask(replay_of(lab, url, **copied).run))["handed_over_before"] == ["copy"]
+    await lab.append("flights", [b"c"])
+    with pytest.raises(Conflict, match="handed over with what there was up to offset 2, and flights-0 reaches 3"):
+        await lab.ask(replay_of(lab, url, **copied).run)
+    await lab.node.catalog.delete_topic("flights")
+    await lab.node.catalog.create_topic("flights", 1)
+    with pytest.raises(Conflict, match="with something else"):
+        await lab.ask(replay_of(lab, url, **copied).run)
 
 
 async def test_two_topics_never_become_one(lab: Lab, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ AT_ONCE = 4
 @pytest.fixture
 def place(tmp_path: Path) -> str:
     place = str(tmp_path / "archive")
-    Archive.make(place, Description(kind="parquet"))
+    Archive.make(place, Description())
     return place
 
 
@@ -70,7 +70,7 @@ def test_of_two_who_have_a_partition_begin_elsewhere_the_second_is_told(place: s
 
 def test_of_several_who_make_it_one_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = str(tmp_path / "new")
-    options = [Description(kind="parquet", partitioning=by) for by in ("day", "hour", "none", "day")]
+    options = [Description(partitioning=by) for by in ("day", "hour", "none", "day")]
 
     def make(number: int) -> str:
         try:

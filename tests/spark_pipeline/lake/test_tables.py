@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
@@ -20,7 +19,6 @@ from spark_pipeline.lake import reading
 from spark_pipeline.lake.delta import DeltaRecords
 from spark_pipeline.lake.iceberg import IcebergRecords
 from spark_pipeline.lake.layout import EARLIEST, LATEST, DataFile, FileWriter, schema_of
-from spark_pipeline.lake.plain import PlainRecords
 from spark_pipeline.lake.reading import clusters, read_files
 from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Overtaken, Table
@@ -39,14 +37,11 @@ def open_table(kind: str, place: Path, by: str = "day", crash: Callable[[str], N
     table: Any
     if kind == "delta":
         table = DeltaRecords(store.below("records"), schema_of(), by, crash)
-    elif kind == "parquet":
-        table = PlainRecords(store.below("records"), store.below("state"), schema_of(), by, crash)
     else:
         store.make()
         catalog = f"sqlite:///{place}/catalog.db"
         table = IcebergRecords(store.below("records"), "tests.records", catalog, schema_of(), by, crash)
     table.make()
-    table.settle()
     made: Table = table
     return made
 
@@ -55,8 +50,6 @@ def foreign_rows(kind: str, place: Path) -> pa.Table:
     """All rows, as somebody reads them who knows nothing of archives."""
     if kind == "delta":
         return DeltaTable(place / "records").to_pyarrow_table()
-    if kind == "parquet":
-        return pads.dataset(place / "records", format="parquet", partitioning="hive").to_table()
     catalog = load_catalog("anabranch", type="sql", uri=f"sqlite:///{place}/catalog.db")
     return catalog.load_table("tests.records").scan().to_arrow()
 
@@ -66,7 +59,7 @@ def offsets(table: Table) -> list[int]:
     return [n for batch in read_files(table, files, ("offset",), 0, 1 << 60) for n in batch.column(0).to_pylist()]
 
 
-kinds = pytest.mark.parametrize("kind", ["delta", "parquet", "iceberg"])
+kinds = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
 
 @kinds
@@ -144,11 +137,8 @@ def test_progress_over_a_gap_is_kept_without_files(kind: str, tmp_path: Path) ->
 
 
 @kinds
-@pytest.mark.parametrize("step", ["before-commit", "after-commit", "between-moves"])
+@pytest.mark.parametrize("step", ["before-commit", "after-commit"])
 def test_a_process_that_dies_in_a_commit_leaves_all_of_it_or_nothing(kind: str, step: str, tmp_path: Path) -> None:
-    if step == "between-moves" and kind != "parquet":
-        pytest.skip("only plain files are put into place after the commit")
-
     def die(now: str) -> None:
         if now == step:
             raise Killed
@@ -165,21 +155,6 @@ def test_a_process_that_dies_in_a_commit_leaves_all_of_it_or_nothing(kind: str, 
     assert offsets(reader) == list(range(10))
     assert sorted(foreign_rows(kind, tmp_path).column("offset").to_pylist()) == list(range(10))
     assert reader.progress([FLIGHTS]) == {FLIGHTS: 10}
-
-
-def test_what_was_decided_is_read_before_it_is_in_place(tmp_path: Path) -> None:
-    def die(now: str) -> None:
-        if now == "after-commit":
-            raise Killed
-
-    table = open_table("parquet", tmp_path, crash=die)
-    with pytest.raises(Killed):
-        table.commit(written(table, [records(0, 10)]), {}, {FLIGHTS: 10})
-    assert offsets(table) == list(range(10))
-    assert foreign_rows("parquet", tmp_path).num_rows == 0
-    assert table.settle() == 1
-    assert table.settle() == 0
-    assert offsets(table) == list(range(10))
 
 
 @kinds
@@ -318,51 +293,7 @@ def test_a_directory_may_have_any_name_that_is_no_part_of_a_url(kind: str, tmp_p
             open_table(kind, tmp_path / name)
 
 
-@pytest.mark.parametrize(("look", "left"), [(1, 2), (3, 1)])
-def test_two_processes_that_settle_at_the_same_time_do_not_disturb_one_another(
-    look: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An archiving process settles the table while a compaction carries out what it has decided: between its first look
-    at the old file and the deletion, or between its look at the new one and the move."""
-    table, other = open_table("parquet", tmp_path), open_table("parquet", tmp_path)
-    table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})
-    (old,) = table.files()
-    new = written(table, [records(0, 4)])
-    make = Store.filesystem
-
-    class Looking:
-        """A file system at which the other process comes in between a look and what follows from it."""
-
-        def __init__(self, store: Store) -> None:
-            self._real = make(store)
-
-        def get_file_info(self, what: Any) -> Any:
-            found = self._real.get_file_info(what)
-            if decided and isinstance(what, str):
-                decided.append("a look")
-                if len(decided) == 1 + look:
-                    monkeypatch.setattr(Store, "filesystem", make)
-                    settled.append(other.settle())
-            return found
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._real, name)
-
-    decided: list[str] = []
-    settled: list[int] = []
-    slow = open_table("parquet", tmp_path, crash=lambda step: decided.append(step) if step == "after-commit" else None)
-    monkeypatch.setattr(Store, "filesystem", lambda store: Looking(store))
-    slow.replace([old], new, same_records=True)
-    monkeypatch.setattr(Store, "filesystem", make)
-    assert settled == [left]
-    assert offsets(slow) == list(range(4))
-    assert foreign_rows("parquet", tmp_path).num_rows == 4
-
-
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_commit_is_on_disk_before_anything_follows_from_it(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_is_on_disk_before_anything_follows_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[str] = set()
     fsync = os.fsync
 
@@ -370,7 +301,7 @@ def test_a_commit_is_on_disk_before_anything_follows_from_it(
         synced.add(os.readlink(f"/proc/self/fd/{handle}"))
         fsync(handle)
 
-    root = tmp_path / ("records" if kind == "delta" else "state/manifest")
+    root = tmp_path / "records"
     unsynced: list[list[str]] = []
 
     def look(step: str) -> None:
@@ -378,7 +309,7 @@ def test_a_commit_is_on_disk_before_anything_follows_from_it(
             entries = [str(one) for one in root.rglob("*") if one.suffix in {".json", ".parquet"} and one not in before]
             unsynced.append(sorted({*entries, str(root / "_delta_log")} - synced))
 
-    table = open_table(kind, tmp_path, crash=look)
+    table = open_table("delta", tmp_path, crash=look)
     before = set(root.rglob("*"))
     monkeypatch.setattr(os, "fsync", told)
     table.commit(written(table, [records(0, 4)]), {}, {FLIGHTS: 4})

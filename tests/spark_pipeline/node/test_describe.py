@@ -50,6 +50,17 @@ async def test_an_address_of_every_interface_is_told_as_the_client_reached_it(tm
     await lab.close()
 
 
+async def test_what_topics_have_by_themselves(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path, **{"topic_defaults.retention.ms": "5000"})
+    await lab.node.catalog.set_node_config({"message.max.bytes": "2000"})
+    told = await lab.ask(lab.client.get, "/v1/defaults")
+    config = told["config"]
+    assert (config["retention.ms"], config["max.message.bytes"], config["cleanup.policy"]) == ("5000", "2000", "delete")
+    assert {"retention.ms", "max.message.bytes"} <= set(told["configured"]), "and not what Kafka has by itself"
+    assert "message.timestamp.after.max.ms" not in told["configured"]
+    await lab.close()
+
+
 async def test_names_by_pattern_and_in_pages(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(describe, "NAMES", 2)
     names = ["a.one", "a.two", "b.one", "c", "a.three"]

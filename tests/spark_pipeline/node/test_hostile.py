@@ -35,7 +35,7 @@ async def connect(lab: Lab) -> Link:
 
 
 def head(path: str, length: int | str, method: str = "POST") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 async def answer(link: Link) -> bytes:
@@ -85,9 +85,12 @@ async def test_requests_that_never_end_are_given_up_and_hold_no_more_than_there_
         (head("/v1/positions", 2**62), b"413"),
         (head("/v1/positions", "-5"), b"400"),
         (head("/v1/positions", "many"), b"400"),
-        (b"POST /v1/positions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"411"),
-        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"415"),
-        (b"POST /v1/positions HTTP/1.1\r\nHost: x\r\nOrigin: http://evil\r\nContent-Length: 2\r\n\r\n{}", b"403"),
+        (b"POST /v1/positions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", b"411"),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", b"415"),
+        (
+            b"POST /v1/positions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil\r\nContent-Length: 2\r\n\r\n{}",
+            b"403",
+        ),
         (head("/v1/nowhere", 0), b"404"),
         (head("/v1/sink/commit", 0, "GET"), b"405"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
@@ -128,7 +131,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut(lab: Lab) -> None:
     for number in range(60):
         await lab.node.catalog.create_topic(f"{number:0>200}", 1)
     reader, writer = await connect(lab)
-    writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
+    writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
     reader._transport.pause_reading()  # type: ignore[attr-defined]
     await write_one(lab, 0)
     reader._transport.resume_reading()  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -216,6 +217,23 @@ async def test_nobody_else_writes_before_the_hand_over_and_everybody_after(lab: 
     assert (await lab.append_in_transaction("t", 7, 0, [b"a"])).base == 6
 
 
+@pytest.mark.parametrize("grace", ["1d", "0"])
+async def test_retention_waits_for_a_while_after_the_hand_over(tmp_path: Path, grace: str) -> None:
+    lab = await open_lab(tmp_path, log__retention_check_interval_ms="10", migrate__grace_ms=grace)
+    target = importer(lab)
+    epoch = (await lab.ask(target.begin, "t", 1, {"retention.ms": "1000"})).epoch
+    await lab.ask(target.append, T, epoch, [data(0, 5)])
+    await lab.ask(target.cutover, {"t": [5]})
+    await lab.node.catalog.create_topic("z", 1, {"retention.ms": "1000"})
+    await lab.append("z", [b"old"])
+    for log in [lab.log("z")] if grace == "1d" else [lab.log("z"), lab.log("t")]:
+        async with asyncio.timeout(30):
+            await log.until(lambda log=log: log.log_start_offset > 0)
+    assert lab.log("t").log_start_offset == (0 if grace == "1d" else 5)
+    target.close()
+    await lab.close()
+
+
 async def test_transactions_that_nobody_ends_are_aborted_if_asked(lab: Lab) -> None:
     target = importer(lab)
     epoch = (await lab.ask(target.begin, "t", 1, {})).epoch
@@ -242,6 +260,25 @@ async def test_positions_are_set_but_not_those_that_somebody_committed_here(lab:
     assert (done.set, done.kept) == (0, (("t", 0, 1),))
     with pytest.raises(Fenced):
         await lab.ask(importer(lab, "other").positions, "g", [(T, 3, "")])
+
+
+async def test_a_migration_goes_on_with_what_it_brought_before_and_nothing_else(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path)
+    target = importer(lab)
+    await lab.ask(target.begin, "t", 1, {}, "this")
+    await lab.ask(target.begin, "unsaid", 1, {})
+    target.close()
+    await lab.close()
+    lab = await open_lab(tmp_path)
+    target = importer(lab)
+    assert (await lab.ask(target.state, "t")).origin == "this"
+    for _ in range(2):
+        with pytest.raises(Conflict, match="'t' is filled by 'm' with something else: with this, not with that"):
+            await lab.ask(target.begin, "t", 1, {}, "that")
+    assert (await lab.ask(target.begin, "t", 1, {}, "this")).epoch == 1, "what was refused has taken nothing"
+    assert (await lab.ask(target.begin, "unsaid", 1, {}, "this")).epoch == 1
+    target.close()
+    await lab.close()
 
 
 async def test_a_migration_is_given_up(lab: Lab) -> None:

@@ -13,10 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from bridges.auth import Operation, Principal, Resource
+from bridges.auth.passwords import Cost, PasswordHash
+from bridges.auth.users import User, change
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, TakesRecords, Written
-from spark_pipeline.node import write_attempts, write_routes, writes
+from spark_pipeline.node import write_attempts, write_routes, write_tables, writes
 from tests.spark_pipeline.node.pipeline_lab import Lab, batch_of, client_of, committed, node_of, open_lab
 
 
@@ -81,6 +83,101 @@ async def test_a_batch_that_is_committed_is_neither_written_nor_committed_nor_ab
     with pytest.raises(NodeError, match="not open any more"):
         await lab.ask(zombie.flush)
     assert await committed(lab, "t") == [b"a"]
+
+
+async def test_one_batch_is_written_to_each_of_its_topics(lab: Lab) -> None:
+    await lab.node.catalog.create_topic("u", 1)
+    driver = SinkDriver(lab.client)
+    for topic in ("t", "u", "t"):
+        batch = SinkBatch("query", 0, target=topic)
+        written = await lab.ask(write, lab.client, batch, 0, [(topic, 0, batch_of(b"to " + topic.encode()))])
+        assert await lab.ask(driver.commit, batch, [written]) is written.committed
+    assert await committed(lab, "t") == [b"to t"]
+    assert await committed(lab, "u") == [b"to u"]
+
+
+async def test_a_batch_that_is_lower_than_the_last_does_not_vanish(lab: Lab, capfd: pytest.CaptureFixture[str]) -> None:
+    driver = SinkDriver(lab.client)
+    for number in range(3):
+        batch = SinkBatch("query", number, target="t")
+        await lab.ask(driver.commit, batch, [await lab.ask(write, lab.client, batch, 0, [("t", 0, batch_of(b"a"))])])
+    lower, last = SinkBatch("query", 1, target="t"), SinkBatch("query", 2, target="t")
+    with pytest.raises(NodeError, match="comes with batch 1 for t, and has committed batch 2") as caught:
+        await lab.ask(write, lab.client, lower, 0, [("t", 0, batch_of(b"others"))])
+    assert caught.value.kind == "BatchGoesBack"
+    assert caught.value.status == 409, "it is not tried again"
+    capfd.readouterr()
+    for _ in range(2):  # as several tasks do
+        left_out = SinkTask(lab.client, lower, 0, timeout_ms=9_000, request_bytes=1 << 20, skip_lower=True)
+        assert not await lab.ask(left_out.begin)
+    assert (await lab.ask(write, lab.client, last, 0, [])).committed
+    said = [line for line in capfd.readouterr().out.splitlines() if "not written again" in line]
+    assert ["batch=1" in said[0], "batch=2" in said[1], len(said)] == [True, True, 2]
+    assert all("query=query" in line and "target=t" in line for line in said)
+    assert await committed(lab, "t") == [b"a"] * 3
+
+
+async def test_whoever_runs_a_query_next_writes_its_last_batch_not_twice(tmp_path: Path) -> None:
+    def edit(users: dict[str, User]) -> None:
+        for name in ("alice", "bob"):
+            users[name] = User(name, PasswordHash.of(name, Cost(16, 1, 1)), {})
+
+    (tmp_path / "data").mkdir()
+    change(tmp_path / "data" / "users.json", edit)
+    lab = await open_lab(tmp_path)
+    await lab.node.catalog.create_topic("t", 2)
+    alice, bob = (client_of(lab.node, user=name, password=name) for name in ("alice", "bob"))
+    batch = SinkBatch("query", 0, target="t")
+    zombie = task_of(alice, batch)
+    assert await lab.ask(zombie.begin)
+    written = await lab.ask(write, alice, batch, 0, [("t", 0, batch_of(b"alice"))])
+    with pytest.raises(NodeError, match="no attempt of batch 0"):
+        await lab.ask(SinkDriver(bob).commit, batch, [written])
+    assert await lab.ask(SinkDriver(bob).abort, batch) is False, "and ends nothing of another's"
+    await lab.ask(SinkDriver(alice).commit, batch, [written])
+    assert (await lab.ask(write, bob, batch, 0, [("t", 0, batch_of(b"bob"))])).committed
+    assert await lab.ask(SinkDriver(bob).commit, batch, []) is True
+    later = SinkBatch("query", 1, target="t")
+    half = task_of(alice, later)
+    assert await lab.ask(half.begin)
+    half.add("t", 1, batch_of(b"half"))
+    await lab.ask(half.flush)
+    await lab.ask(SinkDriver(bob).commit, later, [await lab.ask(write, bob, later, 0, [("t", 0, batch_of(b"bob"))])])
+    await settled(lab)
+    assert await committed(lab, "t") == [b"alice", b"bob"]
+    assert await committed(lab, "t", 1) == [], "what the one before had open holds nobody back"
+    for client in (alice, bob):
+        client.close()
+    await lab.close()
+
+
+async def test_what_earlier_versions_have_committed_is_not_written_again(tmp_path: Path) -> None:
+    lab = await open_lab(tmp_path)
+    await lab.node.catalog.create_topic("t", 1)
+    now_ms = time.time_ns() // 1_000_000
+
+    def as_before(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+        for table in ("committed", "attempts", "places", "sinks"):
+            connection.execute(f"DROP TABLE IF EXISTS front_pipeline_{table}")
+        write_tables.create(connection)
+        rows = [("alice", "query", 4, 0, now_ms), ("bob", "query", 5, 0, now_ms), ("bob", "other", 0, 1, now_ms)]
+        connection.executemany("INSERT INTO front_pipeline_sinks VALUES (?, ?, ?, ?, ?)", rows)
+        attempt = (7, 0, "alice", "query", 6, 0, 0, 60_000, now_ms)
+        connection.execute("INSERT INTO front_pipeline_attempts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", attempt)
+        write_tables.add_targets(connection)
+        return connection.execute("SELECT * FROM front_pipeline_committed ORDER BY query").fetchall()
+
+    assert await lab.node.db.run(as_before) == [("other", "*", 0, 1, now_ms), ("query", "*", 5, 0, now_ms)]
+    await lab.close()
+    lab = await open_lab(tmp_path)
+    batches = [SinkBatch("query", number, target="t") for number in range(4, 7)]
+    with pytest.raises(NodeError, match="has committed batch 5"):
+        await lab.ask(write, lab.client, batches[0], 0, [("t", 0, batch_of(b"4"))])
+    assert (await lab.ask(write, lab.client, batches[1], 0, [("t", 0, batch_of(b"5"))])).committed
+    written = await lab.ask(write, lab.client, batches[2], 0, [("t", 0, batch_of(b"6"))])
+    assert await lab.ask(SinkDriver(lab.client).commit, batches[2], [written]) is False
+    assert await committed(lab, "t") == [b"6"]
+    await lab.close()
 
 
 async def test_only_the_attempts_that_the_driver_names_count(lab: Lab) -> None:
@@ -277,7 +374,7 @@ async def test_the_rows_of_attempts_go_when_they_have_ended(lab: Lab) -> None:
     await settled(lab)
 
     def left(connection: sqlite3.Connection) -> list[int]:
-        tables = ("attempts", "places", "sinks")
+        tables = ("attempts", "places", "committed")
         return [connection.execute(f"SELECT count(*) FROM front_pipeline_{one}").fetchone()[0] for one in tables]
 
     while await lab.node.db.run(left) != [0, 0, 1]:
@@ -320,7 +417,7 @@ async def test_batches_that_a_topic_does_not_take(lab: Lab) -> None:
     await create("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
     for topic, complaint in (
         ("compacted", "takes no record without a key"),
-        ("small", "exceeds the topic's max.message.bytes, 100"),
+        ("small", "exceeds max.message.bytes 100"),
         ("strict", "further from the node's clock"),
         ("nowhere", "no partition 0 of a topic 'nowhere'"),
     ):

@@ -63,7 +63,7 @@ def test_archived_by_tasks_of_spark(
     url: str, topic: str, spark: SparkSession, engine: SparkEngine, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "archive")
-    run = ArchiveRun(url, {}, place, (topic,), Description("parquet"), engine, piece_offsets=700)
+    run = ArchiveRun(url, {}, place, (topic,), Description(), engine, piece_offsets=700)
     told = run.available_now()
     assert (told.rows, told.steps, told.left) == (COUNT, 1, 0)
     report = verify(place, url, {}, [], 3, engine)

@@ -379,6 +379,36 @@ async def test_a_partition_that_is_gone(lab: Lab) -> None:
             assert end == {"t": {"0": 1, "1": 0}, "t2": {"0": 1}}
 
 
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+async def test_a_named_topic_that_is_deleted_ends_a_query_only_if_loss_does(lab: Lab, how: str) -> None:
+    await lab.node.catalog.create_topic("t2", 1)
+    wanted = {"subscribe": "t,t2", "assign": '{"t":[0,1],"t2":[0]}'}[how]
+    at = {"t": {"0": 0, "1": 0}, "t2": {"0": 0}}
+
+    def driver(fails: str) -> Driver:
+        made = Driver(lab, failOnDataLoss=fails, startingOffsets="earliest")
+        del made.options["subscribe"]
+        made.options[how] = wanted
+        return made
+
+    await lab.append("t2", [b"a"])
+    going = driver("false")
+    reader = going.stream()
+    pieces = await going.ask(lambda: reader.partitions(at, {**at, "t2": {"0": 1}}))
+    await lab.node.catalog.delete_topic("t2")
+    assert await going.ask(lambda: going.rows(reader, pieces)) == [], "a task that was planned before"
+    await fill(lab, 0, 1)
+    end = {"t": {"0": 1, "1": 0}, "t2": {"0": 0}}
+    assert await going.next(reader, at) == (end, [(0, 0)])
+    available = going.stream()
+    await going.ask(available.prepareForTriggerAvailableNow)
+    assert await going.next(available, at) == (end, [(0, 0)])
+    with pytest.raises((UnknownTopic, DataLost)):
+        await driver("true").next(driver("true").stream(), at)
+    with pytest.raises(UnknownTopic):  # a name that is wrong from the beginning
+        await driver("false").ask(driver("false").stream().initialOffset)
+
+
 async def test_what_was_trimmed_before_a_micro_batch(lab: Lab) -> None:
     await fill(lab, 0, 6)
     await lab.log("t").trim(4)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.spark.session import JavaMissing, refuse, require_java, session
+from spark_pipeline.spark.refused import refuse
+from spark_pipeline.spark.session import JavaMissing, require_java, session, started
+from tests.node_process import NodeProcess
 
 
 def fake_java(path: Path, says: str) -> Path:
@@ -55,3 +61,61 @@ def test_a_setting_that_breaks_sinks_is_refused() -> None:
     with pytest.raises(PipelineError, match="lz4 breaks sinks"):
         refuse({name: "LZ4"})
     refuse({name: "zstd"})
+
+
+def test_what_spark_had_no_time_to_start_is_begun_once_again(caplog: pytest.LogCaptureFixture) -> None:
+    begun = []
+
+    def fail(times: int, says: str) -> str:
+        begun.append(says)
+        if len(begun) <= times:
+            raise RuntimeError(f"org.apache.spark.SparkException: {says}")
+        return "done"
+
+    assert started(lambda: fail(1, "Python worker failed to connect back.")) == "done"
+    assert len(begun) == 2
+    assert "once again" in caplog.text
+    begun.clear()
+    with pytest.raises(RuntimeError, match="connect back"):
+        started(lambda: fail(2, "Python worker failed to connect back."))
+    begun.clear()
+    with pytest.raises(RuntimeError, match="something else"):
+        started(lambda: fail(1, "something else"))
+    assert len(begun) == 1
+
+
+_tries: list[int] = []
+
+
+@pytest.mark.spark
+def test_a_test_with_spark_is_run_again_for_the_same_reason() -> None:
+    _tries.append(1)
+    if len(_tries) == 1:
+        raise RuntimeError("Python worker failed to connect back")
+    assert len(_tries) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_source_is_found_wherever_a_session_is_made(pipeline_node: NodeProcess, tmp_path: Path) -> None:
+    """Outside of a checkout too, where the package is installed editable."""
+    program = f"""
+from spark_pipeline.spark.session import session, started
+
+spark = session("elsewhere", "local[1]", {{"spark.ui.enabled": "false"}})
+rows = spark.read.format("anabranch").option("endpoint", "anabranch://{pipeline_node.addresses["pipeline"]}")
+print("rows:", started(lambda: rows.option("subscribe", "elsewhere").load().count()))
+"""
+    admin = AdminClient({"bootstrap.servers": pipeline_node.kafka})
+    admin.create_topics([NewTopic("elsewhere", 1, 1)])["elsewhere"].result(30)
+    producer = Producer({"bootstrap.servers": pipeline_node.kafka})
+    for _ in range(3):
+        producer.produce("elsewhere", b"value")
+    assert producer.flush(30) == 0
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert "rows: 3" in done.stdout, done.stderr[-3000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -246,5 +247,24 @@ def test_foreach_batch_names_what_is_written_once(spark: SparkSession, topics: T
     for _ in range(2):
         rows.write.format(FORMAT).mode("append").options(**options).save()
     assert topics.values(topic).total() == 10
+    other = topics.make("named-too", 1)
+    rows.write.format(FORMAT).mode("append").options(**{**options, "topic": other}).save()
+    assert topics.values(other).total() == 10, "one batch is written to both"
     rows.limit(0).write.format(FORMAT).mode("append").options(**{**options, "batchId": "8"}).save()
     assert topics.values(topic).total() == 10
+
+
+def test_a_checkpoint_whose_progress_was_cleared_loses_nothing_silently(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.make("cleared", 1)
+    expected = lines(tmp_path, 3, 5)
+    query = stream(spark, tmp_path, topics, topic)
+    assert query.awaitTermination(60)
+    assert topics.values(topic) == expected
+    for progress in ("offsets", "commits", "sources"):
+        shutil.rmtree(tmp_path / "checkpoint" / progress)
+    query = stream(spark, tmp_path, topics, topic)
+    with pytest.raises(Exception, match="comes with batch 0 for cleared, and has committed batch"):
+        query.awaitTermination(60)
+    assert topics.values(topic) == expected

@@ -268,7 +268,7 @@ def test_the_pages_examples_in_python(
 ) -> None:
     """As they stand in docs/spark.md, and in their order; tests/spark_proof/examples.py runs its commands too."""
     copy = make_topic(pipeline_node, 1)
-    produce(pipeline_node, topic, 0, [b"UA 1545", b"AA 1141", b"UA 1714"])
+    produce(pipeline_node, topic, 0, [b"UA 1545", b"AA 1141", b'{"flight": "UA 1", "late": 5}'])
     address = pipeline_node.addresses["pipeline"]
     places = {
         "localhost:8090": address,
@@ -283,9 +283,13 @@ def test_the_pages_examples_in_python(
         if example.language == "python" and example.section != "Clusters" and "ydb://" not in example.code:
             run_python(placed(example.code, places), names)
             ran.append(example.section)
-    assert ran == ["Session", "Source", "Sink", "Sink", "Archive"]
+    assert ran == ["Session", "Source", "Sink", "Sink", "Archive", "Archive"]
     assert names["query"].exception() is None
     assert spark.read.parquet(f"{tmp_path}/tmp/flights").count() == 3
     options = {"endpoint": f"anabranch://{address}", "subscribe": copy}
     assert spark.read.format("anabranch").options(**options).load().count() == 3
     assert sum(file.rows for file in Archive.open(f"{tmp_path}/data/lake/ua").records.files()) == 2
+    assert spark.read.parquet(f"{tmp_path}/data/flights").selectExpr("read.flight", "read.late").collect() == [
+        ("UA 1", 5)
+    ]
+    assert spark.read.parquet(f"{tmp_path}/data/dead-letters").count() == 2

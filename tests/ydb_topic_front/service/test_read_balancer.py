@@ -119,7 +119,10 @@ class Lab:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["join", "named", "leave", "obey", "grow", "step", "step"]), st.integers(0, 11)),
+    st.tuples(
+        st.sampled_from(["join", "named", "leave", "obey", "grow", "silent", "heard", "step", "step"]),
+        st.integers(0, 11),
+    ),
     max_size=40,
 )
 
@@ -141,7 +144,18 @@ def test_whoever_comes_and_goes(partitions: int, in_turns: bool, steps: list[tup
                 lab.step()
             elif lab.readers:
                 reader = lab.readers[number % len(lab.readers)]
-                lab.leave(reader) if step == "leave" else reader.obey()
+                if step == "leave":
+                    lab.leave(reader)
+                elif step == "heard":
+                    lab.share.heard(reader)
+                    lab.changed()
+                else:
+                    if step == "silent":
+                        lab.share.silent(reader)
+                    reader.obey()
+        lab.settle()
+        for reader in lab.readers:
+            lab.share.heard(reader)
         lab.settle()
         lab.is_fair()
 
@@ -253,7 +267,7 @@ async def test_others_have_their_turn_between_two_steps(monkeypatch: pytest.Monk
     topic: Any = SimpleNamespace(name="t", partitions=partitions)
     service: Any = SimpleNamespace(
         node=SimpleNamespace(progress=None, barrier=Barrier(), every=lambda *chore: None),
-        settings=SimpleNamespace(reader_patience_ms=1000),
+        settings=SimpleNamespace(reader_patience_ms=1000, reader_answer_ms=1000),
         catalog=SimpleNamespace(on_change=[]),
         topics=SimpleNamespace(on_change=[]),
         loop=asyncio.get_running_loop(),
@@ -297,6 +311,47 @@ def test_a_partition_moves_only_when_its_reader_has_let_go() -> None:
     assert second.reads | third.reads == {0, 1, 2, 3}
     assert not second.asked
     assert not third.asked
+
+
+def test_who_does_not_answer_gets_nothing_that_others_read_until_it_is_heard_of() -> None:
+    lab = Lab(4)
+    silent, other = lab.join(), lab.join()
+    lab.settle()
+    assert (len(silent.reads), len(other.reads)) == (2, 2)
+    lab.share.silent(silent)
+    silent.asked.extend(silent.reads)  # they are taken from it
+    silent.obey()
+    assert (silent.reads, other.reads) == (set(), {0, 1, 2, 3})
+    lab.infos.append(PartitionInfo(4, 4))
+    lab.share.changed()
+    lab.balance()
+    assert other.reads == {0, 1, 2, 3, 4}
+    assert not other.asked
+    lab.share.heard(silent)
+    lab.settle()
+    lab.is_fair()
+    lab.share.silent(silent)
+    lab.leave(other)
+    assert silent.reads == {0, 1, 2, 3, 4}, "better it than nobody"
+
+
+def test_who_does_not_answer_is_passed_over_also_for_what_it_has_named() -> None:
+    lab = Lab(2)
+    silent, named = lab.join(0, 1), lab.join(0)
+    lab.settle()
+    assert 1 in silent.reads
+    lab.share.silent(silent)
+    silent.asked.extend(silent.reads)
+    silent.obey()
+    assert (silent.reads, named.reads) == ({1}, {0}), "nobody else reads the one"
+    lab.share.silent(silent)
+    anybody = lab.join()
+    silent.asked.append(1)
+    silent.obey()
+    assert anybody.reads == {1}
+    lab.share.heard(silent)
+    lab.settle()
+    assert silent.reads == {1}
 
 
 def test_who_named_a_partition_comes_first() -> None:

@@ -68,3 +68,56 @@ def test_holes_are_bounded() -> None:
         commits.add(2 * MOST_RANGES + 1, 2 * MOST_RANGES + 2)
     assert commits.add(0, 1)
     assert commits.position == 2
+
+
+def test_holes_that_others_passed_may_still_be_filled() -> None:
+    commits = CommitRanges(0)
+    assert not commits.add(10, 20)
+    assert not commits.add(30, 40)
+    assert commits.moved(35)
+    assert commits.position == 40, "from the middle of what this session has committed to its end"
+    assert not commits.add(0, 5), "below the position lies what this session has read and not confirmed yet"
+    for start, end in ((0, 1), (4, 7), (12, 13), (19, 21), (25, 31), (39, 41)):
+        with pytest.raises(YdbError):
+            commits.add(start, end)
+    assert not commits.add(5, 10)
+    assert not commits.add(20, 30)
+    assert len(commits) == 0
+    assert commits.add(40, 41)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(1, 8)), max_size=40))
+def test_a_commit_is_refused_only_for_what_this_session_committed(
+    steps: list[tuple[bool, int, int]],
+) -> None:
+    commits, own, position = CommitRanges(3), {0, 1, 2}, 3
+    for by_others, start, size in steps:
+        before = position
+        if by_others:
+            position = max(position, start)
+            moved = position > before
+        else:
+            added = set(range(start, start + size))
+            if added & own:
+                with pytest.raises(YdbError):
+                    commits.add(start, start + size)
+                continue
+            own |= added
+        while position in own:
+            position += 1
+        if by_others:
+            assert commits.moved(start) == moved
+        else:
+            assert commits.add(start, start + size) == (position > before)
+        assert commits.position == position
+
+
+def test_ranges_that_others_passed_make_room_for_new_ones() -> None:
+    commits = CommitRanges(0)
+    for number in range(MOST_RANGES):
+        commits.add(2 * number + 1, 2 * number + 2)
+    assert commits.moved(1001)
+    assert len(commits) == MOST_RANGES
+    assert not commits.add(2 * MOST_RANGES + 1, 2 * MOST_RANGES + 2)
+    assert len(commits) == MOST_RANGES - 500
+    assert not commits.add(0, 1), "holes are there to be filled, also where it is forgotten what lies between"

@@ -12,6 +12,7 @@ from bridges.errors import BatchInvalid
 from bridges.formats import FORMATS, FormatId
 from bridges.formats.records import Buffer, Record
 from bridges.formats.ydb import encode_batch
+from bridges.sliced import at_once
 from ydb_topic_front.session import read_data
 from ydb_topic_front.session.read_data import BatchReader, Place
 from ydb_topic_front.session.read_response import ResponseBuilder
@@ -52,7 +53,7 @@ def read(reader: BatchReader, max_bytes: int = NEVER, max_messages: int = 1000) 
     parts: list[Buffer] = []
     size = reader.take(parts, max_bytes, max_messages)
     builder.batch(size, parts, reader.tail)
-    raw, credit = builder.finish()
+    raw, credit = at_once(builder.finish())
     message = StreamReadFromServer.FromString(raw)
     assert message.status == 400000
     response = message.read_response
@@ -156,7 +157,7 @@ def test_messages_laid_out_alike_are_read_at_once(
             if size:
                 builder = ResponseBuilder(7)
                 builder.batch(size, parts, reader.tail)
-                raw, _ = builder.finish()
+                raw, _ = at_once(builder.finish())
                 assert size <= max_bytes + 300
                 got += found(StreamReadFromServer.FromString(raw).read_response.partition_data[0].batches[0])
             if reader.full:

@@ -1,5 +1,5 @@
-"""Loss of power, simulated: what the store does to its files is recorded, and every state that the disk may be in after
-the power went at some moment can be built from the record.
+"""Loss of power, simulated: what the kernel is asked to do with files is recorded, and every state that the disk may be
+in after the power went at some moment can be built from the record.
 
 The disk keeps what was flushed. Of everything else each 512-byte sector is there in any of the versions it had since
 its last flush, or as it was before; sizes of files go as far as they please along the way they took; names appear,
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from sbp_back.range_server.store import Files
 from sbp_back.wire.model import Buffer
 
 SECTOR = 512
@@ -30,11 +29,12 @@ Image = dict[str, bytes | None]
 """Path -> content of the file; None for a directory."""
 
 
-class RecordingFiles(Files):
-    """Real files without real flushes, and a record of every step in ``steps``. Paths are told relative to ``root``.
+class RecordingCalls:
+    """System calls on real files, without real flushes, and a record of every step in ``steps``; paths are told
+    relative to ``root``. What is on the disk then depends on what the kernel was asked for, flags included.
 
-    Flushes are recorded with their *site*: the function that asked for one, and for files that are replaced as a whole
-    the suffix of their names.
+    Flushes are recorded with their *site*: the function that asked :class:`Files` for one, and for files that are
+    replaced as a whole the suffix of their names.
     """
 
     def __init__(self, root: Path) -> None:
@@ -43,12 +43,15 @@ class RecordingFiles(Files):
         self.dead = False
         """The process is dead: nothing reaches the kernel any more."""
         self.fault: str | None = None
-        """What becomes of the next durable write: ``killed`` (the process dies while it waits for the flush), ``eio``
+        """What becomes of the next flushed write: ``killed`` (the process dies while it waits for the flush), ``eio``
         (the flush fails, and the kernel takes its pages for clean) or ``enospc`` (it finds no room, which may come to
         light only then; the pages stay)."""
-        self._lock = threading.Lock()
+        self.dsync = True
+        """Whether the flag that has a write flushed is known."""
+        self._lock = threading.RLock()
         self._created = 0
         self._numbers: dict[tuple[int, int], int] = {}
+        self._directories: dict[int, Path] = {}
 
     def mark(self, *what: object) -> None:
         with self._lock:
@@ -77,17 +80,37 @@ class RecordingFiles(Files):
     def _site(what: str) -> str:
         frame = sys._getframe(2)
         name = frame.f_code.co_qualname
+        while name.startswith("Files.") and name != "Files.probe":
+            assert frame.f_back is not None
+            frame = frame.f_back
+            name = frame.f_code.co_qualname
         if name == "write_file_durably":
             name += frame.f_locals["path"].suffix
         return f"{what} in {name}"
 
-    def open(self, path: Path, flags: int) -> int:
+    def _meet(self, number: int, offset: int, size: int) -> None:
+        """A flush is waited for: the fault that is set happens now."""
+        fault, self.fault = self.fault, None
+        if fault == "enospc":
+            raise OSError(errno.ENOSPC, fault)
+        if fault == "eio":
+            self._note("lost", number, offset, size)
+        elif fault is not None:
+            self.dead = True
+        if fault is not None:
+            raise OSError(errno.EIO, fault)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
         with self._lock:
+            if flags & os.O_DIRECTORY:
+                fd = os.open(path, flags)
+                self._directories[fd] = path
+                return fd
             there = path.exists()
             if not there and flags & os.O_CREAT:
                 self._created += 1
                 self._note("create", *self._place(path), self._created)
-            fd = super().open(path, flags)
+            fd = os.open(path, flags, mode)
             status = os.fstat(fd)
             if not there:
                 self._numbers[status.st_dev, status.st_ino] = self._created
@@ -95,60 +118,75 @@ class RecordingFiles(Files):
                 self._note("truncate", self._number(fd), 0)
             return fd
 
-    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+    def close(self, fd: int) -> None:
         with self._lock:
-            data = b"".join(parts)
+            self._directories.pop(fd, None)
+            os.close(fd)
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, flags: int = 0, /) -> int:
+        with self._lock:
+            if flags and not self.dsync:
+                raise OSError(errno.EOPNOTSUPP, "no such flag")
+            data = b"".join(buffers)
             number = self._number(fd)
             self._note("write", number, offset, data)
-            written = super().write(fd, [data], offset, False)
-            if durable and self.fault is not None:
-                fault, self.fault = self.fault, None
-                if fault == "enospc":
-                    raise OSError(errno.ENOSPC, fault)
-                if fault == "eio":
-                    self._note("lost", number, offset, len(data))
-                else:
-                    self.dead = True
-                raise OSError(errno.EIO, fault)
-            if durable:
+            written = os.pwrite(fd, data, offset)
+            if flags & os.RWF_DSYNC:
+                self._meet(number, offset, len(data))
                 self._note("flush", number, offset, len(data), self._site("flushed write"))
             return written
 
-    def read_cached(self, fd: int, buffer: Buffer, offset: int) -> int:
-        return self.read(fd, buffer, offset)
+    def preadv(self, fd: int, buffers: Sequence[Buffer], offset: int, flags: int = 0, /) -> int:
+        """All is in memory, so nobody ever has to wait."""
+        return os.preadv(fd, buffers, offset)
 
-    def sync(self, fd: int) -> None:
+    def fdatasync(self, fd: int) -> None:
         with self._lock:
-            self._note("sync", self._number(fd), self._site("file flush"))
+            number = self._number(fd)
+            self._meet(number, 0, os.fstat(fd).st_size)
+            self._note("sync", number, self._site("data flush"))
 
-    def allocate(self, fd: int, offset: int, size: int) -> None:
+    def fsync(self, fd: int) -> None:
         with self._lock:
-            self._note("allocate", self._number(fd), offset + size)
-            super().allocate(fd, offset, size)
+            directory = self._directories.get(fd)
+            if directory is None:
+                self._note("sync", self._number(fd), self._site("file flush"))
+            else:
+                self._note("sync_directory", str(directory.relative_to(self.root)), self._site("directory flush"))
 
-    def truncate(self, fd: int, size: int) -> None:
+    def posix_fallocate(self, fd: int, offset: int, length: int, /) -> None:
         with self._lock:
-            self._note("truncate", self._number(fd), size)
-            super().truncate(fd, size)
+            self._note("allocate", self._number(fd), offset + length)
+            os.posix_fallocate(fd, offset, length)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def ftruncate(self, fd: int, length: int) -> None:
         with self._lock:
-            self._note("rename", *self._place(source), target.name)
-            super().rename(source, target)
+            self._note("truncate", self._number(fd), length)
+            os.ftruncate(fd, length)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return os.fstat(fd)
+
+    def lseek(self, fd: int, position: int, whence: int, /) -> int:
+        return os.lseek(fd, position, whence)
+
+    def rename(self, src: Path, dst: Path) -> None:
+        with self._lock:
+            self._note("rename", *self._place(src), dst.name)
+            os.rename(src, dst)
 
     def unlink(self, path: Path) -> None:
         with self._lock:
             self._note("unlink", *self._place(path))
-            super().unlink(path)
+            os.unlink(path)
 
-    def make_directory(self, path: Path) -> None:
+    def mkdir(self, path: Path) -> None:
         with self._lock:
-            super().make_directory(path)
+            os.mkdir(path)
             self._note("mkdir", *self._place(path))
 
-    def sync_directory(self, path: Path) -> None:
-        with self._lock:
-            self._note("sync_directory", str(path.relative_to(self.root)), self._site("directory flush"))
+    def statvfs(self, path: Path) -> os.statvfs_result:
+        return os.statvfs(path)
 
 
 @dataclass(slots=True)

@@ -14,9 +14,10 @@ from random import Random
 from typing import Any
 
 from sbp_back.errors import DiskFull, StoreError
+from sbp_back.files import Files
 from sbp_back.range_server.store import Store, StoreOptions
 from sbp_back.wire.model import Entry
-from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingFiles, Step, steps_of, write_image
+from tests.sbp_back.range_server.store.power_loss import Disk, Image, RecordingCalls, Step, steps_of, write_image
 from tests.sbp_back.range_server.store.store_harness import KIB, entry_bytes, make_entry, small_options
 
 Operation = tuple[Any, ...]
@@ -179,9 +180,9 @@ class _GatedQueue:
             return self._open.popleft()
 
 
-def rig_options(files: RecordingFiles, durability: str) -> StoreOptions:
+def rig_options(files: RecordingCalls, durability: str) -> StoreOptions:
     return small_options(
-        files=files,
+        files=Files(files),
         durability=durability,
         cluster_id="simulated",
         evacuate_batch_bytes=9 * KIB,
@@ -196,7 +197,7 @@ class Rig:
 
     PLACE = "deep/er/store"
 
-    def __init__(self, files: RecordingFiles) -> None:
+    def __init__(self, files: RecordingCalls) -> None:
         self.files = files
         self.chain: list[World] = [World()]
         self.durability = "fsync"
@@ -247,17 +248,21 @@ class Rig:
         """Submit operations at once, which makes one group of them as a rule, and wait for the answers."""
         left = len(operations)
         refused: list[StoreError] = []
+        lasting: list[World] = []
         for operation in operations:
             world = self.world.copy()
             world.apply(operation)
             self.chain.append(world)
+            if operation[0] == "seal":
+                lasting.append(world)
         self.mark()
 
         def done(error: StoreError | None, world: World) -> None:
             nonlocal left
             left -= 1
             refused.extend([error] if error is not None and self.store.failed is None else [])
-            if error is None and self.durability == "fsync":
+            # An end that was answered, and so all before it, survives whatever the durability.
+            if error is None and (self.durability == "fsync" or world in lasting):
                 while self.chain[0] is not world:
                     del self.chain[0]
                 self.mark()
@@ -396,11 +401,11 @@ class Workload:
 
 Life = tuple[str, str, int]
 """Durability, how it ends, and rounds of operations. Ends are ``stop``, ``kill``, ``killed`` and ``eio`` (both in the
-middle of a write, see ``RecordingFiles.fault``), and two that are kills as well: ``uniform`` after operations of one
+middle of a write, see ``RecordingCalls.fault``), and two that are kills as well: ``uniform`` after operations of one
 size, ``enospc`` after such and appends that found no room in between."""
 
 
-async def record(files: RecordingFiles, rng: Random, plan: list[Life]) -> None:
+async def record(files: RecordingCalls, rng: Random, plan: list[Life]) -> None:
     """What a store does in some lives, one after the other."""
     rig = Rig(files)
     workload = Workload(rng)
@@ -442,7 +447,7 @@ async def check(steps: list[Step], image: Image, broken: frozenset[str], root: P
     chain, opened = next(step[1:] for step in reversed(steps) if step[0] == "mark")
     root.mkdir()
     write_image(image, root)
-    files = RecordingFiles(root)
+    files = RecordingCalls(root)
     files.adopt(image)
     rig = Rig(files)
     rig.chain = [_Seen(state) for state in chain]  # type: ignore[misc]
@@ -466,7 +471,7 @@ async def check(steps: list[Step], image: Image, broken: frozenset[str], root: P
     if rng.random() < 0.7:
         second = disk.image(rng, rng.choice(("none", "sectors", "torn", "all")), rng.choice(("none", "some", "all")))
     write_image(second, root / "again")
-    files = RecordingFiles(root / "again")
+    files = RecordingCalls(root / "again")
     files.adopt(second)
     rig = Rig(files)
     rig.chain = [_Seen(state) for state in again]  # type: ignore[misc]

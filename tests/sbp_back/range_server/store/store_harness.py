@@ -150,6 +150,7 @@ class FaultyFiles(Files):
     """The real files, until one of the hooks is set."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.bug: tuple[str, str] | None = None
         """Name of a method, and the beginning of a thread's name: there the program has a fault."""
         self.write_error: int | None = None

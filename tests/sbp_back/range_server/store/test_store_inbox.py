@@ -39,6 +39,20 @@ async def test_everything_arrives_in_the_order_of_each_thread() -> None:
         assert [number for owner, number in got if owner == thread] == list(range(each))
 
 
+async def test_what_has_piled_up_is_received_a_share_at_a_time() -> None:
+    shares: list[int] = [0]
+    inbox: Inbox[int] = Inbox(lambda thing: shares.append(shares.pop() + 1))
+    inbox.start(asyncio.get_running_loop())
+    for number in range(1000):
+        inbox.put(number)
+    async with asyncio.timeout(30):
+        while sum(shares) < 1000:
+            await asyncio.sleep(0)
+            shares.append(0)
+    inbox.close()
+    assert max(shares) <= 200, "what one turn had, though the test may see two as one"
+
+
 async def test_the_loop_is_woken_again_after_each_time_it_looked() -> None:
     """A thing a turn, so that every one needs a wake-up of its own."""
     arrived: asyncio.Queue[int] = asyncio.Queue()

@@ -322,7 +322,7 @@ async def test_nothing_is_kept_for_a_range_that_ends_where_it_begins(
         crashed = driver.crash_copy(tmp_path / "crashed")
         for _ in range(2):
             stored = driver.store.ranges[1, 0]
-            assert (stored.runs, stored.live_bytes, stored.gap()) == ([], 0, None)
+            assert (stored.runs, stored.live_bytes, stored.gaps()) == ([], 0, [])
             assert driver.store.stats.live_bytes == 0
             assert await driver.read(1, 15) == []
             driver.reopen()

@@ -363,6 +363,16 @@ async def test_a_damaged_segment_header_is_refused(tmp_path: Path) -> None:
         Store.open(full, small_options())
 
 
+async def test_a_damaged_segment_does_not_hide_behind_an_empty_lock_file(tmp_path: Path) -> None:
+    full = await full_store(tmp_path)
+    segments = sorted((full / "wal").glob("*.seg"))
+    (full / "LOCK").write_bytes(b"")
+    with open(segments[0], "r+b") as file:
+        file.write(b"????")
+    with pytest.raises(StoreCorrupt, match=f"segment {segments[0].name}, position 0"):
+        Store.open(full, small_options())
+
+
 async def test_clocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wall time and batch timestamps run backwards through appends, rolls and restarts."""
     now = [2_000_000_000.0]
@@ -391,6 +401,7 @@ class CrashAtEveryStep(Files):
     """Copies the directory before every operation that changes it: what a crash at that moment would leave."""
 
     def __init__(self, root: Path, copies: Path) -> None:
+        super().__init__()
         self._root = root
         self._copies = copies
         self._lock = threading.RLock()

@@ -1,0 +1,56 @@
+"""Bodies of requests that are JSON: read within bounds and counted, parsed off the event loop where they are long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import web
+
+from bridges.console.errors import RequestError
+from bridges.console.memory import memory_of
+from bridges.net.budget import Kind
+
+JSON_BYTES = 1024 * 1024
+"""Longest body of a request that brings no records."""
+PARSED = 8
+"""Bytes that a byte of JSON may take once it is parsed, about: short lists of small numbers take most."""
+_OFF_LOOP = 32 * 1024
+"""Bodies of more bytes are parsed in a thread."""
+
+
+async def json_object(request: web.Request, known: set[str]) -> dict[str, Any]:
+    """The request's body, a JSON object with none but ``known`` keys. Raises RequestError."""
+    memory = memory_of(request)
+    length = request.content_length
+    # What is compressed becomes longer than it says.
+    size = JSON_BYTES if length is None or "Content-Encoding" in request.headers else length
+    if size > JSON_BYTES:
+        raise RequestError(f"a body of {size} bytes is longer than the {JSON_BYTES} that are taken", 413)
+    await memory.admit(Kind.REQUESTS, size)
+    data = bytearray()
+    while piece := await request.content.readany():
+        data += piece
+        if len(data) > JSON_BYTES:
+            raise RequestError(f"the body is longer than the {JSON_BYTES} bytes that are taken", 413)
+    memory.take(Kind.REQUESTS, PARSED * len(data))
+    return object_of(await parsed(data), known)
+
+
+async def parsed(data: bytes | bytearray | memoryview) -> Any:
+    """JSON, read in a thread if there is much of it. Raises RequestError."""
+    text = bytes(data)
+    try:
+        return json.loads(text) if len(text) <= _OFF_LOOP else await asyncio.to_thread(json.loads, text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {error}") from None
+
+
+def object_of(value: Any, known: set[str]) -> dict[str, Any]:
+    """``value``, an object with none but ``known`` keys. Raises RequestError."""
+    if not isinstance(value, dict):
+        raise RequestError("the body is not a JSON object")
+    if unknown := sorted(value.keys() - known):
+        raise RequestError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    return value

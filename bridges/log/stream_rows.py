@@ -1,0 +1,93 @@
+"""What the node's database knows of streams beside their logs: rows that go with the partition they are of."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from bridges.catalog.sql import Database
+
+V = TypeVar("V")
+
+
+class StreamRows:
+    """One table of the node's database."""
+
+    __slots__ = ()
+
+    table: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+    """Those that are asked for, behind ``stream_id``; :meth:`put` needs all, in the table's order."""
+
+    @classmethod
+    def erase(cls, connection: sqlite3.Connection, topic: str) -> None:
+        """Part of the transaction that deletes a topic (see :class:`bridges.catalog.topics.Catalog`)."""
+        connection.execute(
+            f"DELETE FROM {cls.table} WHERE stream_id IN (SELECT stream_id FROM partitions WHERE topic = ?)", (topic,)
+        )
+
+    @classmethod
+    def put(cls, connection: sqlite3.Connection, stream_id: int, row: Sequence[object], unless: str = "") -> None:
+        """Have ``row`` be that of a stream, but ``unless`` this (SQL) holds of the one it has. Nothing happens for a
+        partition that was deleted."""
+        columns = ", ".join(cls.columns)
+        connection.execute(
+            f"INSERT INTO {cls.table} SELECT stream_id, {', '.join('?' * len(row))} FROM partitions "
+            f"WHERE stream_id = ? ON CONFLICT (stream_id) DO UPDATE SET ({columns}) = "
+            f"({', '.join(f'excluded.{name}' for name in cls.columns)}) {unless and f'WHERE NOT ({unless})'}",
+            (*row, stream_id),
+        )
+
+
+class KnownRows(StreamRows, Generic[V]):
+    """A table of which there is little: all of it is in memory, too, or there alone where a node has no database."""
+
+    __slots__ = ("_db", "_known")
+
+    def __init__(self, db: Database | None = None) -> None:
+        self._db = db
+        self._known: dict[int, V] = {}
+
+    async def load(self) -> None:
+        """Read all of it. Raises an error of the database."""
+        if self._db is None:
+            return
+        query = f"SELECT stream_id, {', '.join(self.columns)} FROM {self.table}"
+        for stream_id, *row in await self._db.run(lambda connection: connection.execute(query).fetchall()):
+            self._known[stream_id] = self._with_row(stream_id, row)
+
+    def _with_row(self, stream_id: int, row: Sequence[int]) -> V:
+        """What is known of a stream, once one of its rows is."""
+        raise NotImplementedError
+
+    def deleted(self, stream_id: int) -> None:
+        """Forget a stream whose rows went with its topic."""
+        self._known.pop(stream_id, None)
+
+
+class RaisedRows(KnownRows[V]):
+    """One row of each stream: that with the highest number in its first column."""
+
+    __slots__ = ()
+
+    frees: ClassVar[bool] = False
+    """Saving one makes room on the disk."""
+
+    def _row(self, value: V) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    async def save(self, stream_id: int, value: V) -> None:
+        """Raise what is known of a stream to ``value``; never lowers it. Nothing happens for a partition that was
+        deleted. Durable when it returns. Raises an error of the database."""
+        row = self._row(value)
+
+        def write(connection: sqlite3.Connection) -> bool:
+            self.put(connection, stream_id, row, unless=f"{self.columns[0]} >= excluded.{self.columns[0]}")
+            query = f"SELECT 1 FROM {self.table} WHERE stream_id = ?"
+            return connection.execute(query, (stream_id,)).fetchone() is not None
+
+        kept = self._db is None or await self._db.run(write, frees=self.frees)
+        known = self._known.get(stream_id)
+        if kept and (known is None or self._row(known)[0] < row[0]):
+            self._known[stream_id] = value

@@ -1,0 +1,96 @@
+"""Work that names very many things and is done on the event loop, in turns with everybody else's.
+
+How long the work on one thing takes differs by a thousand, so a turn is a time and not a number. What is long on a
+single thing goes off the loop (:mod:`bridges.sliced`), and what all connections of a listener may do together in one
+turn of the loop is counted in bytes (:mod:`sbp_back.transport.turn`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable
+from heapq import merge
+from itertools import islice
+from time import monotonic
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
+
+_TURN_SECONDS = 0.003
+_PORTION = 50
+_AT_ONCE = 100
+"""Coroutines that run at the same time: enough to share flushes of the database."""
+
+
+class Turns:
+    """The turns of one request, or of one pass of a chore."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until = monotonic() + _TURN_SECONDS
+
+    async def rest(self) -> None:
+        """Let others have theirs, if this one is over."""
+        if monotonic() >= self._until:
+            await asyncio.sleep(0)
+            self._until = monotonic() + _TURN_SECONDS
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """``items`` one after the other. What they are taken from may change meanwhile, so give a list or a view of one."""
+    until = monotonic() + _TURN_SECONDS
+    for item in items:
+        if monotonic() >= until:
+            await asyncio.sleep(0)
+            until = monotonic() + _TURN_SECONDS
+        yield item
+
+
+async def portions(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """``items`` in order, a few at a time: for so little work on each that :func:`in_turns` would be more."""
+    turns = Turns()
+    rest = iter(items)
+    while some := list(islice(rest, _PORTION)):
+        yield some
+        await turns.rest()
+
+
+async def gathered(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all coroutines in their order, a bounded number of them at work at the same time.
+
+    ``work`` is best a generator expression: a coroutine is then not made before it can start.
+    """
+    results: list[T] = []
+    waiting: list[Coroutine[Any, Any, T]] = []
+    async for one in in_turns(work):
+        waiting.append(one)
+        if len(waiting) == _AT_ONCE:
+            results += await asyncio.gather(*waiting)
+            waiting.clear()
+    if waiting:
+        results += await asyncio.gather(*waiting)
+    return results
+
+
+async def by_name(things: Iterable[T], name: Callable[[T], N]) -> tuple[dict[N, T], set[N]]:
+    """``things`` by what ``name`` gives of each, the first of those of one name; and the names that several have, for
+    requests that may name a thing once."""
+    first: dict[N, T] = {}
+    twice: set[N] = set()
+    async for some in portions(things):
+        for thing in some:
+            key = name(thing)
+            if key in first:
+                twice.add(key)
+            else:
+                first[key] = thing
+    return first, twice
+
+
+async def in_order(names: Iterable[str]) -> AsyncIterator[str]:
+    """``names`` in ascending order."""
+    runs = [sorted(some) async for some in portions(names)]
+    async for name in in_turns(merge(*runs)):
+        yield name

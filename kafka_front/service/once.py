@@ -1,0 +1,30 @@
+"""Requests whose few bytes ask for many rows."""
+
+from __future__ import annotations
+
+from kafka_front.wire.errors import ErrorCode, KafkaError
+
+MAX_ROWS = 500_000
+"""Of an answer whose rows are more than its request names: some 300 bytes each until they are sent."""
+
+
+class Once:
+    """What a request may name once: where a few bytes ask for many rows, repeating them would ask for all memory."""
+
+    __slots__ = ("_named", "_rows")
+
+    def __init__(self) -> None:
+        self._named: set[object] = set()
+        self._rows = 0
+
+    def name(self, thing: object) -> None:
+        """Raise KafkaError (INVALID_REQUEST) if the request has named it, or its answer is long enough."""
+        if thing in self._named:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it twice")
+        if self._rows > MAX_ROWS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the answer would be too long: ask for less at a time")
+        self._named.add(thing)
+
+    def rows(self, count: int) -> None:
+        """So many rows of the answer tell of what was named last."""
+        self._rows += count

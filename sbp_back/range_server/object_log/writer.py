@@ -1,0 +1,170 @@
+"""The writer of a log of objects: groups of appends become consecutively numbered objects, several under way at once,
+and count in the order of their numbers. Sans-IO.
+
+A group's object goes through these states; what is not in the table cannot happen:
+
+| state | event | next | what follows |
+|---|---|---|---|
+| QUEUED | room for one more under way | UNDER_WAY | it is put, if there is none of its number |
+| UNDER_WAY | the store has created it | THERE | |
+| UNDER_WAY | the store says that there is one: this one (same unique id) | THERE | an earlier put's answer was lost |
+| UNDER_WAY | the store says that there is one: another | | the log is *fenced* |
+| UNDER_WAY | no answer, or one that does not say | UNKNOWN | it is put again, the same bytes |
+| UNKNOWN | time to try again | UNDER_WAY | |
+| THERE | all before it are there as well | *acknowledged* | |
+
+Why the order matters: whoever ends this log (:mod:`.takeover`) puts a fence at the first number that is missing. A
+group above a missing number is no part of the log then, though its object is there; so it is acknowledged only when
+nothing below it is missing. And why a fenced log says nothing more, not even of groups below the fence: their
+appenders ask whoever has the ranges now. A group that is not acknowledged is *unknown*, not failed
+(reference/cluster.md, rule 2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Generic, TypeVar
+
+from sbp_back.range_server.object_log.content import ObjectKind, encode
+from sbp_back.wire.model import Buffer
+
+T = TypeVar("T")
+
+
+class Put(Enum):
+    """What has become of a put-if-absent."""
+
+    CREATED = "created"
+    TAKEN = "taken"
+    """There is an object of that number; which one is told with it."""
+    UNKNOWN = "unknown"
+    """No answer, or one that leaves open whether the object is there."""
+
+
+class State(Enum):
+    """See the table above."""
+
+    QUEUED = "queued"
+    UNDER_WAY = "under way"
+    UNKNOWN = "unknown"
+    THERE = "there"
+
+
+class Group(Generic[T]):
+    """Appends that become one object. ``tokens`` are the appender's, given back when the group is acknowledged."""
+
+    __slots__ = ("body", "number", "state", "tokens", "unique")
+
+    def __init__(self, number: int, unique: bytes, body: list[Buffer], tokens: list[T]) -> None:
+        self.number = number
+        self.unique = unique
+        self.body = body
+        self.tokens = tokens
+        self.state = State.QUEUED
+
+
+class LogWriter(Generic[T]):
+    """Writes the log of one incarnation, whose number nobody else was ever given.
+
+    ``unique`` gives 16 bytes that nobody else gives. An object closes when it has ``most_bytes``, or ``linger`` seconds
+    after its first append, and ``most_under_way`` are put at once. Times are the caller's, in seconds, and never go
+    back; they decide when something is tried, nothing else.
+    """
+
+    def __init__(
+        self,
+        incarnation: int,
+        unique: Callable[[], bytes],
+        *,
+        linger: float = 0.05,
+        most_bytes: int = 8 << 20,
+        most_under_way: int = 4,
+    ) -> None:
+        self.incarnation = incarnation
+        self.fenced = False
+        """Somebody else has ended this log: nothing is put or acknowledged any more."""
+        self._unique = unique
+        self._linger = linger
+        self._most_bytes = most_bytes
+        self._most_under_way = most_under_way
+        self._next_number = 0
+        # All that are not acknowledged, in order; the last may still be open.
+        self._groups: deque[Group[T]] = deque()
+        self._open: Group[T] | None = None
+        self._open_bytes = 0
+        self._closes_at = 0.0
+
+    @property
+    def acknowledged(self) -> int:
+        """Objects that count: those of lower numbers are all there."""
+        return self._next_number - len(self._groups)
+
+    @property
+    def pending(self) -> int:
+        """Groups that are not acknowledged, the open one included."""
+        return len(self._groups)
+
+    def append(self, data: Buffer, token: T, now: float) -> None:
+        """Take ``data`` into the open group. Raises ValueError when the log is fenced."""
+        if self.fenced:
+            raise ValueError("somebody else has ended this log")
+        group = self._open
+        if group is None:
+            group = self._open = Group(self._next_number, self._unique(), [], [])
+            self._groups.append(group)
+            self._next_number += 1
+            self._open_bytes = 0
+            self._closes_at = now + self._linger
+        group.body.append(data)
+        group.tokens.append(token)
+        self._open_bytes += len(data)
+        if self._open_bytes >= self._most_bytes:
+            self._open = None
+
+    def closes_at(self) -> float | None:
+        """When the open group has waited long enough; None while there is none, or nothing more is to be done."""
+        return None if self._open is None or self.fenced else self._closes_at
+
+    def puts(self, now: float) -> Iterator[Group[T]]:
+        """Groups to be put now, if there is no object of their number; each ends with :meth:`put_ended`."""
+        if self._open is not None and now >= self._closes_at:
+            self._open = None
+        if self.fenced:
+            return
+        under_way = sum(group.state is State.UNDER_WAY for group in self._groups)
+        for group in list(self._groups):
+            if under_way >= self._most_under_way:
+                return
+            if group is not self._open and group.state in (State.QUEUED, State.UNKNOWN):
+                group.state = State.UNDER_WAY
+                under_way += 1
+                yield group
+
+    def content(self, group: Group[T]) -> list[Buffer]:
+        """The bytes of a group's object, in parts: the same each time."""
+        body = b"".join(group.body)
+        return [encode(ObjectKind.GROUP, self.incarnation, group.number, group.unique, body), body]
+
+    def put_ended(self, group: Group[T], outcome: Put, there: bytes = b"") -> list[T]:
+        """A put has ended; gives the tokens of all appends that are acknowledged by it, in order.
+
+        ``there``: the unique id of the object that took the number, with ``Put.TAKEN``. Who cannot read that says
+        ``Put.UNKNOWN``.
+        """
+        if self.fenced or group.state is State.THERE:
+            return []  # an answer of an earlier try
+        if outcome is Put.UNKNOWN:
+            if group.state is State.UNDER_WAY:
+                group.state = State.UNKNOWN
+            return []
+        if outcome is Put.TAKEN and there != group.unique:
+            self.fenced = True
+            self._open = None
+            return []
+        group.state = State.THERE
+        acknowledged: list[T] = []
+        while self._groups and self._groups[0].state is State.THERE:
+            acknowledged += self._groups.popleft().tokens
+        return acknowledged

@@ -1,0 +1,136 @@
+"""A store whose acknowledged data is damaged: what would be lost if it were opened nevertheless, and that opening.
+
+What would be lost is found by a recovery of the store's files under other names: links in a directory of its own,
+behind which nothing is written. So it says exactly what the real one does then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from sbp_back.files import Files, ending, write_all
+from sbp_back.range_server.store.lock import DirectoryLock
+from sbp_back.range_server.store.options import StoreOptions
+from sbp_back.range_server.store.recovery import ACCEPTED, LOSSES, Recovery
+from sbp_back.range_server.store.store import Store
+from sbp_back.wire.model import Buffer
+
+
+class Loss(Struct):
+    """``damage``: sentences of recovery. ``set_aside``: bytes in segments that are not read again, which stay on the
+    disk as ``*.damaged``; ``cut``: bytes behind the place where the log ends then. ``gaps``: offsets that are missing
+    inside of ranges: (stream, range, first, end)."""
+
+    damage: list[str] = field(default_factory=list)
+    set_aside: dict[str, int] = field(default_factory=dict)
+    cut: int = 0
+    gaps: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        """For an operator."""
+        found = list(self.damage)
+        found += [f"segment {name} is set aside with {size} bytes" for name, size in sorted(self.set_aside.items())]
+        if self.cut:
+            found.append(f"{self.cut} bytes behind the end of the log are cut off")
+        for stream_id, index, first, end in self.gaps:
+            found.append(f"offsets {first} to {end - 1} of range {index} of stream {stream_id} cannot be read")
+        return found
+
+
+class _Looking(Files):
+    """Reads what is behind links, and changes nothing there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._linked: set[int] = set()
+        self.cut = 0
+
+    def open(self, path: Path, flags: int) -> int:
+        if not path.is_symlink():
+            return super().open(path, flags)
+        fd = super().open(path, os.O_RDONLY)
+        self._linked.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._linked.discard(fd)
+        super().close(fd)
+
+    def write(self, fd: int, parts: Sequence[Buffer], offset: int, durable: bool) -> int:
+        if fd in self._linked:
+            return sum(memoryview(part).nbytes for part in parts)
+        return super().write(fd, parts, offset, False)
+
+    def truncate(self, fd: int, size: int) -> None:
+        if fd in self._linked:
+            self.cut += max(0, self.size(fd) - size)
+        else:
+            super().truncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Nothing of this has to last."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Nor of this."""
+
+
+def look(directory: Path, options: StoreOptions) -> Loss:
+    """What opening the store with ``accept_data_loss`` would give up: no ``damage`` for one that is not damaged.
+
+    Changes nothing. Raises ``StoreLocked`` while it is in use, ``StoreVersionError``, ``OSError``.
+    """
+    files = _Looking()
+    lock = DirectoryLock(directory, directory / "wal", options)
+    try:
+        with TemporaryDirectory(prefix="anabranch-look-") as name:
+            for part in ("wal", "ckpt"):
+                (Path(name) / part).mkdir()
+                for path in ending(directory / part, ""):
+                    (Path(name) / part / path.name).symlink_to(path.resolve())
+            if (directory / LOSSES).exists():
+                (Path(name) / LOSSES).symlink_to((directory / LOSSES).resolve())
+            wal = Path(name) / "wal"
+            recovered = Recovery(
+                wal, Path(name) / "ckpt", replace(options, files=files, accept_data_loss=True), lock.cluster_id
+            ).run()
+            damage = [text.removeprefix(ACCEPTED) for text in recovered.messages if text.startswith(ACCEPTED)]
+            if not damage:
+                return Loss()
+            aside = {path.stem: path.stat().st_size for path in ending(wal, ".damaged")}
+            before = {path.stem for path in ending(directory / "wal", ".damaged")}
+            gaps = [
+                (stored.stream_id, stored.index, *gap)
+                for stored in recovered.state.ranges.values()
+                for gap in stored.gaps()
+            ]
+            return Loss(damage, {name: size for name, size in aside.items() if name not in before}, files.cut, gaps)
+    finally:
+        lock.release()
+
+
+def accept(directory: Path, options: StoreOptions, loss: Loss) -> list[str]:
+    """Open the store with what is left of it and close it again, so that it can be opened from now on; gives what was
+    done. The file :data:`~sbp_back.range_server.store.recovery.LOSSES` keeps what was given up. Raises ``StoreError``
+    and ``OSError``."""
+    files = Files()
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = json.dumps({"time": now, "lost": loss.sentences(), "gaps": loss.gaps}).encode()
+    fd = files.open(directory / LOSSES, os.O_RDWR | os.O_CREAT)
+    try:
+        write_all(files, fd, b"\n" + line + b"\n", files.size(fd))  # behind one that a crash left without an end
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(directory)
+    store = Store.open(directory, replace(options, accept_data_loss=True))
+    messages = list(store.messages)
+    store.close()
+    return messages

@@ -1,0 +1,47 @@
+"""Batches as they are stored, for readers whom the node does not lead to its range servers.
+
+Range servers let do everything whoever reaches them: where clients must say who they are, they stay closed, and what a
+reader may see is decided here. An answer is the number of batches in four bytes, a head of fixed size for each, and
+their bytes; :mod:`spark_pipeline.core.stored_batches` has both sides of that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from bridges.auth import Operation
+from bridges.catalog.topic_config import MAX_MESSAGE_BYTES
+from bridges.net.budget import Kind
+from spark_pipeline.core.stored_batches import MOST_BATCHES, packed
+from spark_pipeline.node.core import text, whole
+
+if TYPE_CHECKING:
+    from spark_pipeline.node.core import PipelineCore
+
+
+def register(app: web.Application, core: PipelineCore) -> None:
+    """Add the route of this module."""
+
+    async def read(request: web.Request) -> web.StreamResponse:
+        """Body: ``topic``, ``partition``, ``offset``, ``end`` and ``bytes``. Answers with whole batches from the one
+        that holds ``offset`` on, of those that begin below ``end`` and are durable: about so many bytes, at least one
+        batch, none if there is none. From an offset on that was declared lost it gives what comes behind."""
+        body = await core.json(request, {"topic", "partition", "offset", "end", "bytes"})
+        topic, partition = text(body.get("topic"), "topic"), whole(body.get("partition"), "partition")
+        offset, end = whole(body.get("offset"), "offset"), whole(body.get("end"), "end")
+        size = min(whole(body.get("bytes"), "bytes", 1), core.settings.request_bytes)
+        core.access.require_topic(request, Operation.READ, topic)
+        log = core.log(topic, partition)
+        memory = core.memory(request)
+        await log.ready()
+        held = log.measure(offset, size, end) or max(size, MAX_MESSAGE_BYTES)  # one batch may be as large as that
+        await memory.admit(Kind.READS, held)
+        batches = (await log.read_batches(offset, size, end))[:MOST_BATCHES]
+        memory.give(Kind.READS, held)
+        records = sum(batch.end_offset - batch.base_offset for batch in batches)
+        core.node.metrics.topic(topic).fetched(len(batches), records, sum(len(batch.payload) for batch in batches))
+        return await core.send(request, packed(batches), "application/octet-stream")
+
+    app.router.add_post("/v1/read", read)

@@ -1,0 +1,86 @@
+"""The way on for whoever runs a node that does not start because acknowledged data is damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from tests.conftest import NodeFactory
+from tests.node_process import NodeFailed, NodeProcess
+
+BLOCK = 4096
+
+
+def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "bridges", "accept-data-loss", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+def produce(node: NodeProcess, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for number in numbers:
+        producer.produce("t", b"%d" % number, partition=0)
+        assert producer.flush(20) == 0
+
+
+def consumed(node: NodeProcess, last: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("t", 0, OFFSET_BEGINNING)])
+    found: list[int] = []
+    try:
+        while not found or found[-1] != last:
+            (message,) = consumer.consume(1, timeout=20) or (None,)
+            assert message is not None, f"nothing behind {found[-1:]}\n{node.tail()}"
+            assert message.error() is None, message.error()
+            found.append(int(message.value() or b""))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_a_node_that_refuses_damage_starts_again_once_its_loss_is_accepted(node_factory: NodeFactory) -> None:
+    node = node_factory()
+    produce(node, range(30))
+    assert run("--data", str(node.data)).returncode == 4, "not while it runs"
+    node.kill()
+    # The log's newest segment has all of them; damage a group in the middle of what came since the last checkpoint.
+    segment = max((node.data / "sbp" / "wal").glob("*.seg"), key=lambda path: path.read_bytes().count(b"ANBRGRP\1"))
+    data = bytearray(segment.read_bytes())
+    groups = [at for at in range(BLOCK, len(data), BLOCK) if data[at : at + 8] == b"ANBRGRP\1"]
+    at = groups[len(groups) * 3 // 4]
+    data[at + 60] ^= 0xFF
+    segment.write_bytes(data)
+    with pytest.raises(NodeFailed, match=f"{segment.name}, position {at}"):
+        node.start()
+
+    check = run("--data", str(node.data), "--check", "--json")
+    assert check.returncode == 0, check.stderr
+    lost = json.loads(check.stdout)["lost"]
+    assert f"segment {segment.name}, position {at}" in lost[0]
+    asked = run("--data", str(node.data), stdin=b"n\n")
+    assert asked.returncode == 1
+    assert lost[0] in asked.stdout.decode()
+    assert data == segment.read_bytes(), "nothing was changed"
+
+    done = run("--data", str(node.data), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert lost[0] in (node.data / "sbp" / "accepted-losses.json").read_text()
+    node.start()
+    produce(node, range(100, 110))
+    found = consumed(node, 109)
+    kept = found[: found.index(100)]
+    assert kept == list(range(len(kept)))
+    assert 0 < len(kept) < 30
+    assert found[len(kept) :] == list(range(100, 110))
+    node.terminate()
+    nothing = run("--data", str(node.data))
+    assert nothing.returncode == 0
+    assert b"nothing to accept" in nothing.stdout
+
+
+def test_a_directory_without_a_store_has_nothing_to_accept(tmp_path: object) -> None:
+    assert run("--data", str(tmp_path)).returncode == 4

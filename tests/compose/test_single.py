@@ -1,0 +1,159 @@
+"""compose/single, started as a user does it: one node, Spark and Prometheus, through kills of the node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+import ydb
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.compose.engine import COMPOSE, Engine, engine
+from tests.compose.queries import alerts, panels
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+
+_FILE = COMPOSE / "single" / "compose.yaml"
+_PORTS = ("KAFKA", "YDB", "PRAVEGA", "SEGMENTSTORE", "CONSOLE", "SPARK", "PROMETHEUS")
+_READ = """
+import sys
+from pyspark.sql import SparkSession
+rows = SparkSession.builder.remote(sys.argv[1]).getOrCreate().read.format("anabranch")
+rows = rows.option("endpoint", "anabranch://node:8090").option("subscribe", sys.argv[2]).load()
+print(sorted(row.text for row in rows.selectExpr("string(value) as text").collect()))
+"""
+
+
+class Single:
+    """The services, and where they are reached."""
+
+    def __init__(self, engine: Engine, ports: Mapping[str, int], project: str) -> None:
+        self.engine = engine
+        self.ports = ports
+        self.project = project
+        self.environment = {
+            **{f"{name}_PORT": str(port) for name, port in ports.items()},
+            "ANABRANCH_IMAGE": engine.build("node", "anabranch-test"),
+            "SPARK_IMAGE": engine.build("spark", "anabranch-spark-test"),
+            "PROMETHEUS_IMAGE": engine.prometheus_image(),
+            "OPEN_FILES": "16384",
+        }
+
+    def compose(self, *arguments: str) -> str:
+        return self.engine.compose(_FILE, self.project, *arguments, environment=self.environment)
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "-q", service).strip()
+
+    def healthy(self, service: str, seconds: float = 240.0) -> None:
+        """Return when a service's health check has succeeded."""
+        told = ["inspect", "--format", "{{.State.Health.Status}}", self.container(service)]
+        until(lambda: self.engine.docker(*told).strip() == "healthy", f"{service} is healthy", seconds)
+
+    @property
+    def kafka(self) -> str:
+        return f"127.0.0.1:{self.ports['KAFKA']}"
+
+    def prometheus(self, path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{self.ports['PROMETHEUS']}/api/v1/{path}?{urlencode(parameters)}"
+        with urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Return when it holds. Raises AssertionError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Single]:
+    with engine() as docker:
+        running = Single(docker, {name: free_port() for name in _PORTS}, f"single{free_port()}")
+        try:
+            running.compose("up", "--detach")
+            running.healthy("node")
+            yield running
+        finally:
+            running.compose("down", "--volumes")
+
+
+def produce(single: Single, topic: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": single.kafka, "enable.idempotence": True})
+    failed: list[object] = []
+    for value in values:
+        producer.produce(
+            topic, value.encode(), partition=0, on_delivery=lambda error, _: error and failed.append(error)
+        )
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def consumed(single: Single, topic: str, count: int) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": single.kafka, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[str] = []
+    try:
+        deadline = time.monotonic() + 60
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                value = message.value()
+                assert value is not None
+                found.append(value.decode())
+    finally:
+        consumer.close()
+    return found
+
+
+def test_what_clients_of_the_host_write_is_there_after_a_kill(single: Single) -> None:
+    produce(single, "orders", ["a", "b"])
+    with ydb.Driver(endpoint=f"grpc://127.0.0.1:{single.ports['YDB']}", database="/local") as driver:
+        driver.wait(timeout=30)
+        with driver.topic_client.writer("orders", producer_id="tower") as writer:
+            writer.write(["c"])
+    single.engine.docker("kill", single.container("node"))
+    single.compose("up", "--detach", "node")
+    single.healthy("node")
+    produce(single, "orders", ["d"])
+    assert consumed(single, "orders", 4) == ["a", "b", "c", "d"]
+
+
+def test_a_node_runs_without_rights_and_stops_in_order(single: Single) -> None:
+    node = single.container("node")
+    assert single.engine.docker("exec", node, "id", "-u").strip() == "10001"
+    single.compose("stop", "node")
+    assert single.engine.docker("inspect", "--format", "{{.State.ExitCode}}", node).strip() == "0"
+    single.compose("up", "--detach", "node")
+    single.healthy("node")
+
+
+def test_spark_beside_it_reads_what_kafka_wrote(single: Single) -> None:
+    produce(single, "readings", ["1", "2", "3"])
+    single.healthy("spark")
+    remote = f"sc://127.0.0.1:{single.ports['SPARK']}"
+    ran = subprocess.run([sys.executable, "-c", _READ, remote, "readings"], capture_output=True, text=True, timeout=300)
+    assert ran.stdout.splitlines()[-1:] == ["['1', '2', '3']"], ran.stderr
+
+
+def test_prometheus_sees_the_node_and_takes_every_query(single: Single) -> None:
+    targets = lambda: [one["health"] for one in single.prometheus("targets")["activeTargets"]]  # noqa: E731
+    until(lambda: targets() == ["up"], "the node is scraped")
+    rules = single.prometheus("rules")["groups"][0]["rules"]
+    assert len(rules) == len(alerts())
+    for _, query in panels():
+        single.prometheus("query", query=query)
+    for query in alerts():
+        single.prometheus("query", query=query)
+    firing = [rule["name"] for rule in rules if rule["state"] == "firing"]
+    assert firing == []
