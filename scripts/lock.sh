@@ -14,7 +14,7 @@ mkdir -p requirements
 # setuptools is the build backend of the editable install, which runs without build isolation: so it is locked too.
 compile requirements/run.lock --extra build
 compile requirements/spark.lock --extra build --extra spark --constraints requirements/run.lock
-compile requirements/dev.lock --extra build --extra dev --extra spark --constraints requirements/spark.lock
+compile requirements/dev.lock --extra build --extra cluster --extra dev --extra spark --constraints requirements/spark.lock
 for toolchain in go node; do
     "$uv" pip compile --quiet requirements/$toolchain.in --generate-hashes --no-header --no-emit-index-url \
         -o requirements/$toolchain.lock
