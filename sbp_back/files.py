@@ -91,7 +91,7 @@ class Files:
             Files.allocate(self, fd, 0, len(_BLOCK))
             Files.write(self, fd, [_BLOCK], 0, True)
             with suppress(BlockingIOError):
-                Files.read_cached(self, fd, bytearray(len(_BLOCK)), 0)
+                Files.scatter_cached(self, fd, [bytearray(len(_BLOCK))], 0)
             Files.next_data(self, fd, 0)
         except OSError as error:
             if not is_disk_full(error):
@@ -152,17 +152,13 @@ class Files:
     def read(self, fd: int, buffer: Buffer, offset: int) -> int:
         return self._calls.preadv(fd, [buffer], offset)
 
-    def read_cached(self, fd: int, buffer: Buffer, offset: int) -> int:
-        """Bytes that could be read without waiting for the disk; raises ``BlockingIOError`` when there are none, or
-        nobody can tell."""
-        return Files.scatter_cached(self, fd, [buffer], offset)
-
     def scatter(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill ``buffers`` one after the other, at most 1,024; bytes read."""
         return self._calls.preadv(fd, buffers, offset)
 
     def scatter_cached(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """The same as far as that needs no disk; raises ``BlockingIOError`` as :meth:`read_cached`."""
+        """The same as far as that needs no disk; raises ``BlockingIOError`` when nothing can be read so, or nobody can
+        tell."""
         if self._nowait:
             try:
                 return self._calls.preadv(fd, buffers, offset, self._nowait)

@@ -160,6 +160,11 @@ def parse_entry(view: memoryview) -> Entry:
         if fixed == _TELLING_FIXED and count > 0 and int.from_bytes(length, "big") == size - TELLING_PREFIX_BYTES:
             payload, prefix = view[TELLING_PREFIX_BYTES:], view[:TELLING_PREFIX_BYTES]
             return Entry(stream_id, range_index, flags, base, count, timestamp, payload, prefix, -1, confirmed)
+    if size >= PREFIX_BYTES:
+        fixed, flags, range_index, count, stream_id, base, timestamp, length = _PREFIX.unpack_from(view)
+        if fixed == _FIXED and count > 0 and int.from_bytes(length, "big") == size - PREFIX_BYTES:
+            payload, prefix = view[PREFIX_BYTES:], view[:PREFIX_BYTES]
+            return Entry(stream_id, range_index, flags, base, count, timestamp, payload, prefix)
     (entry,) = parse_entries(view)
     return entry
 

@@ -1,11 +1,12 @@
-"""Reads of several ranges as one.
+"""Reading: of one range, or of several as one, with few reads and making sure that what is read is what was stored.
 
 Who reads many ranges at about the same speed wants, of each, what lies between the others' in the log. So the entries
 of all of them are fetched in the order in which they lie in the files, with few and long reads, each of which the
 kernel scatters into the buffers of its ranges: a view of an entry keeps alive what was read of its own range and no
 other.
 
-Reading and checking go in steps of bounded length, two for all in one turn of the event loop.
+Reading and checking go in steps of bounded length, two for all in one turn of the event loop. What reads of one range
+alone find is answered at once when it is short and in the page cache; else a thread reads all of it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ STEP_BYTES = 1024 * 1024
 """Bytes of one step. An entry that is longer makes a step of its own, which a thread takes."""
 STEP_ROWS = 400
 """Entries of one step: small ones cost by their number. (The kernel takes 1,024 buffers in one read.)"""
-_MOST_ROWS = 2048
-"""Entries of one gathering: planning it, and telling what was found, is one turn of the event loop each."""
+MAX_ENTRIES = 2048
+"""Entries of one plan: making it, and telling what was found, is one turn of the event loop each."""
 _STEPS_AT_ONCE = 2
 _LONG_BYTES = STEP_BYTES + 64 * 1024
-
-_CLOSING = StoreError("the store is being closed")
+_SHORT_ROWS = 1100
+_SHORT_SPANS = 64
 
 Found = list[Entry] | StoreError
 """The entries of one range, or why there are none."""
@@ -53,7 +54,7 @@ Row = tuple[int, int, int, int, int, int, int, int]
 position in its segment. Sorted they are in the order of the log."""
 
 
-class _Part:
+class Part:
     """What is read of one range. ``entries`` are in the order of their offsets; None: not read yet, or damaged."""
 
     __slots__ = ("buffer", "entries", "error", "index", "stored", "stream_id", "view")
@@ -111,19 +112,34 @@ class Gather:
     It is planned with :meth:`add`, range after range, and carried out by :meth:`Gathers.run`.
     """
 
-    __slots__ = ("_at", "_files", "_gap", "_parts", "_ranges", "_rows", "_spans", "damaged", "segments", "size")
+    __slots__ = (
+        "_at",
+        "_files",
+        "_gap",
+        "_ranges",
+        "_rows",
+        "_spans",
+        "damaged",
+        "parts",
+        "segments",
+        "size",
+        "whole",
+    )
 
     def __init__(self, files: Files, ranges: Mapping[tuple[int, int], StoredRange], gap_bytes: int) -> None:
         self._files = files
         self._ranges = ranges
         self._gap = gap_bytes
-        self._parts: list[_Part] = []
+        self.parts: list[Part] = []
+        """One for each range, in the order in which they were added."""
         self._rows: list[Row] = []
         self._spans: list[_Span] = []
         self._at = 0
         self.size = 0
         """Bytes of all entries."""
         self.damaged = 0
+        self.whole = False
+        """Whether a step is all that is left."""
         self.segments: dict[int, Segment] = {}
         """Those that are read, by their bases. Their files must be open while this goes on."""
 
@@ -131,6 +147,14 @@ class Gather:
     def steps(self) -> int:
         """Steps that are left, once it is divided into them."""
         return len(self._spans) - self._at
+
+    @property
+    def short(self) -> bool:
+        """Whether all of it may be read on the event loop at once."""
+        spans = self._spans
+        if len(spans) > _SHORT_SPANS or len(self._rows) > _SHORT_ROWS:
+            return False
+        return sum([span.end - span.begin for span in spans]) <= _LONG_BYTES
 
     # --- planning
 
@@ -146,23 +170,24 @@ class Gather:
             return -1
         limit = min(limit, stored.visible_end)
         place = stored.find(offset) if offset < limit else None
-        if place is None:
-            return -1
-        rows = self._rows
-        before = len(rows)
-        size = self._add_rows(stored, place, limit, most, first) if before < _MOST_ROWS else 0
+        return -1 if place is None else self.add_from(stored, place, limit, most, first)
+
+    def add_from(self, stored: StoredRange, place: tuple[int, int], limit: int, most: int, first: int) -> int:
+        """The same from a place that :meth:`StoredRange.find` has told, whoever may still read there."""
+        before = len(self._rows)
+        size = self._add_rows(stored, place, limit, most, first) if before < MAX_ENTRIES else 0
         if size:
             self.size += size
-            self._parts.append(_Part(stored, size, len(rows) - before))
+            self.parts.append(Part(stored, size, len(self._rows) - before))
         return size
 
     def _add_rows(self, stored: StoredRange, place: tuple[int, int], limit: int, most: int, first: int) -> int:
         runs = stored.runs
         number, row = place
         rows = self._rows
-        part = len(self._parts)
+        part = len(self.parts)
         count = size = 0
-        left = _MOST_ROWS - len(rows)
+        left = MAX_ENTRIES - len(rows)
         while True:
             run = runs[number]
             base_lsn = run.segment.base
@@ -215,22 +240,23 @@ class Gather:
 
     def step(self, cached: bool) -> Step:
         """Read and check the next span; ``cached``: unless that takes a thread. Raises ``OSError``."""
-        if self._at >= len(self._spans):
-            return Step.DONE
-        span = self._spans[self._at]
-        size = span.end - span.begin
-        buffers = self._buffers(span)
-        if not cached:
-            size = self._read(span, buffers)
-        elif size > _LONG_BYTES or not self._read_cached(span, buffers):
-            return Step.COLD
-        self._check(span, size)
-        self._at += 1
+        while self._at < len(self._spans):
+            span = self._spans[self._at]
+            size = span.end - span.begin
+            buffers = self._buffers(span)
+            if not cached:
+                size = self._read(span, buffers)
+            elif size > _LONG_BYTES or not self._read_cached(span, buffers):
+                return Step.COLD
+            self._check(span, size)
+            self._at += 1
+            if not self.whole:
+                break
         return Step.MORE if self._at < len(self._spans) else Step.DONE
 
     def _buffers(self, span: _Span) -> list[memoryview]:
         """Where the bytes of a span go."""
-        parts = self._parts
+        parts = self.parts
         buffers: list[memoryview] = []
         end = span.begin
         into = begins = ends = -1
@@ -269,7 +295,7 @@ class Gather:
 
     def _check(self, span: _Span, got: int) -> None:
         """Of the ``got`` bytes that were read only entries that are what the index says are handed out."""
-        parts = self._parts
+        parts = self.parts
         readable = span.begin + got
         for _, number, place, at, length, base, crc, position in span.rows:
             part = parts[number]
@@ -300,14 +326,11 @@ class Gather:
 
     # --- the end
 
-    def fail(self, error: StoreError) -> None:
+    def fail(self, why: object) -> None:
         """What is not read yet cannot be."""
-        for part in self._parts:
-            part.error = part.error or error
-
-    def found(self) -> list[Found]:
-        """What was read of each range, in the order in which they were added."""
-        return [part.found() for part in self._parts]
+        for part in self.parts:
+            name = f"range {part.index} of stream {part.stream_id}"
+            part.error = part.error or StoreError(f"{name} cannot be read: {why}")
 
 
 class Gathers:
@@ -342,8 +365,11 @@ class Gathers:
         self._closed = True
         while self._waiting:
             gather, done = self._waiting.popleft()
-            gather.fail(_CLOSING)
-            self._answer(gather, done)
+            self._close(gather, done)
+
+    def _close(self, gather: Gather, done: GatherDone) -> None:
+        gather.fail("the store is being closed")
+        self._answer(gather, done)
 
     def begin(self) -> Gather:
         """An empty plan."""
@@ -361,11 +387,16 @@ class Gathers:
                 pinned[base] = segment
         except OSError as error:
             gather.segments = pinned
-            gather.fail(StoreError(f"a segment cannot be opened: {error}"))
+            gather.fail(error)
             self._answer(gather, done)
             return
         log.stats.reads += 1
-        if gather.steps > 1 or self._waiting:
+        if gather.whole:
+            if gather.short:
+                self._step(gather, done)
+            else:
+                self._to_thread(gather, done)
+        elif gather.steps > 1 or self._waiting:
             self._waiting.append((gather, done))
             self._go_on()
         else:
@@ -387,7 +418,7 @@ class Gathers:
         try:
             step = gather.step(cached=True)
         except OSError as error:
-            gather.fail(StoreError(f"the log cannot be read: {error}"))
+            gather.fail(error)
             step = Step.DONE
         if step is Step.DONE:
             self._answer(gather, done)
@@ -395,8 +426,11 @@ class Gathers:
             self._waiting.append((gather, done))
             self._go_on()
         else:
-            self._log.stats.reads_from_disk += 1
-            self._pool.submit(self._read_on, gather, done)
+            self._to_thread(gather, done)
+
+    def _to_thread(self, gather: Gather, done: GatherDone) -> None:
+        self._log.stats.reads_from_disk += 1
+        self._pool.submit(self._read_on, gather, done)
 
     def _read_on(self, gather: Gather, done: GatherDone) -> None:
         """Take the next step on a thread of the pool, which others want, too."""
@@ -404,21 +438,21 @@ class Gathers:
         try:
             step = gather.step(cached=False)
         except OSError as error:
-            gather.fail(StoreError(f"the log cannot be read: {error}"))
+            gather.fail(error)
         except BaseException as error:
             logger.exception("the store: a read failed")
-            gather.fail(StoreError(f"the log cannot be read: {type(error).__name__}: {error}"))
+            gather.fail(f"{type(error).__name__}: {error}")
         self._hand_over(lambda: self._go_on_with(gather, done, step))
 
     def _go_on_with(self, gather: Gather, done: GatherDone, step: Step) -> None:
         """A thread has taken a step."""
-        if step is Step.MORE and not self._closed:
+        if step is not Step.MORE:
+            self._answer(gather, done)
+        elif self._closed:
+            self._close(gather, done)
+        else:
             self._waiting.append((gather, done))
             self._go_on()
-            return
-        if step is Step.MORE:
-            gather.fail(_CLOSING)
-        self._answer(gather, done)
 
     def _answer(self, gather: Gather, done: GatherDone) -> None:
         for segment in gather.segments.values():
@@ -426,7 +460,7 @@ class Gathers:
         gather.segments = {}
         stats = self._log.stats
         stats.damaged_entries += gather.damaged
-        found = gather.found()
+        found = [part.found() for part in gather.parts]
         stats.read_bytes += gather.size
         try:
             done(found)

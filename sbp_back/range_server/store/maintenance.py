@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from sbp_back.errors import StoreCorrupt, StoreError
-from sbp_back.files import read_range
+from sbp_back.errors import StoreError
 from sbp_back.range_server.store import checkpoint as checkpoints
 from sbp_back.range_server.store.checkpoint import Checkpoint, Kept
 from sbp_back.range_server.store.format import BLOCK, RecordType
+from sbp_back.range_server.store.gather import Gather, Step
 from sbp_back.range_server.store.idxfile import RunColumns, SegmentIndex
 from sbp_back.range_server.store.index import StoredRange
 from sbp_back.range_server.store.log import Background, Log
-from sbp_back.range_server.store.reader import Plan, decode_span, plan_read
 from sbp_back.range_server.store.recovery import columns_of, rebind, save_index
 from sbp_back.range_server.store.segment import Segment, flush_segment
 from sbp_back.range_server.store.wal_items import Control, Copies, Item
@@ -212,42 +211,36 @@ class Maintenance:
         before = segment.live, len(segment.runs)
         options = log.options
         room = min(options.evacuate_batch_bytes, options.segment_bytes // 8)
-        plans: list[tuple[StoredRange, Plan]] = []
+        plan = Gather(log.files, log.state.ranges, options.coalesce_gap_bytes)
+        plan.whole = True
         for run in segment.runs:
-            plan = plan_read(run.owner, run.first, run.end, room, options.coalesce_gap_bytes)
-            plans.append((run.owner, plan))
-            room -= plan.bytes
-            if room <= 0 or len(plans) >= 256:
+            place = run.owner.find(run.first)
+            assert place is not None, "a run is where its range finds it"
+            if plan.size >= room or not plan.add_from(run.owner, place, run.end, room - plan.size, -1):
                 break
+        plan.divide()
         try:
-            fd = log.opened.pin(segment)
+            log.opened.pin(segment)
         except OSError as error:
             self._evacuation_failed(segment, error)
             return
 
-        def read() -> tuple[list[StoredRange], list[Entry], StoreCorrupt | None]:
-            owners: list[StoredRange] = []
-            entries: list[Entry] = []
-            for owner, plan in plans:
-                for span in plan.spans:
-                    buffer = read_range(log.files, fd, span.begin, span.end - span.begin)
-                    damage = decode_span(plan, span, buffer, entries)
-                    if damage is not None:
-                        return owners, entries, damage
-                owners += [owner] * (len(entries) - len(owners))
-            return owners, entries, None
-
-        def got(result: tuple[list[StoredRange], list[Entry], StoreCorrupt | None] | OSError) -> None:
+        def got(result: Step | OSError) -> None:
             log.opened.unpin(segment)
             if isinstance(result, OSError):
                 self._evacuation_failed(segment, result)
                 return
-            owners, entries, damage = result
+            damage = next((part.error for part in plan.parts if part.error is not None), None)
             if damage is not None:
-                log.stats.damaged_entries += 1
+                log.stats.damaged_entries += plan.damaged
                 segment.damaged = True
                 self._evacuation_failed(segment, damage)
                 return
+            owners: list[StoredRange] = []
+            entries: list[Entry] = []
+            for part in plan.parts:
+                entries += filter(None, part.entries)
+                owners += [part.stored] * len(part.entries)
             copies = Copies(owners, entries, copied)
             copies.bytes = sum(entry.size for entry in entries)
             self._submit(copies)
@@ -261,7 +254,7 @@ class Maintenance:
             else:
                 self._copy_some()
 
-        self._background(read, got)
+        self._background(lambda: plan.step(cached=False), got)
 
     def _evacuation_failed(self, segment: Segment, error: Exception) -> None:
         self._evacuating = None

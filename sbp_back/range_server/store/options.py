@@ -55,15 +55,6 @@ class StoreOptions(Struct):
     """How much evacuation keeps in flight."""
 
     read_threads: int = 2
-    sync_read_bytes: int = MIB + 64 * KIB
-    """Reads larger than this, gaps included, always go to the thread pool."""
-
-    sync_read_entries: int = 1100
-    """Reads of more entries than this always go to the thread pool."""
-
-    sync_read_spans: int = 64
-    """Reads of more separate places than this always go to the thread pool."""
-
     coalesce_gap_bytes: int = 16 * KIB
     """Two entries that are this close in a segment are fetched with one read."""
 

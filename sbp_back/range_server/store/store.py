@@ -16,8 +16,7 @@ from typing import TypeVar
 
 from sbp_back.cycle import cycle_of
 from sbp_back.errors import DiskFull, StoreCorrupt, StoreError, StoreFailed, StoreVersionError
-from sbp_back.files import is_disk_full, make_directories, read_range
-from sbp_back.range_server.store import reader
+from sbp_back.files import is_disk_full, make_directories
 from sbp_back.range_server.store.format import BLOCK, RecordType, group_size
 from sbp_back.range_server.store.gather import Gather, GatherDone, Gathers
 from sbp_back.range_server.store.idxfile import host_is_supported
@@ -28,7 +27,6 @@ from sbp_back.range_server.store.log import Log
 from sbp_back.range_server.store.maintenance import Maintenance, save_checkpoint, save_everything
 from sbp_back.range_server.store.options import StoreOptions
 from sbp_back.range_server.store.prepare import Preparer, SegmentFactory
-from sbp_back.range_server.store.reader import Plan
 from sbp_back.range_server.store.recovery import Recovered, Recovery
 from sbp_back.range_server.store.replay import apply_control, restart_empty
 from sbp_back.range_server.store.segment import Segment
@@ -594,7 +592,7 @@ class Store:
         """Entries from the one that contains ``offset``, as many as ``max_bytes`` holds, but at least one.
 
         Only entries that begin before ``limit`` (-1: all that are durable); an empty list when there are none.
-        ``done`` is called before this returns when all bytes are in the page cache, else later on the loop. Errors:
+        ``done`` is called before this returns when it is little and in the page cache, else later on the loop. Errors:
         ``StoreCorrupt`` when the first entry is damaged (a later one ends the list), ``StoreError`` when the range is
         unknown, the offset is trimmed, or the disk cannot be read.
         """
@@ -609,58 +607,14 @@ class Store:
         if offset >= end:
             done([])
             return
-        options = self._options
-        stats = self._log.stats
-        stats.reads += 1
-        plan = reader.plan_read(stored, offset, end, max_bytes, options.coalesce_gap_bytes)
-        if plan.gap is not None:
+        place = stored.find(offset)
+        if place is None:
             done(StoreCorrupt(f"offset {offset} of range {index} of stream {stream_id} is lost"))
             return
-        buffers: list[bytearray | None] = [None] * len(plan.spans)
-        pinned: list[int] = []
-        try:
-            for span in plan.spans:
-                pinned.append(self._log.opened.pin(span.segment))
-            if (
-                sum(span.end - span.begin for span in plan.spans) <= options.sync_read_bytes
-                and sum(len(span.rows) for span in plan.spans) <= options.sync_read_entries
-                and len(plan.spans) <= options.sync_read_spans
-            ):
-                for number, span in enumerate(plan.spans):
-                    buffers[number] = reader.fetch_cached(options.files, pinned[number], span)
-                    if buffers[number] is None:
-                        break
-        except OSError as error:
-            self._unpin(plan, len(pinned))
-            done(_unreadable(plan, error))
-            return
-        if buffers[-1] is not None:
-            self._unpin(plan, len(pinned))
-            self._answer(stored, self._decode(plan, buffers), done)
-            return
-        stats.reads_from_disk += 1
-
-        def fetch() -> list[Entry] | StoreError:
-            try:
-                for number, span in enumerate(plan.spans):
-                    if buffers[number] is None:
-                        buffers[number] = read_range(options.files, pinned[number], span.begin, span.end - span.begin)
-                return self._decode(plan, buffers)
-            except OSError as error:
-                return _unreadable(plan, error)
-            except BaseException as error:
-                logger.exception("the store: a read failed")
-                return _unreadable(plan, error)
-
-        def run() -> None:
-            result = fetch()
-            self._hand_over(lambda: finish(result))
-
-        def finish(result: list[Entry] | StoreError) -> None:
-            self._unpin(plan, len(pinned))
-            self._answer(stored, result, done)
-
-        self._pool.submit(run)
+        plan = self._gathers.begin()
+        plan.add_from(stored, place, end, max_bytes, -1)
+        plan.whole = True
+        self._gathers.run(plan, lambda found: done(found[0]))
 
     def gathering(self) -> Gather:
         """The plan of a read of several ranges at once; what is added to it is read by :meth:`gather`."""
@@ -673,30 +627,3 @@ class Store:
         cache. Errors, ``StoreCorrupt`` and ``StoreError``, are told in the place of the range that has them.
         """
         self._gathers.run(plan, done)
-
-    def _decode(self, plan: Plan, buffers: list[bytearray | None]) -> list[Entry] | StoreError:
-        entries: list[Entry] = []
-        for span, buffer in zip(plan.spans, buffers, strict=True):
-            assert buffer is not None
-            damage = reader.decode_span(plan, span, buffer, entries)
-            if damage is not None:
-                self._log.stats.damaged_entries += 1
-                return entries or damage
-        return entries
-
-    def _unpin(self, plan: Plan, count: int) -> None:
-        for span in plan.spans[:count]:
-            self._log.opened.unpin(span.segment)
-
-    def _answer(self, stored: StoredRange, result: list[Entry] | StoreError, done: ReadDone) -> None:
-        if isinstance(result, list):
-            for entry in (result[0], result[-1]) if result else ():
-                stored.saw(len(entry.prefix))
-            stats = self._log.stats
-            stats.read_bytes += sum(entry.size for entry in result)
-        done(result)
-
-
-def _unreadable(plan: Plan, error: BaseException) -> StoreError:
-    how = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-    return StoreError(f"range {plan.index} of stream {plan.stream_id} cannot be read: {how}")

@@ -16,7 +16,7 @@ from sbp_back.document import controls
 from sbp_back.document import messages as m
 from sbp_back.errors import ErrorCode
 from sbp_back.range_server.store import Files, StoreOptions
-from sbp_back.range_server.store.reader import MAX_ENTRIES
+from sbp_back.range_server.store.gather import MAX_ENTRIES
 from sbp_back.transport.dialects import DIALECTS
 from sbp_back.transport.handler import Reply
 from sbp_back.transport.listener import Listener, ListenerOptions
@@ -358,7 +358,7 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*_: object) -> int:
         raise BlockingIOError
 
-    monkeypatch.setattr(Files, "read_cached", nothing)
+    monkeypatch.setattr(Files, "scatter_cached", nothing)
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 5000])

@@ -210,11 +210,6 @@ class FaultyFiles(Files):
             raise OSError(self.read_error, os.strerror(self.read_error))
         return super().read(fd, buffer, offset)
 
-    def read_cached(self, fd: int, buffer: Buffer, offset: int) -> int:
-        if self.uncached:
-            raise BlockingIOError(errno.EAGAIN, "not cached")
-        return super().read_cached(fd, buffer, offset)
-
     def scatter(self, fd: int, buffers: Sequence[memoryview], offset: int) -> int:
         self._stumble("scatter")
         if self.read_error is not None:

@@ -369,8 +369,8 @@ async def test_a_bug_while_reading_concerns_the_reader_only(tmp_path: Path) -> N
         await driver.create(1)
         await driver.append(make_entry(1, 0))
         files.uncached = True
-        files.bug = ("read", READ)
-        with pytest.raises(StoreError, match="cannot be read: RuntimeError: a bug in read"):
+        files.bug = ("scatter", READ)
+        with pytest.raises(StoreError, match="cannot be read: RuntimeError: a bug in scatter"):
             await driver.read(1)
         files.bug = None
         assert len(await driver.read(1)) == 1
