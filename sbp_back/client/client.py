@@ -208,7 +208,7 @@ class Client:
                 return ranges
             end = await self._seal_server(last, epoch)
             sealed = m.RangeInfo(stream_id, epoch, last.index, last.start, end, last.servers)
-            request = m.SealRangeRequest(sealed, m.SealKind.PLACEMENT_DRIVER)
+            request = m.SealRangeRequest.decided(sealed)
             try:
                 response = await ask_repeatedly(self._pd, request, m.RangeResponse, self._options.control)
             except SbpError as error:

@@ -10,15 +10,7 @@ from msgspec import Struct
 
 from sbp_back.errors import ConnectionLost, ErrorCode, FencedError, SbpError
 from sbp_back.transport.carrier import Carrier
-from sbp_back.wire.model import (
-    ListRangeRequest,
-    ListRangeResponse,
-    RangeInfo,
-    Request,
-    Response,
-    SealKind,
-    SealRangeRequest,
-)
+from sbp_back.wire.model import ListRangeRequest, ListRangeResponse, RangeInfo, Request, Response, SealRangeRequest
 
 A = TypeVar("A")
 T = TypeVar("T", bound=Response)
@@ -89,7 +81,7 @@ async def repeatedly(attempt: Callable[[], Awaitable[A]], options: ControlOption
 def tell_end(carrier: Carrier, sealed: RangeInfo, options: ControlOptions) -> None:
     """Tells a range server where the placement driver has ended a range: that does so, too, and does not forget it, but
     this is sooner. Nobody waits for the answer."""
-    carrier.submit(SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER), _ignore, options.timeout)
+    carrier.submit(SealRangeRequest.decided(sealed), _ignore, options.timeout)
 
 
 def _ignore(answer: object) -> None:

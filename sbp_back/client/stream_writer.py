@@ -359,7 +359,7 @@ class StreamWriter:
         anybody: it shows only what we told it is confirmed, or what the placement driver has promised to keep."""
         end = max(await self._end_on_server(info), self.confirm_offset)
         sealed = replace(info, epoch=self.epoch, end=end)
-        request = m.SealRangeRequest(sealed, m.SealKind.PLACEMENT_DRIVER)
+        request = m.SealRangeRequest.decided(sealed)
 
         async def attempt() -> m.RangeResponse:
             tried, self._seal_tried = self._seal_tried, True

@@ -13,7 +13,7 @@ from msgspec import Struct
 from sbp_back.errors import ErrorCode
 from sbp_back.placement_driver import rules
 from sbp_back.placement_driver.state import RangeRow, StreamRow, Transaction
-from sbp_back.wire.model import RangeInfo, SealKind, SealRangeRequest, Status, StreamInfo, StreamResponse
+from sbp_back.wire.model import RangeInfo, SealRangeRequest, Status, StreamInfo, StreamResponse
 
 
 class Tail(Struct):
@@ -44,15 +44,14 @@ def next_range(tx: Transaction, stream_id: int, server_id: int) -> RangeRow | St
     if found.stream is None:
         return Status(ErrorCode.NOT_FOUND, f"there is no stream {stream_id}")
     if found.last is not None and found.last.is_open:
-        return Status(
-            ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {found.last.index} of stream {stream_id} is still open"
-        )
+        message = f"range {found.last.index} of stream {stream_id} is still open"
+        return Status(ErrorCode.CREATE_RANGE_BEFORE_SEAL, message)
     return _put(tx, stream_id, found.last, server_id)
 
 
 def seal_and_next(tx: Transaction, sealed: RangeInfo, server_id: int) -> RangeRow | Status:
     """Seal the last range as ``sealed`` says and open the next one, both or neither."""
-    response = rules.seal_range(tx, SealRangeRequest(sealed, SealKind.PLACEMENT_DRIVER))
+    response = rules.seal_range(tx, SealRangeRequest.decided(sealed))
     if not response.status.ok:
         return response.status
     return next_range(tx, sealed.stream_id, server_id)

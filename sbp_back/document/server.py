@@ -22,13 +22,13 @@ from sbp_back.document.lanes import Lanes
 from sbp_back.document.messages import AppendBatchRequest, FetchBatchRequest, SealRangesRequest
 from sbp_back.document.timeouts import TimedReply
 from sbp_back.errors import ErrorCode, SbpError
-from sbp_back.transport.handler import Reply
+from sbp_back.transport.handler import DEFECT, Reply
 from sbp_back.wire import model as w
 
 if TYPE_CHECKING:
     from sbp_back.client.client import Client
 
-_STOPPED = w.SystemErrorResponse(w.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down"))
+_STOPPED = w.SystemErrorResponse.of(ErrorCode.RS_INTERNAL_SERVER_ERROR, "the server is shutting down")
 
 
 class DocumentServer:
@@ -67,7 +67,7 @@ class DocumentServer:
                 self._pd.handle(request, lambda response: reply(self._with_address(response)))
             case _:
                 message = f"{type(request).__name__} is not of the document's dialect"
-                reply(w.SystemErrorResponse(w.Status(ErrorCode.UNSUPPORTED_OPERATION, message)))
+                reply(w.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     def seal_on_server(self, request: SealRangesRequest, reply: Reply) -> None:
         """The range server's SEAL_RANGES."""
@@ -147,11 +147,10 @@ class DocumentServer:
         try:
             return await work()
         except SbpError as error:
-            return w.SystemErrorResponse(w.Status(error.code, error.message))
+            return w.SystemErrorResponse.of(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self._barrier.caught("request of sbp-v0.1", error)
-            status = w.Status(ErrorCode.RS_INTERNAL_SERVER_ERROR, "unexpected error, see the server's log")
-            return w.SystemErrorResponse(status)
+            return w.SystemErrorResponse(DEFECT)
 
 
 class RangeServerSide:

@@ -44,6 +44,9 @@ _SETTLED = frozenset(
 )
 """Refusals of a server that is told something which it would repeat."""
 
+News = m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest
+"""What a range server has to know, as the request that tells it."""
+
 R = TypeVar("R", bound=m.Response)
 T = TypeVar("T")
 
@@ -155,14 +158,8 @@ class PlacementDriver:
             case m.GoAway():
                 pass
             case m.AppendRequest() | m.FetchRequest() | m.DocumentRequest():
-                reply(
-                    m.SystemErrorResponse(
-                        m.Status(
-                            ErrorCode.UNSUPPORTED_OPERATION,
-                            f"{type(request).__name__} is not for a placement driver",
-                        )
-                    )
-                )
+                message = f"{type(request).__name__} is not for a placement driver"
+                reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """The result of a transaction, for rules that no request stands for. Raises ``SbpError`` 1500."""
@@ -192,18 +189,18 @@ class PlacementDriver:
 
     # --- trims ------------------------------------------------------------------------------------------------------
 
-    def _trim(self, request: m.TrimStreamRequest, reply: Reply) -> None:
+    def _trim(self, request: m.TrimStreamRequest, reply: Reply, reached: rules.Reached | None = None) -> None:
         """An offset within an open range is first put to the range's servers, which trim as far as they have data."""
 
         def trimmed(result: rules.Trimmed) -> None:
-            if result.ask is None:
+            if result.ask is None or reached is not None:
                 reply(result.response)
                 self.tell_servers()
             else:
                 self._ask_how_far(request, result.ask, reply)
 
         self._state.submit(
-            lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset),
+            lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, reached),
             trimmed,
             partial(_fail, reply),
             frees=True,
@@ -232,18 +229,7 @@ class PlacementDriver:
                 message = f"how far range {opened.index} of stream {opened.stream_id} goes is not known: {silent}"
                 reply(m.StreamResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, message)))
                 return
-            how_far = rules.Reached(opened.index, reached)
-
-            def trimmed(result: rules.Trimmed) -> None:
-                reply(result.response)
-                self.tell_servers()
-
-            self._state.submit(
-                lambda tx: rules.trim_stream(tx, request.stream_id, request.min_offset, how_far),
-                trimmed,
-                partial(_fail, reply),
-                frees=True,
-            )
+            self._trim(request, reply, rules.Reached(opened.index, reached))
 
         self._ask_servers(opened, request, answered)
 
@@ -370,7 +356,7 @@ class PlacementDriver:
             return
         self._telling[server_id] = False
 
-        def queued(tx: Transaction) -> list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest]:
+        def queued(tx: Transaction) -> list[News]:
             first = tx.deletions_of_server(server_id, _MOST_NEWS)
             deletions = [m.DeleteStreamRequest(stream_id) for stream_id in first]
             return [*deletions, *rules.news(tx, server_id, _MOST_NEWS)]
@@ -385,9 +371,7 @@ class PlacementDriver:
         if again and complete:
             self._tell_server(server_id)
 
-    def _send_news(
-        self, server_id: int, requests: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest]
-    ) -> None:
+    def _send_news(self, server_id: int, requests: list[News]) -> None:
         server = self._servers.info(server_id)
         if not requests or server is None or self._connect is None or self._closed:
             self._told(server_id, complete=True)
@@ -403,14 +387,11 @@ class PlacementDriver:
             self._told(server_id, complete=False)
             return
         waiting = len(requests)
-        known: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest] = []
+        known: list[News] = []
         if waiting >= _MOST_NEWS:
             self._telling[server_id] = True
 
-        def answered(
-            request: m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest,
-            response: m.Response | ConnectionLost,
-        ) -> None:
+        def answered(request: News, response: m.Response | ConnectionLost) -> None:
             nonlocal waiting
             waiting -= 1
             if _is_known(server_id, request, response):
@@ -425,13 +406,7 @@ class PlacementDriver:
                 self._barrier.caught("telling a range server what was decided", error)
                 answered(request, ConnectionLost(f"not sent: {error}"))
 
-    def _known(
-        self,
-        server_id: int,
-        requests: list[m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest],
-        *,
-        complete: bool,
-    ) -> None:
+    def _known(self, server_id: int, requests: list[News], *, complete: bool) -> None:
         def forget(tx: Transaction) -> None:
             for request in requests:
                 match request:
@@ -451,26 +426,16 @@ class PlacementDriver:
         self._state.submit(forget, lambda _: self._told(server_id, complete=complete), failed, frees=True)
 
 
-def _is_known(
-    server_id: int,
-    request: m.DeleteStreamRequest | m.SealRangeRequest | m.TrimStreamRequest,
-    response: m.Response | ConnectionLost,
-) -> bool:
+def _is_known(server_id: int, request: News, response: m.Response | ConnectionLost) -> bool:
     """Whether the server knows now what it was told, or telling it again would not help."""
     if isinstance(response, ConnectionLost):
         return False
     status = response.status
     if isinstance(request, m.SealRangeRequest) and isinstance(response, m.RangeResponse) and response.range is not None:
         told = request.range
-        if status.ok and 0 <= response.range.end < told.end:
-            logger.error(
-                "range server %d has range %d of stream %d up to %d, it was sealed at %d",
-                server_id,
-                told.index,
-                told.stream_id,
-                response.range.end,
-                told.end,
-            )
+        if status.ok and 0 <= (end := response.range.end) < told.end:
+            message = "range server %d has range %d of stream %d up to %d, it was sealed at %d"
+            logger.error(message, server_id, told.index, told.stream_id, end, told.end)
     # 1498: a foreign server that cannot delete or trim reclaims by size alone; asking again would not help.
     if status.ok or status.code in _SETTLED:
         return True
@@ -479,7 +444,7 @@ def _is_known(
 
 
 def _fail(reply: Callable[[m.SystemErrorResponse], None], error: StateError) -> None:
-    reply(m.SystemErrorResponse(m.Status(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error))))
+    reply(m.SystemErrorResponse.of(ErrorCode.PD_INTERNAL_SERVER_ERROR, str(error)))
 
 
 def _log_state_error(error: StateError) -> None:

@@ -24,6 +24,10 @@ def bad_request(message: str) -> m.Status:
     return m.Status(ErrorCode.BAD_REQUEST, message)
 
 
+def _range_refused(code: ErrorCode, message: str, known: m.RangeInfo | None = None) -> m.RangeResponse:
+    return m.RangeResponse(m.Status(code, message), known)
+
+
 def _replication_error(stream: m.StreamInfo) -> m.Status | None:
     if not 1 <= stream.ack_count <= stream.replica <= _MAX_INT8:
         return bad_request(
@@ -188,45 +192,27 @@ def create_range(tx: Transaction, request: m.CreateRangeRequest, candidates: lis
     if last is not None and last.is_open and last.document:
         # A writer may take a range that is open already for what its own lost request has made: not this one.
         message = f"range {last.index} of stream {last.stream_id} is open and written through sbp-v0.1: seal it first"
-        return m.RangeResponse(m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, message))
+        return _range_refused(ErrorCode.EXPIRED_RANGE_EPOCH, message)
     if last is not None and last.is_open:
-        return m.RangeResponse(
-            m.Status(
-                ErrorCode.CREATE_RANGE_BEFORE_SEAL, f"range {last.index} of stream {last.stream_id} is still open"
-            ),
-            _range_info(last, stream.trim_offset, tx.get_servers()),
-        )
+        message = f"range {last.index} of stream {last.stream_id} is still open"
+        known = _range_info(last, stream.trim_offset, tx.get_servers())
+        return _range_refused(ErrorCode.CREATE_RANGE_BEFORE_SEAL, message, known)
     index, start, epoch = (0, 0, -1) if last is None else (last.index + 1, last.end, last.epoch)
     if wanted.index != index:
-        return m.RangeResponse(
-            bad_request(f"the next range of stream {wanted.stream_id} is {index}, not {wanted.index}")
-        )
+        message = f"the next range of stream {wanted.stream_id} is {index}, not {wanted.index}"
+        return _range_refused(ErrorCode.BAD_REQUEST, message)
     if wanted.start != start:
-        return m.RangeResponse(
-            bad_request(f"range {index} of stream {wanted.stream_id} starts at {start}, not at {wanted.start}")
-        )
+        message = f"range {index} of stream {wanted.stream_id} starts at {start}, not at {wanted.start}"
+        return _range_refused(ErrorCode.BAD_REQUEST, message)
     if wanted.epoch < epoch:
-        return m.RangeResponse(
-            m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the stream's {epoch}")
-        )
-    if candidates is None or len(candidates) < stream.replica:
-        living = 0 if candidates is None else len(candidates)
-        return m.RangeResponse(
-            m.Status(
-                ErrorCode.PD_NO_AVAILABLE_RS,
-                f"{stream.replica} range servers are needed, {living} are alive and have room",
-            )
-        )
-    row = RangeRow(
-        wanted.stream_id,
-        index,
-        wanted.epoch,
-        start,
-        -1,
-        stream.replica,
-        stream.ack_count,
-        candidates[: stream.replica],
-    )
+        message = f"epoch {wanted.epoch} is older than the stream's {epoch}"
+        return _range_refused(ErrorCode.EXPIRED_RANGE_EPOCH, message)
+    living = candidates or []
+    if len(living) < stream.replica:
+        message = f"{stream.replica} range servers are needed, {len(living)} are alive and have room"
+        return _range_refused(ErrorCode.PD_NO_AVAILABLE_RS, message)
+    chosen = living[: stream.replica]
+    row = RangeRow(wanted.stream_id, index, wanted.epoch, start, -1, stream.replica, stream.ack_count, chosen)
     tx.put_range(row)
     return m.RangeResponse(range=_range_info(row, stream.trim_offset, tx.get_servers()))
 
@@ -241,27 +227,21 @@ def seal_range(tx: Transaction, request: m.SealRangeRequest) -> m.RangeResponse:
         return m.RangeResponse(bad_request(f"seal kind {request.kind} is not for a placement driver"))
     last = tx.last_range(wanted.stream_id)
     if last is None or wanted.index > last.index:
-        return m.RangeResponse(
-            m.Status(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
-        )
+        return _range_refused(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
     stream = tx.get_stream(wanted.stream_id)
     trim_offset = 0 if stream is None else stream.trim_offset
     if wanted.index < last.index or not last.is_open:
         sealed = last if wanted.index == last.index else tx.get_range(wanted.stream_id, wanted.index)
-        return m.RangeResponse(
-            m.Status(
-                ErrorCode.RANGE_ALREADY_SEALED, f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
-            ),
-            None if sealed is None else _range_info(sealed, trim_offset, tx.get_servers()),
-        )
+        known = None if sealed is None else _range_info(sealed, trim_offset, tx.get_servers())
+        message = f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
+        return _range_refused(ErrorCode.RANGE_ALREADY_SEALED, message, known)
     # The end is compared with where the range began, not with a trim offset: a stream may have been trimmed past
     # what a lost writer really appended, and must not stay unsealable for that.
     if not last.start <= wanted.end <= _MAX_INT64:
         return m.RangeResponse(bad_request(f"range {last.index} starts at {last.start}, it cannot end at {wanted.end}"))
     if wanted.epoch < last.epoch:
-        return m.RangeResponse(
-            m.Status(ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {wanted.epoch} is older than the range's {last.epoch}")
-        )
+        message = f"epoch {wanted.epoch} is older than the range's {last.epoch}"
+        return _range_refused(ErrorCode.EXPIRED_RANGE_EPOCH, message)
     last.end = max(wanted.end, last.floor)
     last.epoch = wanted.epoch
     tx.put_range(last)
@@ -283,13 +263,12 @@ def promise(tx: Transaction, wanted: m.RangeInfo, *, held: bool) -> m.RangeRespo
     last = tx.last_range(wanted.stream_id)
     row = last if last is None or last.index == wanted.index else tx.get_range(wanted.stream_id, wanted.index)
     if last is None or row is None:
-        message = f"stream {wanted.stream_id} has no range {wanted.index}"
-        return m.RangeResponse(m.Status(ErrorCode.RANGE_NOT_FOUND, message))
+        return _range_refused(ErrorCode.RANGE_NOT_FOUND, f"stream {wanted.stream_id} has no range {wanted.index}")
     stream = tx.get_stream(wanted.stream_id)
     told = _range_info(row, 0 if stream is None else stream.trim_offset, tx.get_servers())
     if not row.is_open:
         message = f"range {wanted.index} of stream {wanted.stream_id} is already sealed"
-        return m.RangeResponse(m.Status(ErrorCode.RANGE_ALREADY_SEALED, message), told)
+        return _range_refused(ErrorCode.RANGE_ALREADY_SEALED, message, told)
     if not row.start <= wanted.end <= _MAX_INT64:
         return m.RangeResponse(bad_request(f"range {row.index} starts at {row.start}, it cannot end at {wanted.end}"))
     if wanted.end > max(row.start, row.floor):
@@ -314,7 +293,7 @@ def news(tx: Transaction, server_id: int, limit: int) -> list[m.SealRangeRequest
         else:
             # From where the range began: a trim, which is told separately, may have gone beyond what a server has.
             decided = m.RangeInfo(stream_id, row.epoch, row.index, row.start, row.end)
-            requests.append(m.SealRangeRequest(decided, m.SealKind.PLACEMENT_DRIVER))
+            requests.append(m.SealRangeRequest.decided(decided))
     return requests
 
 

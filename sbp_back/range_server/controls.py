@@ -158,16 +158,8 @@ class Controls:
             # A writer that created the range and died before its first append leaves it to the next one.
             self._store_range(wanted.stream_id, wanted.index, wanted.epoch, wanted.start, answer, self._answer_range)
         else:
-            answer(
-                RangeResponse(
-                    Status(
-                        ErrorCode.BAD_REQUEST,
-                        f"the range exists with start {state.stored.start} and epoch {state.stored.epoch}, "
-                        f"not with {wanted.start} and {wanted.epoch}",
-                    ),
-                    state.info(),
-                )
-            )
+            has = f"the range exists with start {state.stored.start} and epoch {state.stored.epoch}"
+            answer(_bad_range(f"{has}, not with {wanted.start} and {wanted.epoch}", state))
 
     @staticmethod
     def _is_unused(state: RangeState) -> bool:
@@ -207,15 +199,9 @@ class Controls:
         state = self._table.by_key.get((wanted.stream_id, wanted.index))
         if state is None:
             if min(wanted.stream_id, wanted.index, wanted.start, wanted.epoch) < 0 or wanted.start > OFFSET_LIMIT:
-                answer(
-                    RangeResponse(
-                        Status(
-                            ErrorCode.RANGE_NOT_FOUND,
-                            f"no range {wanted.index} of stream {wanted.stream_id} here, "
-                            "and too little said of it to create and seal it",
-                        )
-                    )
-                )
+                message = f"no range {wanted.index} of stream {wanted.stream_id} here"
+                message += ", and too little said of it to create and seal it"
+                answer(RangeResponse(Status(ErrorCode.RANGE_NOT_FOUND, message)))
                 return
 
             # Its creation never arrived here. Were it merely unknown, a late one could still open it for a writer
@@ -235,14 +221,8 @@ class Controls:
         if decision:
             epoch = max(epoch, stored_range.epoch)
         if epoch < stored_range.epoch:
-            answer(
-                RangeResponse(
-                    Status(
-                        ErrorCode.EXPIRED_RANGE_EPOCH, f"epoch {epoch} is older than the range's {stored_range.epoch}"
-                    ),
-                    state.info(),
-                )
-            )
+            message = f"epoch {epoch} is older than the range's {stored_range.epoch}"
+            answer(RangeResponse(Status(ErrorCode.EXPIRED_RANGE_EPOCH, message), state.info()))
             return
         if state.decided and state.sealed:
             self._answer_range(state, answer)
@@ -252,11 +232,9 @@ class Controls:
             return
         confirmed = state.confirm_offset
         end = confirmed if wanted_end < 0 else min(wanted_end, confirmed)
-        if decision:
-            state.warn_if_short(wanted_end)
         if end == stored_range.end:
             if decision:
-                state.decided = True
+                state.decide(wanted_end)
                 self._fetches.wake_all(state)
             self._answer_range(state, answer)
             return
@@ -272,7 +250,8 @@ class Controls:
                 return
             if not was_sealed:
                 release(state.window.close(end))
-            state.decided = decision
+            if decision:
+                state.decide(wanted_end)
             self._fetches.wake_all(state)
             self._answer_range(state, answer)
 
@@ -349,5 +328,5 @@ class Controls:
             raise
 
 
-def _bad_range(message: str) -> RangeResponse:
-    return RangeResponse(Status(ErrorCode.BAD_REQUEST, message))
+def _bad_range(message: str, state: RangeState | None = None) -> RangeResponse:
+    return RangeResponse(Status(ErrorCode.BAD_REQUEST, message), None if state is None else state.info())

@@ -85,19 +85,13 @@ class RangeState:
     def writable(self) -> bool:
         return self.stored.end < 0 and self.window.state == WindowState.OPEN
 
-    def warn_if_short(self, end: int) -> None:
+    def decide(self, end: int) -> None:
         """The placement driver knows that the range ends at ``end``: an operator has to hear when there is less."""
-        if self.confirm_offset < end:
-            logger.error(
-                "offsets %d to %d of stream %d are lost: range %d ends at %d for the placement driver, and the log "
-                "here has nothing of it from %d on",
-                self.confirm_offset,
-                end - 1,
-                self.stream_id,
-                self.index,
-                end,
-                self.confirm_offset,
-            )
+        self.decided = True
+        here = self.confirm_offset
+        if here < end:
+            lost = f"offsets {here} to {end - 1} of stream {self.stream_id} are lost: range {self.index} ends at {end}"
+            logger.error("%s for the placement driver, and the log here has nothing of it from %d on", lost, here)
 
     def info(self) -> RangeInfo:
         """As told to others: what was trimmed away is no part of the range."""

@@ -99,11 +99,10 @@ async def _apply(
             continue  # what was trimmed away here is not made again
         if state is None or not state.sealed or state.stored.end > known.end or state.waiters:
             # The epoch does not matter: an end that the placement driver has given is never another.
-            _checked(await call(m.SealRangeRequest(known, m.SealKind.PLACEMENT_DRIVER)))
+            _checked(await call(m.SealRangeRequest.decided(known)))
             done.sealed += 1
         else:
-            state.decided = True
-            state.warn_if_short(known.end)
+            state.decide(known.end)
     states = table.of_stream(stream_id)
     if states and states[0].stored.min_offset < min(smallest, states[-1].confirm_offset):
         _checked(await call(m.TrimStreamRequest(stream_id, smallest)))

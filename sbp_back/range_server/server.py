@@ -139,14 +139,8 @@ class RangeServer:
             case m.GoAway():
                 pass
             case _:
-                reply(
-                    m.SystemErrorResponse(
-                        m.Status(
-                            ErrorCode.UNSUPPORTED_OPERATION,
-                            f"{type(request).__name__} is served by the placement driver, this is a range server",
-                        )
-                    )
-                )
+                message = f"{type(request).__name__} is served by the placement driver, this is a range server"
+                reply(m.SystemErrorResponse.of(ErrorCode.UNSUPPORTED_OPERATION, message))
 
     def _list(self, request: m.ListRangeRequest, reply: Reply) -> None:
         stream_ids: list[int] = []
@@ -220,8 +214,7 @@ class RangeServer:
                     state.told = max(state.told, end)
                     self._fetches.wake_all(state)
                 elif answer.status.code == ErrorCode.RANGE_ALREADY_SEALED and answer.range is not None:
-                    decided = m.SealRangeRequest(answer.range, m.SealKind.PLACEMENT_DRIVER)
-                    self._controls.seal_range(decided, lambda _: settled())
+                    self._controls.seal_range(m.SealRangeRequest.decided(answer.range), lambda _: settled())
                     return
             settled()
 

@@ -430,8 +430,8 @@ class Connection(asyncio.BufferedProtocol):
         asked = self._unanswered[stream_id] = Asked(self, stream_id, opcode, weight)
         self._unanswered_bytes += weight
         if stream_id >= _FIRST_NEGATIVE_ID and manners.signed_stream_ids:
-            status = Status(ErrorCode.BAD_REQUEST, f"stream id {stream_id - (1 << 32)} is negative")
-            self.answer(asked, SystemErrorResponse(status))
+            message = f"stream id {stream_id - (1 << 32)} is negative"
+            self.answer(asked, SystemErrorResponse.of(ErrorCode.BAD_REQUEST, message))
             return
         if len(frame.header) > _LONG_HEADER:
             self._reading_request = True
@@ -449,11 +449,11 @@ class Connection(asyncio.BufferedProtocol):
             )
         except DecodeError as error:
             message = f"this listener speaks {self._dialect.name}: {error}"
-            return SystemErrorResponse(Status(manners.malformed, message))
+            return SystemErrorResponse.of(manners.malformed, message)
         except SbpError as error:
             if manners.ignores_unknown and error.code == ErrorCode.UNKNOWN_OPERATION:
                 return None
-            return SystemErrorResponse(Status(error.code, error.message))
+            return SystemErrorResponse.of(error.code, error.message)
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.barrier.caught("reading a request", error)
             return SystemErrorResponse(DEFECT)

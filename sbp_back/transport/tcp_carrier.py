@@ -39,7 +39,6 @@ from sbp_back.wire.model import (
     RangeServerInfo,
     Request,
     Response,
-    Status,
     SystemErrorResponse,
 )
 
@@ -304,7 +303,7 @@ class TcpCarrier:
             opcode, header, parts = self._dialect.encode_request(request)
             crc = self._dialect.payload_crc(request)
         except SbpError as error:
-            self.barrier.call("reply", reply, SystemErrorResponse(Status(error.code, error.message)))
+            self.barrier.call("reply", reply, SystemErrorResponse.of(error.code, error.message))
             return
         except Exception as error:  # noqa: BLE001 - logged and counted there
             self.barrier.caught(f"writing {type(request).__name__}", error)
@@ -322,14 +321,14 @@ class TcpCarrier:
             return
         if call.size - 4 > MAX_FRAME_LENGTH:
             message = f"a frame of {call.size} bytes is too long"
-            call.reply(SystemErrorResponse(Status(ErrorCode.PAYLOAD_TOO_LARGE, message)))
+            call.reply(SystemErrorResponse.of(ErrorCode.PAYLOAD_TOO_LARGE, message))
             return
         connection = self._connection
         if connection is not None and not self._queue and connection.has_room(call.size):
             connection.send(call, now)
         elif self._queue and self._queued_bytes + call.size > self._options.max_queued_bytes:
             message = f"{self._queued_bytes} bytes of requests to {self._host}:{self._port} wait already"
-            call.reply(SystemErrorResponse(Status(ErrorCode.TOO_MANY_REQUESTS, message)))
+            call.reply(SystemErrorResponse.of(ErrorCode.TOO_MANY_REQUESTS, message))
             return
         else:
             self._queue.append(call)

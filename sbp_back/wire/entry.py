@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from struct import Struct
 
+import msgspec
+
 from sbp_back.errors import DecodeError, ErrorCode, SbpError
 from sbp_back.wire.flat import Table, Unused, i16, i32, i64
 from sbp_back.wire.frame import crc32
@@ -39,28 +41,16 @@ _META_HEAD = Struct(">BI")
 _LENGTH = Struct(">I")
 
 
-class _Meta:
+class _Meta(msgspec.Struct):
     """What the generic path reads of a RecordBatchMeta; ``count`` is what the schema calls last_offset_delta."""
 
-    __slots__ = ("base_offset", "confirmed", "count", "flags", "range_index", "stream_id", "timestamp")
-
-    def __init__(
-        self,
-        stream_id: int,
-        range_index: int,
-        flags: int,
-        base_offset: int,
-        count: int,
-        timestamp: int,
-        confirmed: int = -1,
-    ) -> None:
-        self.stream_id = stream_id
-        self.range_index = range_index
-        self.flags = flags
-        self.base_offset = base_offset
-        self.count = count
-        self.timestamp = timestamp
-        self.confirmed = confirmed
+    stream_id: int
+    range_index: int
+    flags: int
+    base_offset: int
+    count: int
+    timestamp: int
+    confirmed: int
 
 
 META = Table(
@@ -188,18 +178,8 @@ def _parse_one(view: memoryview, at: int) -> Entry:
     meta: _Meta = META.read(bytes(view[meta_at : body - 4]))
     if meta.count < 1:
         raise DecodeError(f"entry of {meta.count} records")
-    return Entry(
-        meta.stream_id,
-        meta.range_index,
-        meta.flags,
-        meta.base_offset,
-        meta.count,
-        meta.timestamp,
-        view[body:end],
-        view[at:body],
-        -1,
-        meta.confirmed,
-    )
+    place = meta.stream_id, meta.range_index, meta.flags, meta.base_offset, meta.count, meta.timestamp
+    return Entry(*place, view[body:end], view[at:body], -1, meta.confirmed)
 
 
 def entry_crc(entry: Entry) -> int:

@@ -16,9 +16,11 @@ multiple of the buffer's length (offsets may share targets, so a small buffer co
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 from sbp_back.errors import DecodeError
 
@@ -54,14 +56,19 @@ class Reader:
             raise DecodeError("offset points outside the buffer")
         return target
 
-    def blob(self, at: int) -> bytes:
-        """Bytes of the string or byte vector whose offset is stored at ``at``."""
+    def vector(self, at: int, width: int) -> tuple[int, int]:
+        """Where the vector begins whose offset is stored at ``at``, and how many elements of ``width`` bytes it has."""
         start = self.follow(at)
         count = int(_U32.unpack_from(self.data, start)[0])
-        if count > self.size - start - 4:
+        if count > (self.size - start - 4) // width:
             raise DecodeError("string or vector is longer than the buffer")
+        return start + 4, count
+
+    def blob(self, at: int) -> bytes:
+        """Bytes of the string or byte vector whose offset is stored at ``at``."""
+        start, count = self.vector(at, 1)
         self.spend(count)
-        return self.data[start + 4 : start + 4 + count]
+        return self.data[start : start + count]
 
 
 class Writer:
@@ -89,37 +96,46 @@ class Writer:
         self.out += tail
 
 
-class Field(Protocol):
-    """One slot. ``width`` is its size inside the table in bytes, which is its alignment too."""
+class Field(ABC):
+    """One slot. ``width`` is its size inside the table in bytes, which is its alignment too.
 
-    name: str
-    width: int
-    required: bool
+    ``required``: always written, and its absence is an error. ``always``: always written, its absence is tolerated.
+    """
+
+    __slots__ = ("always", "name", "required", "width")
+
+    def __init__(self, name: str, width: int = 4, *, required: bool = False, always: bool = False) -> None:
+        self.name = name
+        self.width = width
+        self.required = required
+        self.always = always or required
 
     def present(self, owner: Any) -> bool:
         """Whether ``owner``, the object being written, needs this slot."""
+        return self.always or bool(getattr(owner, self.name))
 
+    @abstractmethod
     def absent(self, values: dict[str, Any]) -> None:
         """Puts the default into ``values``."""
 
+    @abstractmethod
     def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
         """Reads the slot found at ``at`` into ``values``."""
 
+    @abstractmethod
     def write(self, writer: Writer, at: int, owner: Any) -> None:
         """Fills the slot at ``at``, and appends to the buffer what it refers to."""
 
 
-class Scalar:
+class Scalar(Field):
     """A number or bool stored in the table itself; left out when it has the default."""
 
-    __slots__ = ("default", "name", "required", "struct", "width")
+    __slots__ = ("default", "struct")
 
     def __init__(self, layout: str, name: str, default: int | bool = 0) -> None:
         self.struct = Struct("<" + layout)
-        self.width = self.struct.size
-        self.name = name
+        super().__init__(name, self.struct.size)
         self.default = default
-        self.required = False
 
     def present(self, owner: Any) -> bool:
         return bool(getattr(owner, self.name) != self.default)
@@ -134,45 +150,11 @@ class Scalar:
         self.struct.pack_into(writer.out, at, getattr(owner, self.name))
 
 
-def i8(name: str, default: int = 0) -> Scalar:
-    return Scalar("b", name, default)
+i8, i16, i32, i64 = (partial(Scalar, layout) for layout in "bhiq")
+flag = partial(Scalar, "?", default=False)
 
 
-def i16(name: str, default: int = 0) -> Scalar:
-    return Scalar("h", name, default)
-
-
-def i32(name: str, default: int = 0) -> Scalar:
-    return Scalar("i", name, default)
-
-
-def i64(name: str, default: int = 0) -> Scalar:
-    return Scalar("q", name, default)
-
-
-def flag(name: str) -> Scalar:
-    return Scalar("?", name, False)
-
-
-class _Offset:
-    """Common part of the slots that hold an offset.
-
-    ``required``: always written, and its absence is an error. ``always``: always written, its absence is tolerated.
-    """
-
-    __slots__ = ("always", "name", "required", "width")
-
-    def __init__(self, name: str, *, required: bool = False, always: bool = False) -> None:
-        self.name = name
-        self.width = 4
-        self.required = required
-        self.always = always or required
-
-    def present(self, owner: Any) -> bool:
-        return self.always or bool(getattr(owner, self.name))
-
-
-class Text(_Offset):
+class Text(Field):
     """A UTF-8 string; absent and empty are the same."""
 
     __slots__ = ()
@@ -190,7 +172,7 @@ class Text(_Offset):
         writer.blob(at, getattr(owner, self.name).encode(), b"\0")
 
 
-class Blob(_Offset):
+class Blob(Field):
     """A vector of bytes; absent and empty are the same."""
 
     __slots__ = ()
@@ -205,21 +187,13 @@ class Blob(_Offset):
         writer.blob(at, getattr(owner, self.name))
 
 
-class Sub(_Offset):
+class Sub(Field):
     """A sub-table in an attribute of its own; ``default()`` makes the value of an absent one (None if not given)."""
 
     __slots__ = ("default", "table")
 
-    def __init__(
-        self,
-        name: str,
-        table: Table,
-        *,
-        required: bool = False,
-        always: bool = False,
-        default: Callable[[], Any] | None = None,
-    ) -> None:
-        super().__init__(name, required=required, always=always)
+    def __init__(self, name: str, table: Table, *, default: Callable[[], Any] | None = None, **written: bool) -> None:
+        super().__init__(name, **written)
         self.table = table
         self.default = default
 
@@ -236,13 +210,13 @@ class Sub(_Offset):
         self.table.write_at(writer, at, getattr(owner, self.name))
 
 
-class Inner(_Offset):
+class Inner(Field):
     """A sub-table whose fields are attributes of the same object as those of the table around it."""
 
     __slots__ = ("fields",)
 
-    def __init__(self, name: str, *fields: Field, required: bool = False, always: bool = False) -> None:
-        super().__init__(name, required=required, always=always)
+    def __init__(self, name: str, *fields: Field, **written: bool) -> None:
+        super().__init__(name, **written)
         self.fields = fields
 
     def present(self, owner: Any) -> bool:
@@ -259,25 +233,22 @@ class Inner(_Offset):
         _write_fields(self.fields, writer, at, owner)
 
 
-class Tables(_Offset):
+class Tables(Field):
     """A vector of tables, as a list."""
 
     __slots__ = ("table",)
 
-    def __init__(self, name: str, table: Table, *, required: bool = False, always: bool = False) -> None:
-        super().__init__(name, required=required, always=always)
+    def __init__(self, name: str, table: Table, **written: bool) -> None:
+        super().__init__(name, **written)
         self.table = table
 
     def absent(self, values: dict[str, Any]) -> None:
         values[self.name] = []
 
     def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
-        start = reader.follow(at)
-        count = int(_U32.unpack_from(reader.data, start)[0])
-        if count > (reader.size - start - 4) // 4:
-            raise DecodeError(f"vector {self.name} is longer than the buffer")
+        start, count = reader.vector(at, 4)
         read_at, follow = self.table.read_at, reader.follow
-        values[self.name] = [read_at(reader, follow(start + 4 + 4 * k)) for k in range(count)]
+        values[self.name] = [read_at(reader, follow(start + 4 * k)) for k in range(count)]
 
     def write(self, writer: Writer, at: int, owner: Any) -> None:
         items: Sequence[Any] = getattr(owner, self.name)
@@ -290,7 +261,7 @@ class Tables(_Offset):
             self.table.write_at(writer, first + 4 * k, item)
 
 
-class Longs(_Offset):
+class Longs(Field):
     """A vector of int64, as a list."""
 
     __slots__ = ()
@@ -299,12 +270,9 @@ class Longs(_Offset):
         values[self.name] = []
 
     def read(self, reader: Reader, at: int, values: dict[str, Any]) -> None:
-        start = reader.follow(at)
-        count = int(_U32.unpack_from(reader.data, start)[0])
-        if count > (reader.size - start - 4) // 8:
-            raise DecodeError(f"vector {self.name} is longer than the buffer")
+        start, count = reader.vector(at, 8)
         reader.spend(8 * count)
-        values[self.name] = list(Struct(f"<{count}q").unpack_from(reader.data, start + 4))
+        values[self.name] = list(Struct(f"<{count}q").unpack_from(reader.data, start))
 
     def write(self, writer: Writer, at: int, owner: Any) -> None:
         items: Sequence[int] = getattr(owner, self.name)
@@ -313,19 +281,13 @@ class Longs(_Offset):
         writer.out += Struct(f"<I{len(items)}q").pack(len(items), *items)
 
 
-class Unused:
-    """A slot we know of and have no use for: skipped when read; written, if at all, as an empty vector."""
+class Unused(Field):
+    """A slot we know of and have no use for: skipped when read; written, if ``always``, as an empty vector."""
 
-    __slots__ = ("_written", "name", "required", "width")
-
-    def __init__(self, name: str, *, empty_vector: bool = False) -> None:
-        self.name = name
-        self.width = 4
-        self.required = False
-        self._written = empty_vector
+    __slots__ = ()
 
     def present(self, owner: Any) -> bool:
-        return self._written
+        return self.always
 
     def absent(self, values: dict[str, Any]) -> None:
         pass

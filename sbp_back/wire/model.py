@@ -212,6 +212,11 @@ class SealRangeRequest(msgspec.Struct):
     kind: int = SealKind.RANGE_SERVER
     timeout_ms: int = 0
 
+    @classmethod
+    def decided(cls, sealed: RangeInfo) -> SealRangeRequest:
+        """What the placement driver has decided of a range, or is to decide: that it ends where ``sealed`` says."""
+        return cls(sealed, SealKind.PLACEMENT_DRIVER)
+
 
 class CreateRangeRequest(msgspec.Struct):
     range: RangeInfo
@@ -318,6 +323,10 @@ class SystemErrorResponse(msgspec.Struct):
     """The request as a whole could not be served (flag 0x04)."""
 
     status: Status
+
+    @classmethod
+    def of(cls, code: int, message: str) -> SystemErrorResponse:
+        return cls(Status(code, message))
 
 
 class PingResponse(msgspec.Struct):

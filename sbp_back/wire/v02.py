@@ -131,7 +131,7 @@ RESPONSES: dict[int, Table] = {
     ),
     m.Opcode.ALLOCATE_ID: Table(m.AllocateIdResponse, _STATUS, i32("id")),
     m.Opcode.APPEND: Table(m.AppendResponse, _STATUS, Tables("results", APPEND_RESULT, always=True), _THROTTLE),
-    m.Opcode.FETCH: Table(m.FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", empty_vector=True)),
+    m.Opcode.FETCH: Table(m.FetchResponse, _STATUS, _THROTTLE, Unused("object_metadata_list", always=True)),
     # Required by the schema, but an error answer of a Go server has neither ranges nor cluster: absent means empty.
     m.Opcode.LIST_RANGE: Table(m.ListRangeResponse, _STATUS, _THROTTLE, Tables("ranges", RANGE, always=True)),
     m.Opcode.SEAL_RANGE: _RANGE_RESPONSE,
@@ -308,45 +308,17 @@ def unpack_append_request(header: m.Buffer) -> tuple[int, Sequence[tuple[int, in
 def pack_fetch_request(request: m.FetchRequest) -> bytes:
     """Header of a FETCH request; without the range's servers, which the one being asked has no use for."""
     wanted = request.range
-    return _FETCH_REQUEST.pack(
-        _FETCH_FIXED,
-        request.offset,
-        request.limit,
-        request.max_wait_ms,
-        _FETCH_RANGE_OFFSET,
-        request.min_bytes,
-        request.max_bytes,
-        _FETCH_RANGE_FIXED,
-        wanted.stream_id,
-        wanted.epoch,
-        wanted.start,
-        wanted.end,
-        wanted.index,
-        wanted.replica_count,
-        wanted.ack_count,
-    )
+    asked = request.offset, request.limit, request.max_wait_ms, _FETCH_RANGE_OFFSET, request.min_bytes
+    of_range = wanted.stream_id, wanted.epoch, wanted.start, wanted.end, wanted.index
+    counts = wanted.replica_count, wanted.ack_count
+    return _FETCH_REQUEST.pack(_FETCH_FIXED, *asked, request.max_bytes, _FETCH_RANGE_FIXED, *of_range, *counts)
 
 
 def unpack_fetch_request(header: m.Buffer) -> m.FetchRequest:
     """The reverse of :func:`pack_fetch_request`, for any layout. Raises ``DecodeError``."""
     if len(header) == _FETCH_REQUEST.size:
-        (
-            fixed,
-            offset,
-            limit,
-            max_wait_ms,
-            range_offset,
-            min_bytes,
-            max_bytes,
-            range_fixed,
-            stream_id,
-            epoch,
-            start,
-            end,
-            index,
-            replica_count,
-            ack_count,
-        ) = _FETCH_REQUEST.unpack(header)
+        fixed, offset, limit, max_wait_ms, range_offset, min_bytes, max_bytes, *of_range = _FETCH_REQUEST.unpack(header)
+        range_fixed, stream_id, epoch, start, end, index, replica_count, ack_count = of_range
         if fixed == _FETCH_FIXED and range_offset == _FETCH_RANGE_OFFSET and range_fixed == _FETCH_RANGE_FIXED:
             wanted = m.RangeInfo(stream_id, epoch, index, start, end, [], replica_count, ack_count)
             return m.FetchRequest(wanted, offset, limit, max_wait_ms, min_bytes, max_bytes)
