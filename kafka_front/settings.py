@@ -31,6 +31,12 @@ class KafkaGroupSettings(Section):
         ge=1024,
         description="Most bytes that the members of a group may say of themselves, and that their leader may assign.",
     )
+    consumer_heartbeat_interval_ms: Duration = setting(
+        5_000, ge=1, description="How often members of a group of the new protocol are told to report."
+    )
+    consumer_session_timeout_ms: Duration = setting(
+        45_000, ge=1, description="Time without a report after which a member of a group of the new protocol is out."
+    )
     offsets_retention_ms: Duration = setting(
         604_800_000, ge=1, description="How long positions of a group without members are kept."
     )

@@ -13,6 +13,8 @@ from kafka_front.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 if TYPE_CHECKING:
     from kafka_front.context import Context
 
+#: What the whole cluster has, by the level that clients go by (KIP-584): consumer groups of KIP-848.
+FEATURES = (("group.version", 1),)
 #: What a client may call itself (reference/kafka.md, rule 6).
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -25,7 +27,15 @@ def register(registry: Registry) -> None:
             ApiVersionsResponse.ApiVersion(api_key=api.key, min_version=api.advertised, max_version=api.highest)
             for api in registry.advertised()
         ]
-        return ApiVersionsResponse(error_code=code, api_keys=rows)
+        return ApiVersionsResponse(
+            error_code=code,
+            api_keys=rows,
+            supported_features=[ApiVersionsResponse.SupportedFeatureKey(name, 0, level) for name, level in FEATURES],
+            finalized_features_epoch=0,
+            finalized_features=[
+                ApiVersionsResponse.FinalizedFeatureKey(name, level, level) for name, level in FEATURES
+            ],
+        )
 
     def handle(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if ctx.version >= 3:

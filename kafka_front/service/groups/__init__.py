@@ -1,4 +1,4 @@
-"""The classic consumer group coordinator and the requests that reach it.
+"""The coordinators of consumer groups, classic and of KIP-848, and the requests that reach them.
 
 ``coordinator`` and ``group`` decide, without clock or sockets; ``runtime`` and ``journal`` give them time and a disk;
 ``membership``, ``offsets`` and ``admin`` answer the requests; ``service`` is what they share.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kafka_front.dispatch import Registry
 
-from . import admin, membership, offsets
+from . import admin, consumer_membership, membership, offsets
 from .group_service import GroupService
 from .settings import GroupSettings
 
@@ -32,6 +32,8 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
         max_size=kafka.group.max_size,
         max_groups=kafka.group.max_groups,
         max_bytes=kafka.group.max_bytes,
+        consumer_heartbeat_interval_ms=kafka.group.consumer_heartbeat_interval_ms,
+        consumer_session_timeout_ms=kafka.group.consumer_session_timeout_ms,
         offsets_retention_ms=kafka.group.offsets_retention_ms,
         offset_metadata_max_bytes=kafka.offset_metadata_max_bytes,
     )
@@ -40,11 +42,17 @@ def group_settings(kafka: KafkaSettings) -> GroupSettings:
 def groups_of(node: NodeServices, kafka: KafkaSettings, access: Access) -> GroupService:
     """The groups of a node's clients, not started."""
     return GroupService(
-        node.progress, node.catalog, group_settings(kafka), node_id=node.node_id, barrier=node.barrier, access=access
+        node.progress,
+        node.catalog,
+        group_settings(kafka),
+        node_id=node.node_id,
+        barrier=node.barrier,
+        access=access,
+        works=node.works,
     )
 
 
 def register(registry: Registry, groups: GroupService) -> None:
-    """Serve keys 8-16, 42 and 47."""
-    for module in (membership, offsets, admin):
+    """Serve keys 8-16, 42, 47, 68 and 69."""
+    for module in (membership, consumer_membership, offsets, admin):
         module.register(registry, groups)

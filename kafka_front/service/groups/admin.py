@@ -24,6 +24,7 @@ from kafka_front.wire.messages import (
 )
 
 from . import codes
+from .consumer_group import ConsumerGroup
 from .group import Group, GroupState
 from .group_service import GroupService
 
@@ -40,7 +41,6 @@ librdkafka repeats FindCoordinator after any other, for longer than anybody wait
 """
 _BATCHED_FIND_SINCE = 4
 _UNKNOWN_GROUP_SINCE = 6
-_CLASSIC = "classic"
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 _Described = DescribeGroupsResponse.DescribedGroup
@@ -87,15 +87,18 @@ class GroupAdmin:
                 response.groups.append(_Described(error_code=codes.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
             operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
-            response.groups.append(self._described(ctx.version, group_id, self._service.find(group_id), operations))
+            group = self._service.find(group_id)
+            response.groups.append(self._described(ctx.version, group_id, group, operations))
         return response
 
-    def _described(self, version: int, group_id: str, group: Group | None, operations: int) -> _Described:
-        if group is None:
+    def _described(
+        self, version: int, group_id: str, group: Group | ConsumerGroup | None, operations: int
+    ) -> _Described:
+        if not isinstance(group, Group):
             missing = version >= _UNKNOWN_GROUP_SINCE
             return _Described(
                 error_code=codes.GROUP_ID_NOT_FOUND if missing else codes.NONE,
-                error_message=f"Group {group_id} not found." if missing else None,
+                error_message=_no_classic(group_id, group) if missing else None,
                 group_id=group_id,
                 group_state=GroupState.DEAD.value,
                 authorized_operations=operations,
@@ -126,16 +129,14 @@ class GroupAdmin:
         """ListGroups, with the filters of KIP-518 and KIP-848; letter case does not matter to either."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        if types and _CLASSIC not in types:
-            return ListGroupsResponse()
         response = ListGroupsResponse()
         async for group_id in in_turns(self._service.group_ids()):
             if not self._service.access.group(ctx, Operation.DESCRIBE, group_id):
                 continue
             group = self._service.summary(group_id)
-            if not states or group.state.lower() in states:
+            if (not states or group.state.lower() in states) and (not types or group.kind in types):
                 response.groups.append(
-                    ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, _CLASSIC)
+                    ListGroupsResponse.ListedGroup(group.group_id, group.protocol_type, group.state, group.kind)
                 )
         return response
 
@@ -153,6 +154,10 @@ class GroupAdmin:
                 error = codes.COORDINATOR_NOT_AVAILABLE
             results.append(DeleteGroupsResponse.DeletableGroupResult(group_id, error))
         return DeleteGroupsResponse(results=results)
+
+
+def _no_classic(group_id: str, group: ConsumerGroup | None) -> str:
+    return f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
 
 
 def register(registry: Registry, service: GroupService) -> None:

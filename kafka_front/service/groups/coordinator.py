@@ -20,6 +20,7 @@ from bridges.deadlines import DeadlineQueue
 from . import codes
 from .admission import has_memory, has_room, rebalance_timeout
 from .answers import Answers, joined, synced
+from .directory import Directory
 from .group import Group, GroupState, JoinCallback, JoinReply, Member, SyncCallback, SyncReply, bytes_of
 from .requests import JoinRequest, Journal, LeaveCallback, Leaver, SyncRequest
 from .restoring import restored, snapshot_of
@@ -45,19 +46,25 @@ class Coordinator:
         journal: Journal,
         new_member_id: Callable[[str], str],
         barrier: Barrier | None = None,
+        directory: Directory | None = None,
     ) -> None:
         """``new_member_id`` makes a unique member id that starts with the given client or instance id.
 
         ``barrier`` counts what answers raise, and the handling of deadlines: each costs its own group or request.
         """
         self._barrier = barrier or Barrier()
-        self.groups: dict[str, Group] = {}
+        self._directory = Directory() if directory is None else directory
         self._settings = settings
         self._journal = journal
         self._new_member_id = new_member_id
         #: In milliseconds.
         self._timers: DeadlineQueue[tuple[_Timer, str, str]] = DeadlineQueue()
         self._answers = Answers(self._barrier)
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The classic groups by name."""
+        return self._directory.classic
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -166,7 +173,7 @@ class Coordinator:
         if group is None:
             if generation >= 0:
                 return unknown_group_error
-            if len(self.groups) >= self._settings.max_groups:
+            if len(self._directory) >= self._settings.max_groups:
                 return codes.COORDINATOR_NOT_AVAILABLE
             group = self.adopt(now_ms, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
@@ -255,7 +262,7 @@ class Coordinator:
                 # No group comes to life by a request that could never join it.
                 self._answers.refuse_join(reply, "", codes.INCONSISTENT_GROUP_PROTOCOL)
                 return
-            if len(self.groups) >= settings.max_groups:
+            if len(self._directory) >= settings.max_groups:
                 self._answers.refuse_join(reply, "", codes.COORDINATOR_NOT_AVAILABLE)
                 return
             group = self.adopt(now_ms, request.group_id)

@@ -1,4 +1,4 @@
-"""All requests about classic groups, on top of the coordinator, the committed positions and the catalog.
+"""All requests about groups, on top of the coordinators, the committed positions and the catalog.
 
 What each request means: reference/kafka.md, section 3, rules 49-61.
 """
@@ -15,16 +15,18 @@ from bridges.auth import Everybody
 from bridges.barrier import Barrier
 from bridges.catalog.group_view import GroupSummary, Place
 from bridges.catalog.progress import Committed, GroupHeld
-from bridges.catalog.topic import Topic
 from bridges.errors import LogError
+from bridges.sliced import SlicedWorks
 from kafka_front.service.access import Access
 
 from . import codes
+from .consumer_group import ConsumerGroup
 from .group import Group, GroupState
 from .journal import GroupStore
 from .runtime import GroupRuntime
 from .settings import GroupSettings
-from .view import LiveGroups, summary_of
+from .topic_index import Topics
+from .view import LiveGroups, is_empty, summary_of
 
 _log = structlog.get_logger("anabranch.kafka.groups")
 
@@ -59,18 +61,8 @@ class Positions(GroupStore, Protocol):
     def group_count(self) -> int: ...
 
 
-class Topics(Protocol):
-    """What is used of :class:`bridges.catalog.topics.Catalog`."""
-
-    @property
-    def topics(self) -> Mapping[str, Topic]: ...
-
-    @property
-    def by_id(self) -> Mapping[bytes, Topic]: ...
-
-
 class GroupService:
-    """The classic groups of one node: state that its request handlers share, and its life.
+    """The groups of one node: state that its request handlers share, and its life.
 
     ``unstable`` tells whether a position of a (group, topic, partition) is part of an open transaction; the transaction
     coordinator sets it. ``live`` shows people the groups that clients joined.
@@ -85,6 +77,7 @@ class GroupService:
         node_id: int = 0,
         barrier: Barrier | None = None,
         access: Access | None = None,
+        works: SlicedWorks | None = None,
     ) -> None:
         self.progress = progress
         self.catalog = catalog
@@ -92,10 +85,12 @@ class GroupService:
         self.node_id = node_id
         self.access = access or Access(Everybody())
         self._barrier = barrier or Barrier()
-        self.runtime = GroupRuntime(progress, self.settings, self._barrier)
+        self.runtime = GroupRuntime(progress, self.settings, catalog, self._barrier, works)
+        self.directory = self.runtime.directory
         self.coordinator = self.runtime.coordinator
+        self.consumers = self.runtime.consumers
         self.unstable: Callable[[str, str, int], bool] = lambda group, topic, partition: False
-        self.live = LiveGroups(self.coordinator.groups, progress.space)
+        self.live = LiveGroups(self.directory, progress.space, self.runtime.topics.name_of)
         # Commits on their way to the disk, by group: what they replace must not be expired under them.
         self.committing: dict[str, int] = {}
 
@@ -111,24 +106,23 @@ class GroupService:
 
     async def stop(self) -> None:
         """Resign, and return when everything that waits to be stored is."""
-        self.runtime.resign()
-        await self.runtime.journal.close()
+        await self.runtime.close()
 
     # --- groups --------------------------------------------------------------------------------------------------
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> Group | ConsumerGroup | None:
         """A group by name. One that only has committed positions (perhaps another front's) is an empty group.
 
         For requests of clients that name it; what looks at all groups must not bring any into being.
         """
-        group = self.coordinator.groups.get(group_id)
+        group = self.directory.get(group_id)
         if group is None and self.progress.of_group(group_id):
             group = self.coordinator.adopt(self.runtime.now_ms(), group_id)
         return group
 
     def group_ids(self) -> list[str]:
         """Names of all groups, in order."""
-        return sorted({*self.coordinator.groups, *self.progress.groups()})
+        return sorted({*self.directory, *self.progress.groups()})
 
     async def forget(self, group_id: str) -> int:
         """Delete an empty group and all it has committed; returns the error code (rule 60).
@@ -138,7 +132,7 @@ class GroupService:
         self.find(group_id)
         if self.progress.held_elsewhere(group_id):
             return codes.NON_EMPTY_GROUP
-        error = self.coordinator.delete(self.runtime.now_ms(), group_id)
+        error = self._delete_group(group_id)
         if error:
             return error
         deleted, error = await asyncio.gather(self._delete(group_id), self.runtime.journal.erase(group_id))
@@ -146,6 +140,11 @@ class GroupService:
         # Somebody may have looked the group up while its positions were still there.
         self._drop_if_bare(group_id)
         return error
+
+    def _delete_group(self, group_id: str) -> int:
+        if group_id in self.directory.consumer:
+            return self.consumers.delete(group_id)
+        return self.coordinator.delete(self.runtime.now_ms(), group_id)
 
     async def _delete(self, group_id: str) -> int:
         try:
@@ -159,12 +158,12 @@ class GroupService:
 
         Other fronts' positions do not keep it: a front that held a group for them would keep them for ever.
         """
-        group = self.coordinator.groups.get(group_id)
-        if group is None or group.state is not GroupState.EMPTY or group.pending or self.committing.get(group_id):
+        group = self.directory.get(group_id)
+        if group is None or not is_empty(group) or self.committing.get(group_id):
             return False
         if any(committed.front == self.progress.name for committed in self.progress.of_group(group_id).values()):
             return False
-        return self.coordinator.delete(self.runtime.now_ms(), group_id) == codes.NONE
+        return self._delete_group(group_id) == codes.NONE
 
     def summaries(self) -> list[GroupSummary]:
         """All groups as ListGroups shows them, by name: also those that only have committed positions."""
@@ -172,7 +171,7 @@ class GroupService:
 
     def summary(self, group_id: str) -> GroupSummary:
         """One line of :meth:`summaries`."""
-        return summary_of(group_id, self.coordinator.groups.get(group_id))
+        return summary_of(group_id, self.directory.get(group_id))
 
     # --- expiry --------------------------------------------------------------------------------------------------
 
@@ -219,7 +218,7 @@ class GroupService:
         self, group_id: str, positions: Iterable[tuple[Place, Committed]], now_ms: int
     ) -> list[tuple[Place, Committed]]:
         # A group that nobody joined or asked for through this front is none of ours, but may have positions of ours.
-        group = self.coordinator.groups.get(group_id)
+        group = self.directory.get(group_id)
         own = self.progress.name
         return [
             (place, committed)
@@ -227,10 +226,13 @@ class GroupService:
             if committed.front == own and self._is_expired(group, place[0], committed, now_ms)
         ]
 
-    def _is_expired(self, group: Group | None, topic: str, committed: Committed, now_ms: int) -> bool:
+    def _is_expired(self, group: Group | ConsumerGroup | None, topic: str, committed: Committed, now_ms: int) -> bool:
         """Rule 60 and KIP-211: by age since the group emptied, or since the commit where nobody reads the topic."""
         since = committed.commit_ms
-        if group is None or group.protocol_type is None:
+        if isinstance(group, ConsumerGroup):
+            if not group.members:
+                since = max(since, self.runtime.journal.to_unix(group.since_ms))
+        elif group is None or group.protocol_type is None:
             pass  # a simple group: nothing but its commits shows that it is in use
         elif group.state is GroupState.EMPTY:
             since = max(since, self.runtime.journal.to_unix(group.since_ms))

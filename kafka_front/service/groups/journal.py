@@ -15,6 +15,7 @@ from bridges.barrier import Barrier
 from bridges.errors import LogError
 
 from . import codes
+from .consumer_requests import Encode
 from .requests import SavedCallback
 from .snapshot import GroupSnapshot, encode_snapshot
 
@@ -30,7 +31,7 @@ class GroupStore(Protocol):
 
 
 class _Write(Struct):
-    blob: bytes | None
+    encode: Encode | None
     done: list[SavedCallback] = field(default_factory=list)
 
 
@@ -62,20 +63,22 @@ class GroupJournal:
     def save(self, group_id: str, snapshot: GroupSnapshot, done: SavedCallback) -> None:
         """See :class:`.requests.Journal`."""
         stored = replace(snapshot, since_ms=self.to_unix(snapshot.since_ms))
-        self._put(group_id, encode_snapshot(stored), done)
+        blob = encode_snapshot(stored)
+        self.put(group_id, lambda _: blob, done)
 
     async def erase(self, group_id: str) -> int:
         """Remove what is stored of a group, after whatever is being written of it; returns the error code."""
-        return await awaited(lambda settle: self._put(group_id, None, lambda _, error: settle(error)))
+        return await awaited(lambda settle: self.put(group_id, None, lambda _, error: settle(error)))
 
     async def close(self) -> None:
         """Return when everything that waits has been written."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
-    def _put(self, group_id: str, blob: bytes | None, done: SavedCallback) -> None:
-        write = self._waiting.setdefault(group_id, _Write(blob))
-        write.blob = blob  # an earlier snapshot that still waits is of no use any more
+    def put(self, group_id: str, encode: Encode | None, done: SavedCallback) -> None:
+        """Replace what is stored of a group by what ``encode`` gives when the write begins; None removes it."""
+        write = self._waiting.setdefault(group_id, _Write(encode))
+        write.encode = encode  # an earlier snapshot that still waits is of no use any more
         write.done.append(done)
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
@@ -84,16 +87,16 @@ class GroupJournal:
         try:
             while self._waiting:
                 writes, self._waiting = self._waiting, {}
-                errors = await asyncio.gather(*(self._write(group_id, w.blob) for group_id, w in writes.items()))
+                errors = await asyncio.gather(*(self._write(group_id, w.encode) for group_id, w in writes.items()))
                 for write, error in zip(writes.values(), errors, strict=True):
                     for done in write.done:
                         self._barrier.call("end of storing a group", done, self._now_ms(), error)
         finally:
             self._writer = None
 
-    async def _write(self, group_id: str, blob: bytes | None) -> int:
+    async def _write(self, group_id: str, encode: Encode | None) -> int:
         try:
-            await self._store.save_group(group_id, blob)
+            await self._store.save_group(group_id, None if encode is None else encode(self.to_unix))
         except LogError as error:
             _log.warning("group not stored", group=group_id, error=str(error))
             return codes.COORDINATOR_NOT_AVAILABLE

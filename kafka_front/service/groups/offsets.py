@@ -16,7 +16,7 @@ from bridges.turns import in_turns
 from kafka_front.dispatch import Registry
 from kafka_front.service.once import Once
 from kafka_front.wire.apis import ApiKey
-from kafka_front.wire.errors import KafkaError
+from kafka_front.wire.errors import ErrorCode, KafkaError
 from kafka_front.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -27,6 +27,7 @@ from kafka_front.wire.messages import (
 )
 
 from . import codes
+from .consumer_group import ConsumerGroup
 from .group_service import GroupService
 from .runtime import unix_ms
 
@@ -113,6 +114,15 @@ class Offsets:
         service = self._service
         if service.find(request.group_id) is None and self._progress.group_count >= service.settings.max_groups:
             return codes.COORDINATOR_NOT_AVAILABLE
+        group = service.directory.consumer.get(request.group_id)
+        if group is not None:
+            if version < _UNKNOWN_GROUP_SINCE and group.members:
+                member = group.members.get(request.member_id)
+                if member is not None and member.classic is None:
+                    return codes.UNSUPPORTED_VERSION  # it carries no epoch of the new protocol
+            return service.consumers.check_commit(
+                group, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
+            )
         unknown = codes.GROUP_ID_NOT_FOUND if version >= _UNKNOWN_GROUP_SINCE else codes.ILLEGAL_GENERATION
         error = service.coordinator.check_commit(
             service.runtime.now_ms(),
@@ -167,6 +177,7 @@ class Offsets:
                 try:
                     once.name(group.group_id)
                     self._service.access.require_group(ctx, Operation.DESCRIBE, group.group_id)
+                    self._require_member(ctx, group)
                 except KafkaError as error:
                     answer.error_code = error.code
                     continue
@@ -188,6 +199,14 @@ class Offsets:
             old = [_OldPartition(i, c.offset, c.leader_epoch, c.metadata, error) for i, c, error in partitions]
             response.topics.append(_OldTopic(name=name, partitions=old))
         return response
+
+    def _require_member(self, ctx: Context, asked: OffsetFetchRequest.OffsetFetchRequestGroup) -> None:
+        """Raise KafkaError if who asks says that it is a member, and is not or no longer in this epoch."""
+        group = self._service.directory.consumer.get(asked.group_id)
+        if group is not None and ctx.version >= _UNKNOWN_GROUP_SINCE:
+            error = self._service.consumers.check_fetch(group, asked.member_id, asked.member_epoch)
+            if error:
+                raise KafkaError(ErrorCode(error))
 
     async def _asked(
         self, ctx: Context, group: OffsetFetchRequest.OffsetFetchRequestGroup, answer: _FetchedGroup
@@ -245,11 +264,12 @@ class Offsets:
         service = self._service
         if not request.group_id:
             return OffsetDeleteResponse(error_code=codes.INVALID_GROUP_ID)
-        service.find(request.group_id)
-        error = service.coordinator.check_offset_delete(request.group_id)
-        if error:
-            return OffsetDeleteResponse(error_code=error)
-        group = service.coordinator.groups[request.group_id]
+        group = service.find(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            error = service.coordinator.check_offset_delete(request.group_id)
+            if error:
+                return OffsetDeleteResponse(error_code=error)
+        assert group is not None
         response = OffsetDeleteResponse()
         gone: list[Place] = []
         async for topic in in_turns(request.topics):

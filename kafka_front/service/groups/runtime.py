@@ -1,21 +1,31 @@
-"""The coordinator brought to life: an event loop's clock, one timer for all its deadlines, and its stored groups."""
+"""The coordinators brought to life: an event loop's clock, one timer for all its deadlines, and its stored groups."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import uuid
+from collections.abc import Callable, Iterable
 
+import structlog
 from msgspec.structs import replace
 
 from bridges.barrier import Barrier
 from bridges.deadlines import Alarm
 from bridges.errors import DataCorrupt
+from bridges.sliced import Sliced, SlicedWorks, advance, in_turns
 
+from .assignors import Targets
+from .consumer_coordinator import ConsumerCoordinator, Refused
+from .consumer_snapshot import decode_group
 from .coordinator import Coordinator
+from .directory import Directory
 from .journal import GroupJournal, GroupStore
 from .settings import GroupSettings
 from .snapshot import SnapshotError, decode_snapshot
+from .topic_index import TopicIndex, Topics
+
+_log = structlog.get_logger("anabranch.kafka.groups")
 
 
 def unix_ms() -> int:
@@ -24,15 +34,32 @@ def unix_ms() -> int:
 
 
 class GroupRuntime:
-    """Owns the coordinator. Call :meth:`touched` after every use of it."""
+    """Owns the coordinators. Call :meth:`touched` after every use of one."""
 
-    def __init__(self, store: GroupStore, settings: GroupSettings, barrier: Barrier | None = None) -> None:
+    def __init__(
+        self,
+        store: GroupStore,
+        settings: GroupSettings,
+        catalog: Topics,
+        barrier: Barrier | None = None,
+        works: SlicedWorks | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store = store
         self._alarm = Alarm(self._loop, self._due)
         self._closed = False
+        self._barrier = barrier = barrier or Barrier()
+        self._works = works
+        self._computing: set[asyncio.Task[None]] = set()
+        self.directory = Directory()
         self.journal = GroupJournal(store, self.now_ms, unix_ms, barrier)
-        self.coordinator = Coordinator(settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}", barrier)
+        self.coordinator = Coordinator(
+            settings, self.journal, lambda prefix: f"{prefix}-{uuid.uuid4()}", barrier, self.directory
+        )
+        self.topics = TopicIndex(catalog, self._patterns, works, barrier)
+        self.consumers = ConsumerCoordinator(
+            settings, self.directory, self.journal, self.topics, self._compute, barrier
+        )
 
     def now_ms(self) -> int:
         """The coordinator's clock: milliseconds of the event loop's clock, which never goes back."""
@@ -43,8 +70,12 @@ class GroupRuntime:
         for group_id, blob in (await self._store.load_groups()).items():
             try:
                 snapshot = decode_snapshot(blob)
+                group = decode_group(group_id, blob, self.journal.from_unix)
             except SnapshotError as error:
                 raise DataCorrupt(f"consumer group {group_id!r}: {error}") from error
+            if group is not None:
+                await self._learn(group.patterns)
+                self.consumers.restore(self.now_ms(), group)
             if snapshot is not None:
                 restored = replace(snapshot, since_ms=self.journal.from_unix(snapshot.since_ms))
                 self.coordinator.restore(self.now_ms(), group_id, restored)
@@ -52,20 +83,70 @@ class GroupRuntime:
 
     def touched(self) -> None:
         """Set the timer to the coordinator's next deadline, if that is nearer than what it is set to."""
-        deadline = self.coordinator.next_deadline_ms
-        if deadline is None or self._closed:
+        deadlines = [
+            deadline
+            for coordinator in (self.coordinator, self.consumers)
+            if (deadline := coordinator.next_deadline_ms) is not None
+        ]
+        if not deadlines or self._closed:
             return
         # Half a millisecond later, so that the clock in whole milliseconds has surely reached the deadline.
-        self._alarm.set((deadline + 0.5) / 1000)
+        self._alarm.set((min(deadlines) + 0.5) / 1000)
 
     def resign(self) -> None:
         """Answer all parked requests and let no more time pass."""
         self._closed = True
         self._alarm.cancel()
         self.coordinator.resign()
+        self.consumers.resign()
+
+    async def close(self) -> None:
+        """Resign, and return when everything that waits to be stored is."""
+        self.resign()
+        for task in tuple(self._computing):
+            task.cancel()
+        await self.topics.close()
+        await self.journal.close()
 
     def _due(self, now: float) -> None:
         try:
             self.coordinator.advance(int(now * 1000))
+            self.consumers.advance(int(now * 1000))
         finally:
             self.touched()
+
+    # --- work whose size clients choose --------------------------------------------------------------------------
+
+    def _patterns(self) -> set[str]:
+        return {pattern for group in self.directory.consumer.values() for pattern in group.patterns}
+
+    async def _learn(self, patterns: Iterable[str]) -> None:
+        for pattern in patterns:
+            try:
+                await self.topics.learn(pattern, lambda: None)
+            except Refused as refused:  # of a time with other limits: it matches nothing
+                _log.warning("pattern of a group not taken", pattern=pattern, error=str(refused))
+
+    def _compute(self, begin: Callable[[], Sliced[Targets]], done: Callable[[int, Targets | None], None]) -> None:
+        """The first step of a computation at once, which is all that most need, and the others off the loop."""
+        work = begin()
+        try:
+            ended, targets = advance(work)
+        except Exception as error:  # noqa: BLE001 - counted: it costs this group's members their answers
+            self._barrier.caught("assignment of a group", error)
+            ended, targets = True, None
+        if ended:
+            done(self.now_ms(), targets)
+            return
+        task = self._loop.create_task(self._finish(work, done))
+        self._computing.add(task)
+        task.add_done_callback(self._computing.discard)
+
+    async def _finish(self, work: Sliced[Targets], done: Callable[[int, Targets | None], None]) -> None:
+        targets = None
+        try:
+            targets = await (in_turns(work) if self._works is None else self._works.finish(work))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._barrier.caught("assignment of a group", error)
+        self._barrier.call("assignment of a group", done, self.now_ms(), targets)
+        self.touched()

@@ -1,4 +1,4 @@
-"""Limits and delays of the classic group coordinator, with Kafka's defaults."""
+"""Limits and delays of the group coordinators, with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class GroupSettings(Struct, frozen=True):
     # How long a member's very first join may stay unanswered. Fixed in Kafka: such a member has no id yet, so it can
     # neither heartbeat nor leave, and a client that gave up and retried would otherwise stay in the group for ever.
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS  # offsets.retention.minutes
     offsets_retention_check_ms: int = 10 * _MINUTE_MS  # offsets.retention.check.interval.ms

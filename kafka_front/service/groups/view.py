@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from bridges.catalog.group_view import GroupMemberView, GroupSummary, GroupView
 
-from .embedded import EmbeddedFormatError, assigned_partitions
+from .consumer_group import ConsumerGroup, ConsumerMember
+from .directory import Directory
+from .embedded import PROTOCOL_TYPE, EmbeddedFormatError, assigned_partitions
 from .group import Group, GroupState, Member
 
-KIND = "classic"
+CLASSIC = "classic"
+CONSUMER = "consumer"
 
 _MAX_SHOWN_BYTES = 1024 * 1024
 """A longer assignment is not looked into: a member may send anything, and people wait for the answer."""
 
 
-def summary_of(group_id: str, group: Group | None) -> GroupSummary:
+def is_empty(group: Group | ConsumerGroup) -> bool:
+    """Whether nobody is in a group, or about to be."""
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is GroupState.EMPTY and not group.pending
+
+
+def summary_of(group_id: str, group: Group | ConsumerGroup | None) -> GroupSummary:
     """One line about a group; None stands for one that only has committed positions."""
     if group is None:
-        return GroupSummary(group_id, KIND, GroupState.EMPTY.value, "", 0)
-    return GroupSummary(group_id, KIND, group.state.value, group.protocol_type or "", len(group.members))
+        return GroupSummary(group_id, CLASSIC, GroupState.EMPTY.value, "", 0)
+    if isinstance(group, ConsumerGroup):
+        return GroupSummary(group_id, CONSUMER, group.state.value, PROTOCOL_TYPE, len(group.members))
+    return GroupSummary(group_id, CLASSIC, group.state.value, group.protocol_type or "", len(group.members))
 
 
 class LiveGroups:
     """The groups that Kafka clients joined; see :class:`bridges.catalog.group_view.GroupDirectory`."""
 
-    def __init__(self, groups: Mapping[str, Group], space: str) -> None:
+    def __init__(self, groups: Directory, space: str, name_of: Callable[[bytes], str | None]) -> None:
         self.space = space
         self._groups = groups
+        self._name_of = name_of
 
     def summaries(self) -> Iterator[GroupSummary]:
         for group_id in [*self._groups]:
@@ -39,6 +52,9 @@ class LiveGroups:
         group = self._groups.get(group_id)
         if group is None or not _is_joined(group):
             return None
+        if isinstance(group, ConsumerGroup):
+            members = tuple(self._member_view(member) for member in group.members.values())
+            return GroupView(summary_of(group_id, group), group.epoch, group.assignor, None, members)
         return GroupView(
             summary_of(group_id, group),
             group.generation,
@@ -47,9 +63,22 @@ class LiveGroups:
             tuple(_member_view(group, member) for member in group.members.values()),
         )
 
+    def _member_view(self, member: ConsumerMember) -> GroupMemberView:
+        partitions = tuple(
+            sorted(
+                (name, number)
+                for topic_id, numbers in member.assigned.items()
+                if (name := self._name_of(topic_id)) is not None
+                for number in numbers
+            )
+        )
+        return GroupMemberView(member.member_id, member.instance_id, member.client_id, member.client_host, partitions)
 
-def _is_joined(group: Group) -> bool:
+
+def _is_joined(group: Group | ConsumerGroup) -> bool:
     """False for a group that the coordinator only made up around committed positions, perhaps another front's."""
+    if isinstance(group, ConsumerGroup):
+        return True
     return group.protocol_type is not None or bool(group.pending)
 
 

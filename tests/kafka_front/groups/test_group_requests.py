@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Progress
 from bridges.catalog.schema import MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topic import Topic
+from bridges.catalog.topic import Change, Topic
 from kafka_front.dispatch import Registry
 from kafka_front.server import Server
-from kafka_front.service.groups import admin, codes, membership, offsets
+from kafka_front.service.groups import admin, codes, consumer_membership, membership, offsets
 from kafka_front.service.groups.group_service import GroupService
 from kafka_front.service.groups.settings import GroupSettings
 from kafka_front.wire import messages as m
@@ -38,6 +38,7 @@ NOTHING = (-1, -1, "", 0)
 @dataclass
 class FakeCatalog:
     topics: dict[str, Topic]
+    on_change: list[Callable[[Change], None]] = field(default_factory=list)
 
     @property
     def by_id(self) -> dict[bytes, Topic]:
@@ -90,7 +91,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         service = GroupService(progress.front("kafka"), FakeCatalog({"t": topic}), settings)
         await service.start()
         registry = Registry()
-        for part in (membership, offsets, admin):
+        for part in (membership, consumer_membership, offsets, admin):
             part.register(registry, service)
         server = Server(registry)
         host, port = await server.listen("kafka", "127.0.0.1", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from bridges.catalog.lineage import PartitionInfo
 from bridges.catalog.progress import Committed, Progress
 from bridges.catalog.schema import APPLICATION_ID, MIGRATIONS
 from bridges.catalog.sql import Database
-from bridges.catalog.topic import Topic
+from bridges.catalog.topic import Change, Topic
 from bridges.errors import DataCorrupt, LogUnavailable
 from kafka_front.service.groups import GroupService, GroupSettings, codes
 from kafka_front.service.groups.group import JoinReply, SyncReply
@@ -36,6 +36,11 @@ class FakeCatalog:
     topics: dict[str, Topic] = field(
         default_factory=lambda: {"t": Topic("t", uuid.uuid4(), [PartitionInfo(0, 0), PartitionInfo(1, 1)], {}, 0)}
     )
+    on_change: list[Callable[[Change], None]] = field(default_factory=list)
+
+    @property
+    def by_id(self) -> dict[bytes, Topic]:
+        return {topic.topic_id.bytes: topic for topic in self.topics.values()}
 
 
 class Life:

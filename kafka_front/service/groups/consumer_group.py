@@ -1,0 +1,334 @@
+"""One consumer group of KIP-848: its members, who holds which partition, and the steps from one assignment to the next.
+
+Nothing here knows about time or about requests; :mod:`.consumer_coordinator` drives it. Three numbers rule a group: its
+*epoch* rises when members, subscriptions or topics change; the *target epoch* is the epoch for which the target
+assignment was computed; a *member's epoch* is the target epoch it has reached. A partition is held by the member it is
+assigned to, or that was told to give it back and has not said so: until then nobody else gets it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+
+Partitions = Mapping[bytes, frozenset[int]]
+"""Partitions by topic id; never changed in place, so members and computations share them."""
+
+NOTHING: Partitions = {}
+
+STATIC_LEFT = -2
+"""Epoch of a static member that went away and keeps its place (and what such a member sends)."""
+LEFT = -1
+"""Epoch with which a member leaves for good."""
+
+
+class MemberState(Enum):
+    """How far a member is on its way to the target assignment."""
+
+    STABLE = "stable"
+    UNREVOKED = "unrevoked"  # was told to give partitions back
+    UNRELEASED = "unreleased"  # waits for partitions that others hold
+
+
+class ConsumerGroupState(Enum):
+    """States of a group as clients see them in ListGroups and ConsumerGroupDescribe."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ClassicPart(Struct, frozen=True):
+    """What is known of a member that speaks the classic protocol in a group of the new one."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class ConsumerMember(Struct):
+    """A member; times in milliseconds."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = 1
+    assignor: str | None = None
+    topics: frozenset[str] = frozenset()
+    pattern: str | None = None
+    classic: ClassicPart | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
+    target: Partitions = NOTHING
+    stored: bytes | None = None
+    """Its line of the stored group, until something of it changes."""
+
+    @property
+    def said_bytes(self) -> int:
+        """What it says of itself takes, about."""
+        protocols = 0 if self.classic is None else sum(len(n) + len(blob) for n, blob in self.classic.protocols)
+        return (
+            sum(len(name) + 60 for name in self.topics)
+            + len(self.member_id)
+            + len(self.instance_id or "")
+            + len(self.rack_id or "")
+            + len(self.pattern or "")
+            + protocols
+        )
+
+    def advance_to(self, epoch: int) -> None:
+        """Enter an epoch; the one it was in is what a repeated request may still carry."""
+        if epoch != self.epoch:
+            self.previous_epoch, self.epoch = self.epoch, epoch
+
+
+class ConsumerGroup(Struct):
+    """State of one group. ``since_ms`` is when it became empty, or was made, in the coordinator's clock."""
+
+    group_id: str
+    since_ms: int
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
+    #: Topics subscribed to that exist: name -> (id, number of partitions); None: not looked up since the start.
+    topics: dict[str, tuple[bytes, int]] | None = None
+    #: Stands for ``topics`` as they were when the epoch last rose.
+    topics_hash: str = ""
+    names: Counter[str] = field(default_factory=Counter)
+    patterns: Counter[str] = field(default_factory=Counter)
+    seen_version: int = -1
+    """Version of the topics' index that ``topics`` are of."""
+    said_bytes: int = 0
+    version: int = 0
+    """Rises with every change that must survive a restart."""
+    saved_version: int = 0
+    computing: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Static members that were replaced while a target was being computed: old id -> new id."""
+    classic_count: int = 0
+    _holders: dict[bytes, dict[int, str]] = field(default_factory=dict)
+    _behind: set[str] = field(default_factory=set)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self.has_arrived(member) for member in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def has_arrived(self, member: ConsumerMember) -> bool:
+        """Whether the member has all of its target assignment, and nothing else."""
+        return member.state is MemberState.STABLE and member.epoch == self.target_epoch
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether members read ``topic``, by name or by pattern."""
+        if self.topics is None and self.patterns:
+            return True  # restored, and nobody has asked yet
+        return topic in self.names or topic in (self.topics or ())
+
+    def holder(self, topic_id: bytes, partition: int) -> str | None:
+        """The member that has a partition or has not yet said that it gave it back."""
+        return self._holders.get(topic_id, {}).get(partition)
+
+    @property
+    def preferred_assignor(self) -> str | None:
+        """What most members ask for; a tie goes to what was asked for first."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
+        return max(votes, key=lambda name: votes[name]) if votes else None
+
+    # --- members -------------------------------------------------------------------------------------------------
+
+    def changed(self, member: ConsumerMember | None = None) -> None:
+        """Something that must survive a restart is different now, of the group or of one member."""
+        self.version += 1
+        if member is not None:
+            member.stored = None
+
+    def add(self, member: ConsumerMember) -> None:
+        """Add a member with what it holds."""
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        self._count(member, 1)
+        self._hold(member)
+        self.changed(member)
+
+    def remove(self, member: ConsumerMember) -> None:
+        """Take a member out; what it held is free."""
+        del self.members[member.member_id]
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
+        self._count(member, -1)
+        self._let_go(member)
+        self.changed()
+
+    def subscribe(self, member: ConsumerMember, topics: frozenset[str], pattern: str | None) -> bool:
+        """Replace what a member wants to read; False if it is what it was."""
+        if topics == member.topics and pattern == member.pattern:
+            return False
+        self._count(member, -1)
+        member.topics, member.pattern = topics, pattern
+        self._count(member, 1)
+        self.changed(member)
+        return True
+
+    def hold(
+        self, member: ConsumerMember, state: MemberState, epoch: int, assigned: Partitions, revoking: Partitions
+    ) -> bool:
+        """Set what a member has and has to give back; False if nothing of it is new."""
+        if (
+            (state, epoch) == (member.state, member.epoch)
+            and assigned == member.assigned
+            and revoking == member.revoking
+        ):
+            return False
+        self._let_go(member)
+        member.state = state
+        member.advance_to(epoch)
+        member.assigned, member.revoking = assigned, revoking
+        self._hold(member)
+        self.changed(member)
+        return True
+
+    def _count(self, member: ConsumerMember, change: int) -> None:
+        self.said_bytes += change * member.said_bytes
+        self.classic_count += change * (member.classic is not None)
+        for name in member.topics:
+            _add(self.names, name, change)
+        if member.pattern:
+            _add(self.patterns, member.pattern, change)
+        self.seen_version = -1
+
+    def speaks_classic(self, member: ConsumerMember, classic: ClassicPart | None) -> None:
+        """Set what is known of its classic protocol; None: it speaks the new one."""
+        if classic == member.classic:
+            return
+        self._count(member, -1)
+        member.classic = classic
+        self._count(member, 1)
+        self.changed(member)
+
+    def _hold(self, member: ConsumerMember) -> None:
+        for partitions in (member.assigned, member.revoking):
+            for topic_id, numbers in partitions.items():
+                held = self._holders.setdefault(topic_id, {})
+                for number in numbers:
+                    assert held.setdefault(number, member.member_id) == member.member_id, "held by two members"
+
+    def _let_go(self, member: ConsumerMember) -> None:
+        for partitions in (member.assigned, member.revoking):
+            for topic_id, numbers in partitions.items():
+                held = self._holders[topic_id]
+                for number in numbers:
+                    held.pop(number, None)
+                if not held:
+                    del self._holders[topic_id]
+
+    # --- reconciliation ------------------------------------------------------------------------------------------
+
+    def reconcile(self, member: ConsumerMember, owned: Partitions | None) -> bool:
+        """Bring a member nearer to its target; ``owned`` is what it says it has, None if it says nothing.
+
+        First what it must give up is taken from its assignment, and it stays in its epoch until it says that it has
+        none of that any more. Then it enters the target epoch and gets what nobody else holds; the rest of its target
+        follows as others release it. Returns whether anything of the member changed.
+        """
+        if member.state is MemberState.UNREVOKED:
+            if owned is None or _meet(owned, member.revoking):
+                return False
+            # It has left the epoch behind in which it had more: what it commits from now on is about what it kept.
+            return self._towards_target(member, member.epoch + 1, owned)
+        if member.state is MemberState.STABLE and member.epoch == self.target_epoch:
+            return False
+        return self._towards_target(member, member.epoch, owned)
+
+    def _towards_target(self, member: ConsumerMember, epoch: int, owned: Partitions | None) -> bool:
+        kept = _common(member.assigned, member.target)
+        revoking = _without(member.assigned, kept)
+        if revoking and (owned is None or _meet(owned, revoking)):
+            return self.hold(member, MemberState.UNREVOKED, epoch, kept, revoking)
+        free, unreleased = self._free_for(member, _without(member.target, kept))
+        state = MemberState.UNRELEASED if unreleased else MemberState.STABLE
+        return self.hold(member, state, self.target_epoch, _joined(kept, free), NOTHING)
+
+    def _free_for(self, member: ConsumerMember, wanted: Partitions) -> tuple[Partitions, bool]:
+        """What of ``wanted`` nobody else holds, and whether that is less than all."""
+        free: dict[bytes, frozenset[int]] = {}
+        unreleased = False
+        for topic_id, numbers in wanted.items():
+            held = self._holders.get(topic_id)
+            if held is None:
+                free[topic_id] = numbers
+                continue
+            some = frozenset(number for number in numbers if held.get(number, member.member_id) == member.member_id)
+            unreleased |= len(some) < len(numbers)
+            if some:
+                free[topic_id] = some
+        return free, unreleased
+
+    def waits_for_free(self, member: ConsumerMember) -> bool:
+        """Whether a member that waits for others could get something now."""
+        return bool(self._free_for(member, _without(member.target, member.assigned))[0])
+
+    # --- subscriptions -------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """Stands for the topics subscribed to, their ids and numbers of partitions."""
+        hashed = hashlib.blake2b(digest_size=12)
+        for name, (topic_id, count) in sorted((self.topics or {}).items()):
+            hashed.update(b"%d %s %d\n" % (len(name), name.encode() + topic_id, count))
+        return hashed.hexdigest()
+
+
+def _add(counter: Counter[str], name: str, change: int) -> None:
+    counter[name] += change
+    if not counter[name]:
+        del counter[name]
+
+
+def _common(one: Partitions, other: Partitions) -> Partitions:
+    if one == other:
+        return one
+    return {topic: both for topic, numbers in one.items() if (both := numbers & other.get(topic, frozenset()))}
+
+
+def _without(one: Partitions, other: Partitions) -> Partitions:
+    if one is other:
+        return NOTHING
+    return {topic: rest for topic, numbers in one.items() if (rest := numbers - other.get(topic, frozenset()))}
+
+
+def _joined(one: Partitions, other: Partitions) -> Partitions:
+    if not other:
+        return one
+    return {topic: one.get(topic, frozenset()) | other.get(topic, frozenset()) for topic in {**one, **other}}
+
+
+def _meet(one: Partitions, other: Partitions) -> bool:
+    return any(not numbers.isdisjoint(other.get(topic, frozenset())) for topic, numbers in one.items())
+
+
+def is_within(one: Partitions, other: Partitions) -> bool:
+    """Whether all of ``one`` is in ``other``."""
+    return all(numbers <= other.get(topic, frozenset()) for topic, numbers in one.items())
+
+
+def count_of(partitions: Partitions) -> int:
+    """How many partitions these are."""
+    return sum(len(numbers) for numbers in partitions.values())

@@ -1,0 +1,163 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: between the messages and KIP-848's coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bridges.auth import Operation
+from bridges.turns import in_turns
+from kafka_front.context import DEFERRED, Outcome
+from kafka_front.dispatch import Registry
+from kafka_front.service.access import NO_OPERATIONS
+from kafka_front.wire.apis import ApiKey
+from kafka_front.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+from . import codes
+from .consumer_coordinator import Refused
+from .consumer_group import ConsumerGroup, ConsumerMember, Partitions
+from .consumer_requests import HeartbeatReply, HeartbeatRequest
+from .group_service import GroupService
+
+if TYPE_CHECKING:
+    from kafka_front.context import Context
+
+_MEMBER_TYPE_SINCE = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_TOPIC = ConsumerGroupHeartbeatResponse.TopicPartitions
+_DESCRIBED_TOPIC = ConsumerGroupDescribeResponse.TopicPartitions
+
+
+class ConsumerMembership:
+    """Handlers of the two requests about KIP-848's groups alone."""
+
+    def __init__(self, service: GroupService) -> None:
+        self._service = service
+        self._runtime = service.runtime
+
+    async def heartbeat(
+        self, ctx: Context, request: ConsumerGroupHeartbeatRequest
+    ) -> ConsumerGroupHeartbeatResponse | Outcome:
+        """ConsumerGroupHeartbeat: answered when what it tells is durable."""
+        async for name in in_turns(request.subscribed_topic_names or ()):
+            if not self._service.access.topic(ctx, Operation.DESCRIBE, name):
+                return ConsumerGroupHeartbeatResponse(
+                    error_code=codes.TOPIC_AUTHORIZATION_FAILED, error_message="not authorized to a topic of the list"
+                )
+        pattern = request.subscribed_topic_regex
+
+        def go_on() -> None:
+            self._runtime.consumers.heartbeat(
+                self._runtime.now_ms(), _request(ctx, request), lambda answer: ctx.respond(_response(answer))
+            )
+
+        if pattern and request.member_epoch >= 0:
+            try:
+                await self._runtime.topics.learn(pattern, go_on)
+            except Refused as refused:
+                return _response(HeartbeatReply(refused.error, str(refused)))
+        else:
+            go_on()
+        self._runtime.touched()
+        return DEFERRED
+
+    async def describe(self, ctx: Context, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe: each group once, however often it is named."""
+        access, asked = self._service.access, request.include_authorized_operations
+        response = ConsumerGroupDescribeResponse()
+        async for group_id in in_turns(dict.fromkeys(request.group_ids)):
+            described = ConsumerGroupDescribeResponse.DescribedGroup(group_id=group_id)
+            response.groups.append(described)
+            if not access.group(ctx, Operation.DESCRIBE, group_id):
+                described.error_code = codes.GROUP_AUTHORIZATION_FAILED
+                continue
+            group = self._service.find(group_id)
+            if not isinstance(group, ConsumerGroup):
+                described.error_code = codes.GROUP_ID_NOT_FOUND
+                kind = "there is no group" if group is None else "a classic group has the name"
+                described.error_message = f"{kind} {group_id!r}"
+                continue
+            described.group_state = group.state.value
+            described.group_epoch = group.epoch
+            described.assignment_epoch = group.target_epoch
+            described.assignor_name = group.assignor
+            described.authorized_operations = access.group_operations(ctx, group_id) if asked else NO_OPERATIONS
+            async for member in in_turns(list(group.members.values())):
+                described.members.append(self._described(ctx.version, member))
+        return response
+
+    def _described(self, version: int, member: ConsumerMember) -> ConsumerGroupDescribeResponse.Member:
+        kind = _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER
+        return ConsumerGroupDescribeResponse.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topics),
+            subscribed_topic_regex=member.pattern,
+            assignment=self._assignment(member.assigned),
+            target_assignment=self._assignment(member.target),
+            member_type=kind if version >= _MEMBER_TYPE_SINCE else -1,
+        )
+
+    def _assignment(self, partitions: Partitions) -> ConsumerGroupDescribeResponse.Assignment:
+        name_of = self._runtime.topics.name_of
+        return ConsumerGroupDescribeResponse.Assignment(
+            [
+                _DESCRIBED_TOPIC(topic_id, name, sorted(numbers))
+                for topic_id, numbers in partitions.items()
+                if (name := name_of(topic_id)) is not None
+            ]
+        )
+
+
+def _request(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
+    topics = request.subscribed_topic_names
+    return HeartbeatRequest(
+        request.group_id,
+        request.member_id,
+        request.member_epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout_ms,
+        None if topics is None else frozenset(topics),
+        request.subscribed_topic_regex,
+        request.server_assignor,
+        _owned(request.topic_partitions),
+        ctx.client_id or "",
+        f"/{ctx.connection.peer[0]}",
+    )
+
+
+def _owned(named: Sequence[ConsumerGroupHeartbeatRequest.TopicPartitions] | None) -> Partitions | None:
+    return None if named is None else {bytes(one.topic_id): frozenset(one.partitions) for one in named}
+
+
+def _response(answer: HeartbeatReply) -> ConsumerGroupHeartbeatResponse:
+    assignment = answer.assignment
+    return ConsumerGroupHeartbeatResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        member_id=answer.member_id,
+        member_epoch=answer.epoch,
+        heartbeat_interval_ms=answer.interval_ms,
+        assignment=None
+        if assignment is None
+        else ConsumerGroupHeartbeatResponse.Assignment(
+            [_TOPIC(topic_id, sorted(numbers)) for topic_id, numbers in assignment.items()]
+        ),
+    )
+
+
+def register(registry: Registry, service: GroupService) -> None:
+    """Serve keys 68 and 69."""
+    membership, of_group = ConsumerMembership(service), service.access.of_group
+    registry.register(ApiKey.CONSUMER_GROUP_HEARTBEAT, of_group(Operation.READ, membership.heartbeat))
+    registry.register(ApiKey.CONSUMER_GROUP_DESCRIBE, membership.describe)

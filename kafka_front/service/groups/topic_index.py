@@ -1,0 +1,207 @@
+"""The topics that groups subscribe to, by name and by regular expression.
+
+Patterns are those of RE2, whose time is bounded by the length of what they are matched with; they must match all of a
+name. Each is compiled, and matched with all names, once for all groups, in slices off the event loop; a topic made later
+is matched with all patterns likewise, and groups hear of it when their members ask next. Internal topics match none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+import re2
+import structlog
+from msgspec import Struct
+
+from bridges.barrier import Barrier
+from bridges.catalog.topic import Change, ChangeKind, Topic, TopicKind
+from bridges.sliced import Sliced, SlicedWorks, in_turns
+
+from . import codes
+from .consumer_coordinator import Refused
+
+_log = structlog.get_logger("anabranch.kafka.groups")
+
+_SLICE = 200
+_COMPILED_BYTES = 1 << 20
+MAX_PATTERN = 4_096
+"""Longest pattern, in characters."""
+MAX_PATTERNS = 1_000
+"""Most different patterns of all groups."""
+MAX_MATCHES = 1_000_000
+"""Most names that all patterns together may match."""
+
+
+class Topics(Protocol):
+    """What is used of :class:`bridges.catalog.topics.Catalog`."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]: ...
+
+    @property
+    def by_id(self) -> Mapping[bytes, Topic]: ...
+
+    @property
+    def on_change(self) -> list[Callable[[Change], None]]: ...
+
+
+class _Pattern(Struct):
+    compiled: Any
+    names: set[str]
+
+
+class TopicIndex:
+    """See :class:`.consumer_requests.TopicIndex`. ``in_use`` gives the patterns that groups have."""
+
+    def __init__(
+        self,
+        catalog: Topics,
+        in_use: Callable[[], Collection[str]],
+        works: SlicedWorks | None = None,
+        barrier: Barrier | None = None,
+    ) -> None:
+        self.version = 0
+        self._catalog = catalog
+        self._in_use = in_use
+        self._works = works
+        self._barrier = barrier or Barrier()
+        self._patterns: dict[str, _Pattern] = {}
+        self._wanted: dict[str, int] = {}  # patterns of requests under way
+        self._changed: dict[str, None] = {}  # names of topics that came or went
+        self._worker: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        catalog.on_change.append(self._on_change)
+
+    def find(self, name: str) -> tuple[bytes, int] | None:
+        topic = self._catalog.topics.get(name)
+        return None if topic is None else (topic.topic_id.bytes, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Name of the topic with this id."""
+        topic = self._catalog.by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def matching(self, pattern: str) -> Collection[str]:
+        known = self._patterns.get(pattern)
+        return () if known is None else known.names
+
+    async def learn(self, pattern: str, then: Callable[[], None]) -> None:
+        """Call ``then`` when it is known what a pattern matches, before anything can be forgotten of that.
+
+        Raises Refused for one that is no regular expression, or more than may be kept.
+        """
+        self._wanted[pattern] = self._wanted.get(pattern, 0) + 1
+        try:
+            if pattern not in self._patterns:
+                async with self._lock:  # with what is being matched, no name may come or go unseen
+                    if pattern not in self._patterns:
+                        await self._learn(pattern)
+            then()
+        finally:
+            self._wanted[pattern] -= 1
+            if not self._wanted[pattern]:
+                del self._wanted[pattern]
+
+    async def _learn(self, pattern: str) -> None:
+        if len(pattern) > MAX_PATTERN:
+            raise Refused(codes.INVALID_REGULAR_EXPRESSION, f"a pattern may have {MAX_PATTERN} characters")
+        if len(self._patterns) >= MAX_PATTERNS:
+            self._forget_unused()
+        if len(self._patterns) >= MAX_PATTERNS:
+            raise Refused(codes.GROUP_MAX_SIZE_REACHED, f"groups have {MAX_PATTERNS} patterns, which is all they may")
+        # A topic that is made from here on is matched behind this, with what is known then.
+        found = await self._run(_compiled_and_matched(pattern, list(self._names(self._catalog.topics))))
+        if len(found.names) + sum(len(one.names) for one in self._patterns.values()) > MAX_MATCHES:
+            raise Refused(
+                codes.GROUP_MAX_SIZE_REACHED, f"groups' patterns match {MAX_MATCHES} names, which is all they may"
+            )
+        self._patterns[pattern] = found
+
+    def _names(self, names: Iterable[str]) -> Iterable[str]:
+        topics = self._catalog.topics
+        return (name for name in names if name in topics and topics[name].kind is not TopicKind.INTERNAL)
+
+    def _forget_unused(self) -> None:
+        kept = set(self._in_use())
+        for pattern in [one for one in self._patterns if one not in kept and one not in self._wanted]:
+            del self._patterns[pattern]
+
+    # --- topics that come and go ---------------------------------------------------------------------------------
+
+    def _on_change(self, change: Change) -> None:
+        if change.topic is None or change.kind not in (ChangeKind.CREATED, ChangeKind.DELETED, ChangeKind.PARTITIONS):
+            return
+        self.version += 1
+        if change.kind is ChangeKind.PARTITIONS or not (self._patterns or self._lock.locked()):
+            return
+        self._changed[change.topic.name] = None
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._match_changed())
+
+    async def _match_changed(self) -> None:
+        try:
+            while self._changed:
+                async with self._lock:
+                    self._forget_unused()
+                    changed, self._changed = list(self._changed), {}
+                    there = set(self._names(changed))
+                    patterns = [(one, one.compiled) for one in self._patterns.values()]
+                    try:
+                        found = await self._run(_matches(patterns, sorted(there)))
+                    except Exception as error:  # noqa: BLE001 - counted: groups go on with what they knew
+                        self._barrier.caught("matching of topics with patterns", error)
+                        continue
+                    gone = [name for name in changed if name not in there]
+                    for one, names in found:
+                        one.names.difference_update(gone)
+                        one.names.update(names)
+                    self.version += 1
+        finally:
+            self._worker = None
+
+    async def settled(self) -> None:
+        """Return when every topic there is has been matched."""
+        while self._worker is not None:
+            await asyncio.wait([self._worker])
+
+    async def close(self) -> None:
+        """Match nothing more."""
+        self._catalog.on_change.remove(self._on_change)
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+
+    async def _run(self, work: Sliced[Any]) -> Any:
+        return await (in_turns(work) if self._works is None else self._works.finish(work))
+
+
+def _compiled_and_matched(pattern: str, names: list[str]) -> Sliced[_Pattern]:
+    options = re2.Options()
+    options.max_mem = _COMPILED_BYTES
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise Refused(
+            codes.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {reason}.",
+        ) from None
+    found = _Pattern(compiled, set())
+    for start in range(0, len(names), _SLICE):
+        found.names.update(name for name in names[start : start + _SLICE] if compiled.fullmatch(name) is not None)
+        yield None
+    return found
+
+
+def _matches(patterns: list[tuple[_Pattern, Any]], names: list[str]) -> Sliced[list[tuple[_Pattern, list[str]]]]:
+    found = []
+    for one, compiled in patterns:
+        matching: list[str] = []
+        for start in range(0, len(names), _SLICE):
+            matching += [name for name in names[start : start + _SLICE] if compiled.fullmatch(name) is not None]
+            yield None
+        found.append((one, matching))
+    return found
