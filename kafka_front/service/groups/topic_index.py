@@ -1,8 +1,8 @@
 """The topics that groups subscribe to, by name and by regular expression.
 
 Patterns are those of RE2, whose time is bounded by the length of what they are matched with; they must match all of a
-name. Each is compiled, and matched with all names, once for all groups, in slices off the event loop; a topic made later
-is matched with all patterns likewise, and groups hear of it when their members ask next. Internal topics match none.
+name. Each is compiled, and matched with all names, once for all groups, in slices off the event loop. A later topic
+is matched with all patterns likewise, and groups hear of it when a member asks next. Internal topics match none.
 """
 
 from __future__ import annotations
