@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from bridges.catalog.topic import Change, TopicKind
 from bridges.catalog.topics import Catalog
@@ -25,6 +26,13 @@ class TopicRules(Struct, frozen=True):
     """This and what follows: the same of formats that are not Kafka's, where somebody has configured it."""
     record_before_ms: int = _FOREVER
     record_after_ms: int = _FOREVER
+    glance_bytes: int = -1
+    """Up to so many, of a batch of Kafka's nothing but its times is looked at; derived, -1 where more is demanded of
+    each."""
+
+    def __post_init__(self) -> None:
+        if not (self.log_append_time or self.compacted or self.bounds_past or self.internal):
+            force_setattr(self, "glance_bytes", self.max_message_bytes)
 
     @property
     def bounds_past(self) -> bool:

@@ -32,6 +32,8 @@ CONTROL = 0x20
 _new = tuple.__new__
 """Makes a named tuple in half the time that its class takes; for what is made with every batch."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
 _CRC_START = 21
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -83,8 +85,12 @@ class RawRecord(NamedTuple):
 def parse_header(batch: Buffer, position: int = 0) -> Header:
     """Read the header at ``position``. Raises BatchInvalid when fewer than 61 bytes are there."""
     if len(batch) - position < HEADER_SIZE:
-        raise BatchInvalid(f"a record batch has {len(batch) - position} bytes, fewer than its header")
+        raise _cut_short(len(batch) - position)
     return _new(Header, _HEADER.unpack_from(batch, position))
+
+
+def _cut_short(size: int) -> BatchInvalid:
+    return BatchInvalid(f"a record batch has {size} bytes, fewer than its header")
 
 
 def checksum(batch: memoryview) -> Generator[None, None, int]:
@@ -104,7 +110,9 @@ def check_batch(batch: memoryview, crc: int | None = None) -> Header:
     ``crc``: its :func:`checksum`, where that was made before. Raises BatchCorrupt for a checksum that does not match,
     BatchInvalid for everything else.
     """
-    header = parse_header(batch)
+    if len(batch) < HEADER_SIZE:
+        raise _cut_short(len(batch))
+    header: Header = _new(Header, _HEADER.unpack_from(batch))
     if header.magic != MAGIC:
         raise BatchInvalid(f"record batches of magic {header.magic} are not accepted, only {MAGIC}")
     if header.length + LOG_OVERHEAD != len(batch):
@@ -118,8 +126,8 @@ def check_batch(batch: memoryview, crc: int | None = None) -> Header:
 
 def stamp(batch: Buffer, base_offset: int, leader_epoch: int) -> None:
     """Write base offset and leader epoch into a batch in place; neither is covered by the checksum (rule 23)."""
-    struct.pack_into(">q", batch, 0, base_offset)
-    struct.pack_into(">i", batch, 12, leader_epoch)
+    _OFFSET.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, 12, leader_epoch)
 
 
 def set_log_append_time(batch: memoryview, now_ms: int) -> None:
@@ -589,8 +597,7 @@ class KafkaFormat:
             )
         return BatchInfo(header.max_timestamp, header.leader_epoch, producer, transaction=transaction)
 
-    def stamp(self, payload: Buffer, base_offset: int, epoch: int) -> None:
-        stamp(payload, base_offset, epoch)
+    stamp = staticmethod(stamp)
 
     def place(self, payload: Buffer, base_offset: int) -> Buffer:
         header = parse_header(payload)

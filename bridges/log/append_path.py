@@ -374,9 +374,10 @@ class AppendPath:
         if batch.transaction is not None:
             state.transactions.observe(batch.transaction, base)
         try:
-            state.formats |= 1 << (batch.flags & FORMAT_MASK)
+            number = batch.flags & FORMAT_MASK
+            state.formats |= 1 << number
             counted = timestamp
-            if batch.flags & FORMAT_MASK != _KAFKA:
+            if number != _KAFKA:
                 counted = -1
                 if batch.flags & APPEND_TIME:
                     timestamp = appended_ms

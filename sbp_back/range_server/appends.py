@@ -215,7 +215,9 @@ class AppendCall(Struct, eq=False):
         others: list[tuple[int, int]] = []
         waited: list[RangeState] = []
         released: list[tuple[ParkedAppend, int]] = []
-        for index, (state, entry) in enumerate(zip(self.states, self.entries, strict=True)):
+        entries = self.entries
+        for index, state in enumerate(self.states):
+            entry = entries[index]
             window = state.window
             code = window.commit(entry.base_offset, entry.count)
             if code != OK:

@@ -52,7 +52,7 @@ class LocalAppends:
         self._call = self._new_call()
         self._bytes = 0
         self._full: list[LocalCall] = []
-        self._under_way: dict[LocalCall, float] = {}
+        self.under_way: dict[LocalCall, float] = {}
         """With the time at which its writers give it up; in order."""
         self._alarm = Alarm(loop, self._expire)
         self._time = loop.time
@@ -111,7 +111,7 @@ class LocalAppends:
         appends = self.appends
         call.started = monotonic()
         try:
-            self._under_way[call] = deadline = self._time() + self.timeout
+            self.under_way[call] = deadline = self._time() + self.timeout
             self._alarm.set(deadline)
             size = appends.admit(call, call.places, appends.most_unframed)
             if call.states != call.places:
@@ -127,14 +127,14 @@ class LocalAppends:
 
     def settled(self, call: LocalCall) -> bool:
         """Its writers are about to be answered; False when they were already."""
-        return self._under_way.pop(call, None) is not None
+        return self.under_way.pop(call, None) is not None
 
     def _expire(self, now: float) -> None:
-        late = [call for call, deadline in self._under_way.items() if deadline <= now]
+        late = [call for call, deadline in self.under_way.items() if deadline <= now]
         for call in late:
-            del self._under_way[call]
-        if self._under_way:
-            self._alarm.set(next(iter(self._under_way.values())))
+            del self.under_way[call]
+        if self.under_way:
+            self._alarm.set(next(iter(self.under_way.values())))
         for call in late:
             answered(call.items, ConnectionLost("no answer in time"))
 
@@ -167,8 +167,8 @@ class LocalCall(AppendCall, kw_only=True):
 
     def settle(self, others: list[tuple[int, int]]) -> None:
         """Replicas hear of entries that are stored, and with them everybody; ``others`` go the way of requests."""
-        if self.refused is not None or not self.local.settled(self):
-            super().settle(others)
+        if self.refused is not None or self.local.under_way.pop(self, None) is None:
+            AppendCall.settle(self, others)
             return
         replicas, entries, states = self.replicas, self.asked, self.states
         rest: AppendCall | None = None

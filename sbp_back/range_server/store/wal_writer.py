@@ -345,7 +345,8 @@ class WalWriter:
                 records.append(
                     RECORD.pack(_APPEND, entry.crc, stream_id, tail.epoch, base, entry.timestamp, index, count, length)
                 )
-                bodies += (prefix, payload)
+                bodies.append(prefix)
+                bodies.append(payload)
         if error is None:
             self._body_bytes += size
         else:
