@@ -74,15 +74,16 @@ def narrow(left: DigestOf, right: DigestOf, start: int, end: int, few: int = FEW
 
 
 def first_bad_in(
-    left: RecordsOf, right: RecordsOf, start: int, end: int, fields: tuple[str, ...] = ALL_FIELDS
+    left: RecordsOf, right: RecordsOf, start: int, end: int, fields: tuple[str, ...] = ALL_FIELDS, few: int = FEW
 ) -> tuple[int, BadOffset | None] | None:
-    """Where the few offsets of ``[start, end)`` begin that hold the first difference, and what it is, None if it went
-    away meanwhile; None if there is none."""
+    """Where the at most ``few`` offsets of ``[start, end)`` begin that hold the first difference, and what it is, None
+    if it went away meanwhile; None if there is none."""
     span = narrow(
         lambda low, high: range_digest(left(low, high), fields),
         lambda low, high: range_digest(right(low, high), fields),
         start,
         end,
+        few,
     )
     return None if span is None else (span[0], first_bad(joined(left(*span)), joined(right(*span)), fields))
 

@@ -26,6 +26,8 @@ BLOCK = 65_536
 
 ALL_FIELDS = ("key", "value", "headers", "timestamp")
 """What of a record is compared, unless less is asked for: of what a protocol cannot carry nothing can be said."""
+WRITERS = ("producer", "seq")
+"""Further fields: who wrote a record, and under which number."""
 
 _SLICE_BYTES = 256 * 1024 * 1024
 _MASK = (1 << 64) - 1
@@ -106,6 +108,11 @@ def hashes(batch: pa.RecordBatch, fields: tuple[str, ...] = ALL_FIELDS) -> Hashe
         blobs = _headers(batch.column("headers"))
         head["headers"] = pc.binary_length(blobs)
         parts.append(blobs)
+    if "producer" in fields:
+        names = batch.column("producer").cast(pa.binary())
+        parts += [_fixed(np.asarray(pc.fill_null(pc.binary_length(names), -1), "<i4")), names.fill_null(b"")]
+    if "seq" in fields:
+        parts.append(_fixed(np.asarray(pc.fill_null(batch.column("seq"), -1), "<i8")))
     canonical = pc.binary_join_element_wise(_fixed(head), *parts, b"")
     return np.fromiter(map(xxhash.xxh3_64_intdigest, canonical.to_pylist()), np.uint64, batch.num_rows)
 

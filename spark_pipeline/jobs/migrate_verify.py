@@ -13,18 +13,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bridges.formats import FormatId
-from spark_pipeline.core.bisect import FEW, BadOffset, RecordsOf, first_bad, first_bad_in
-from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, BlockDigest, Digester, hashes
+from spark_pipeline.core.bisect import FEW, BadOffset, first_bad, first_bad_in
+from spark_pipeline.core.digest import ALL_FIELDS, BLOCK, WRITERS, digest, hashes
 from spark_pipeline.core.digest import differences as block_differences
 from spark_pipeline.core.errors import UnreadableBatch
 from spark_pipeline.core.kafka_batches import heads, is_whole, same
-from spark_pipeline.core.lockstep import first_unlike
 from spark_pipeline.core.plan import Plan, PlannedPartition
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns, empty, joined
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COLUMNS = Columns(("offset", "timestamp", "key", "value", "headers"))
 _WINDOW = BLOCK
 """Offsets of a compacted partition that are compared at once."""
 
@@ -202,25 +202,19 @@ class Verifier:
 
     def _records(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         source, target = self._sides()
-        part, end = wanted.of, wanted.end
-        views = (_RECORDS, _WRITERS) if source.form == FormatId.YDB else (_RECORDS,)
-        left, right = _digests(source, "the source", wanted, views), _digests(target, "the target", wanted, views)
-        done.records += sum(one.count for one in right[0].values())
-        for view, theirs, mine in zip(views, left, right, strict=True):
-            for unlike in block_differences(theirs, mine):
-                if not may_cut(self._route.source):
-                    return self._side_by_side(wanted)
-                block = part.range(max(unlike.start, wanted.start), min(unlike.start + BLOCK, end))
-                here, there = (_records_of(side, part, view) for side in (source, target))
-                offset, bad = first_bad_in(here, there, block.start, block.end, view.fields) or (block.start, None)
-                return _differs(part, 2, offset, view.reason or unlike.reason, bad, view.reason)
+        part, cut = wanted.of, may_cut(self._route.source)
+        fields = (*ALL_FIELDS, *WRITERS) if source.form == FormatId.YDB else ALL_FIELDS
+        columns = Columns(("offset", *fields))
+        left = digest(_at("the source", source.read(wanted, columns)), fields)
+        right = digest(_at("the target", target.read(wanted, columns)), fields)
+        done.records += sum(one.count for one in right.values())
+        for unlike in block_differences(left, right):
+            block = wanted.within(max(wanted.start, unlike.start), min(wanted.end, unlike.start + BLOCK))
+            here, there = (partial(_records_in, side, columns, wanted, cut=cut) for side in (source, target))
+            few = FEW if cut else BLOCK  # all in front of it is read each time
+            start, bad = first_bad_in(here, there, block.start, block.end, fields, few) or (block.start, None)
+            return _differs(part, 2, start, unlike.reason, bad)
         return None
-
-    def _side_by_side(self, wanted: OffsetRange) -> Difference | None:
-        """Of a source whose ranges cannot be cut: the first record that differs."""
-        source, target = self._sides()
-        bad = first_unlike(source.read(wanted, _COLUMNS), target.read(wanted, _COLUMNS))
-        return None if bad is None else Difference(wanted.topic, wanted.partition, 2, *bad)
 
     def _subset(self, wanted: OffsetRange, done: Compared) -> Difference | None:
         """Of a compacted partition: what the source still has must be at the target; the target may have more."""
@@ -284,37 +278,11 @@ _OTHER = "the batches are not the same"
 _EXTRA = "the source has no batch there, the target has one"
 
 
-def _differs(
-    part: TopicPartition, level: int, offset: int, reason: str, bad: BadOffset | None = None, instead: str = ""
-) -> Difference:
-    """``bad`` says it better, if it is known, but for its reason if there is one to say ``instead``."""
+def _differs(part: TopicPartition, level: int, offset: int, reason: str, bad: BadOffset | None = None) -> Difference:
+    """``bad`` says it better, if it is known."""
     if bad is None:
         return Difference(part.topic, part.partition, level, offset, reason)
-    return Difference(part.topic, part.partition, level, bad.offset, instead or bad.reason, bad.left, bad.right)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What of the records is compared at once: ``of`` makes it of a batch with ``columns``; ``reason`` says what is
-    different in words, where the fields do not."""
-
-    columns: Columns
-    fields: tuple[str, ...]
-    of: Callable[[pa.RecordBatch], pa.RecordBatch]
-    reason: str = ""
-
-
-def _as_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Producers in the place of keys, their numbers in that of values: what digests are made of."""
-    numbers = batch.column("seq").cast(pa.string()).cast(pa.binary())
-    arrays = [batch.column("offset"), batch.column("producer").cast(pa.binary()), numbers]
-    return pa.RecordBatch.from_arrays(arrays, names=["offset", "key", "value"])
-
-
-_RECORDS = _View(_COLUMNS, ALL_FIELDS, lambda batch: batch)
-_WRITERS = _View(
-    Columns(("offset", "producer", "seq")), ("key", "value"), _as_writers, "producers, or their numbers, differ"
-)
+    return Difference(part.topic, part.partition, level, bad.offset, bad.reason, bad.left, bad.right)
 
 
 def _why_different(theirs: RawBatch, mine: RawBatch | None) -> str | None:
@@ -363,26 +331,20 @@ def _has_records(batch: RawBatch) -> bool:
     return int.from_bytes(batch.payload[57:61], "big", signed=True) > 0
 
 
-def _digests(side: Endpoint, where: str, wanted: OffsetRange, views: Sequence[_View]) -> list[dict[int, BlockDigest]]:
-    """Those of each view, from one reading."""
-    digesters = [Digester(view.fields) for view in views]
-    columns = Columns(tuple(dict.fromkeys(name for view in views for name in view.columns)))
-    for batch in _at(where, side.read(wanted, columns)):
-        for view, digester in zip(views, digesters, strict=True):
-            digester.add(view.of(batch))
-    return [digester.blocks for digester in digesters]
-
-
-def _records_of(side: Endpoint, part: TopicPartition, view: _View) -> RecordsOf:
-    def of(start: int, end: int) -> list[pa.RecordBatch]:
-        read = side.read(part.range(start, end), view.columns)
-        return [view.of(batch) for batch in read] or [view.of(empty(view.columns))]
-
-    return of
+def _records_in(
+    side: Endpoint, columns: Columns, whole: OffsetRange, start: int, end: int, *, cut: bool = True
+) -> list[pa.RecordBatch]:
+    """The records at ``[start, end)`` of ``whole``, one batch at least; unless it may be ``cut`` what is in front of them
+    is read, too."""
+    found = [
+        batch if cut else batch.filter(pc.greater_equal(batch.column("offset"), start))
+        for batch in side.read(whole.within(start if cut else whole.start, end), columns)
+    ]
+    return found or [empty(columns)]
 
 
 def _table(side: Endpoint, wanted: OffsetRange) -> pa.RecordBatch:
-    return joined(_records_of(side, wanted.of, _RECORDS)(wanted.start, wanted.end))
+    return joined(_records_in(side, Columns(("offset", *ALL_FIELDS)), wanted, wanted.start, wanted.end))
 
 
 def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:

@@ -249,7 +249,7 @@ def test_who_follows_waits_for_a_source_that_is_away() -> None:
     [
         (4, b"orders 4 " * 20, None),
         (4, b"changed", "value differ"),
-        (5, b"orders 4 " * 20, "producers, or their numbers"),
+        (5, b"orders 4 " * 20, "seq differ"),
     ],
 )
 def test_what_differs_is_found(
@@ -405,6 +405,6 @@ def test_a_scope_is_brought_by_a_job_that_is_killed(
         writer.write_event("true")
         writer.flush()
         (one,) = migrate("verify", plan, "--quiet", code=2)["differences"]
-        assert (one["offset"], one["reason"]) == (end, "contents differ")
+        assert (one["offset"], one["reason"]) == (end, "value differ")
     finally:
         importer.close()
