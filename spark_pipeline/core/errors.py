@@ -7,7 +7,7 @@ class PipelineError(Exception):
     """The root of what the pipeline raises on purpose. Its text is a sentence for whoever started the job."""
 
 
-class OptionError(PipelineError):
+class OptionError(PipelineError, ValueError):
     """An option has a value that it cannot have, or may not be given together with another."""
 
 
@@ -50,3 +50,18 @@ class UnreadableBatch(PipelineError):
 
     def __str__(self) -> str:
         return f"the batch at offset {self.offset} of {self.topic}-{self.partition} cannot be read: {self.reason}"
+
+
+class Fenced(PipelineError):
+    """Another run of the migration has taken the topic, or it was handed over: this run may not go on."""
+
+
+class Conflict(PipelineError):
+    """The target holds something else at ``offset`` than what the source has there (-1: not about one offset)."""
+
+    def __init__(self, message: str, offset: int = -1) -> None:
+        super().__init__(message, offset)
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return str(self.args[0])

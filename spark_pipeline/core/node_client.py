@@ -18,6 +18,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection, Incomple
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.options import Options
+
 PORT = 8090
 SCHEMES = ("anabranch", "anabranch+tls")
 _BUSY = frozenset({408, 429, 502, 503, 504})
@@ -65,17 +68,14 @@ class Access:
 def access_given(scheme: str, options: Mapping[str, str] | None) -> dict[str, Any]:
     """The fields of :class:`Access` from a URL's scheme, ``name`` or ``name+tls``, and the options ``user``,
     ``password``, ``token``, ``tls`` (true or false), ``tls.ca``, ``tls.cert``, ``tls.key``, ``timeoutMs``,
-    ``patienceMs``. Raises ValueError with a sentence."""
-    given = {name.lower(): value for name, value in (options or {}).items()}
-    said = given.get("tls", "").lower()
-    if said not in ("", "true", "false"):
-        raise ValueError(f"tls = {given['tls']!r} is neither true nor false")
+    ``patienceMs``. Raises OptionError."""
+    given = Options(options)
     return {
-        **{name: given.get(name, "") for name in ("user", "password", "token")},
-        **{name: given.get(f"tls.{name}", "") for name in ("ca", "cert", "key")},
-        "tls": scheme.endswith("+tls") or said == "true" or (not said and bool(given.get("tls.ca"))),
-        "timeout": _seconds(given, "timeoutms", 60.0),
-        "patience": _seconds(given, "patiencems", 60.0),
+        **{name: given.get(name) or "" for name in ("user", "password", "token")},
+        **{name: given.get(f"tls.{name}") or "" for name in ("ca", "cert", "key")},
+        "tls": scheme.endswith("+tls") or given.truth("tls", bool(given.get("tls.ca"))),
+        "timeout": _seconds(given, "timeoutMs"),
+        "patience": _seconds(given, "patienceMs"),
     }
 
 
@@ -92,31 +92,37 @@ class NodeOptions(Access):
     @classmethod
     def of(cls, url: str, options: Mapping[str, str] | None = None) -> NodeOptions:
         """From ``anabranch://host:port`` (or ``anabranch+tls://``) and the options of a source or sink, those
-        of :func:`access_given`. Raises ValueError with a sentence."""
+        of :func:`access_given`. Raises OptionError."""
         parts = urlsplit(url if "://" in url else f"{SCHEMES[0]}://{url}")
         if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/") or parts.query:
-            raise ValueError(f"{url!r} is no address of a node: anabranch://HOST:PORT")
+            raise OptionError(f"{url!r} is no address of a node: anabranch://HOST:PORT")
         if parts.username or parts.password:
-            raise ValueError("user and password are given as options, not in the address, which is written into logs")
+            raise OptionError("user and password are given as options, not in the address, which is written into logs")
         access = access_given(parts.scheme, options)
         if bool(access["user"]) != bool(access["password"]):
-            raise ValueError("user and password are given together")
-        return cls(parts.hostname, parts.port or PORT, **access)
+            raise OptionError("user and password are given together")
+        return cls(parts.hostname, port_of(parts, PORT), **access)
 
 
 def address_of(parts: SplitResult, port: int) -> str:
-    """Host and port of a URL, ``port`` if it has none. Raises ValueError for a port that is none."""
+    """Host and port of a URL, ``port`` if it has none. Raises OptionError for a port that is none."""
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{host}:{parts.port or port}"
+    return f"{host}:{port_of(parts, port)}"
 
 
-def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
-    said = given.get(name)
-    if said is None:
-        return default
-    if not said.isascii() or not said.isdigit() or not int(said):
-        raise ValueError(f"{name} = {said!r} is no number of milliseconds")
-    return int(said) / 1000
+def port_of(parts: SplitResult, port: int) -> int:
+    """That of a URL, ``port`` if it has none. Raises OptionError for one that is none."""
+    try:
+        return parts.port or port
+    except ValueError as error:
+        raise OptionError(f"{parts.geturl()!r}: {error}") from None
+
+
+def _seconds(given: Options, name: str) -> float:
+    try:
+        return (given.number(name) or 60_000) / 1000
+    except OptionError:
+        raise OptionError(f"{name} = {given.get(name)!r} is no number of milliseconds") from None
 
 
 class NodeClient:

@@ -22,6 +22,7 @@ from spark_pipeline.core.errors import OptionError, PipelineError
 from spark_pipeline.core.kafka_batch import EncodedBatch
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeError
+from spark_pipeline.core.options import Options
 from spark_pipeline.core.partition_rows import partitions_of
 from spark_pipeline.core.sink_client import TakesRecords
 
@@ -60,13 +61,9 @@ class SinkOptions:
     codec: Codec = Codec.none
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> SinkOptions:
+    def of(cls, given: Options) -> SinkOptions:
         """From the options ``topic`` and ``compression``. Raises OptionError."""
-        given = {name.lower(): value for name, value in options.items()}
-        name = given.get("compression", "none").lower()
-        if name not in Codec.__members__:
-            raise OptionError(f"compression = {name!r} is none of {', '.join(Codec.__members__)}")
-        return cls(given.get("topic", ""), Codec[name])
+        return cls(given.get("topic") or "", Codec[given.choice("compression", tuple(Codec.__members__))])
 
 
 _KINDS: Mapping[str, tuple[tuple[pa.DataType, ...], str]] = {

@@ -12,7 +12,6 @@ import re
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -24,15 +23,16 @@ from spark_pipeline.core.decode_batches import Aborted, AbortedRange, decode
 from spark_pipeline.core.errors import (
     EndpointUnavailable,
     OffsetsGone,
-    OptionError,
     PipelineError,
     UnknownTopic,
     UnreadableBatch,
 )
 from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions, TopicFacts
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, NodeUnavailable
+from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.endpoints.base import BATCH_BYTES, Positions, RawBatch, TopicInfo
+from spark_pipeline.endpoints.node_errors import as_pipeline_errors, pipeline_error
 from spark_pipeline.endpoints.node_reader import OUT_OF_RANGE, NodeReader
 from spark_pipeline.endpoints.sbp_reader import FETCH_BYTES, Backend, DamagedThere, NothingThere, SbpReader
 
@@ -46,20 +46,13 @@ _log = logging.getLogger("anabranch.spark")
 
 _REMEMBERED_S = 5.0
 """How long the stream and the skipped spans of a partition are taken for what they were."""
-_NOT_FOUND = 404
 
 
 def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:
     """See :func:`spark_pipeline.endpoints.base.endpoint`. Options: those of :class:`NodeOptions`, and ``fetch.bytes``,
     what one fetch from a range server asks for. Raises OptionError."""
-    given = {name.lower(): value for name, value in options.items()}
-    try:
-        fetch_bytes = int(given.get("fetch.bytes", FETCH_BYTES))
-        if fetch_bytes < 1:
-            raise ValueError("fetch.bytes must be at least 1")
-        return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
-    except ValueError as error:
-        raise OptionError(str(error)) from None
+    fetch_bytes = Options(options).number("fetch.bytes") or FETCH_BYTES
+    return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
 
 
 @dataclass(slots=True)
@@ -84,19 +77,19 @@ class AnabranchEndpoint:
 
     def topics(self) -> dict[str, TopicInfo]:
         """All topics, those that protocols keep for themselves included."""
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             found = self._node.topics(self._node.names(internal=True))
         return {name: _info(topic) for name, topic in found.items()}
 
     def some_topics(self, wanted: Collection[str] | re.Pattern[str]) -> dict[str, TopicInfo]:
         """See :class:`spark_pipeline.endpoints.base.TellsSome`."""
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else list(wanted)
         try:
-            with _as_pipeline_errors():
+            with as_pipeline_errors():
                 found = self._node.topics(names)
         except UnknownTopic:
-            with _as_pipeline_errors():
+            with as_pipeline_errors():
                 there = set(self._node.names(internal=True))
                 found = self._node.topics([name for name in names if name in there])
         return {name: _info(topic) for name, topic in found.items()}
@@ -107,13 +100,13 @@ class AnabranchEndpoint:
 
     def topic_positions(self, wanted: Collection[str] | re.Pattern[str]) -> dict[TopicPartition, Positions]:
         """See :class:`spark_pipeline.endpoints.base.TellsPositions`: one request for a thousand partitions."""
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             names = self._node.names(wanted.pattern) if isinstance(wanted, re.Pattern) else wanted
             found = self._node.topic_positions(names)
         return _shown(self._remembered({TopicPartition(*place): one for place, one in found.items()}))
 
     def _positions(self, parts: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionPositions]:
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             found = self._node.positions([(part.topic, part.partition) for part in parts])
         return self._remembered({part: found[part.topic, part.partition] for part in parts})
 
@@ -124,7 +117,7 @@ class AnabranchEndpoint:
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """By the node's index of times."""
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             found = self._node.find_timestamp({(part.topic, part.partition): ms for part, ms in at_ms.items()})
         return {part: found[part.topic, part.partition] for part in at_ms}
 
@@ -151,7 +144,7 @@ class AnabranchEndpoint:
             )
 
     def _aborted(self, range: OffsetRange) -> list[AbortedRange]:
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             told = self._node.aborted(range.topic, range.partition, range.start, range.end)
         return [AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in told]
 
@@ -207,11 +200,11 @@ class AnabranchEndpoint:
             now = self._positions([range.of])[range.of]
             if range.start < now.start:
                 return OffsetsGone(range.topic, range.partition, range.start, now.start)
-        return _pipeline_error(error)
+        return pipeline_error(error)
 
     def _streams(self) -> SbpReader | NodeReader:
         if self._reader is None:
-            with _as_pipeline_errors():
+            with as_pipeline_errors():
                 place = self._node.node().sbp
             if not place.pd:
                 self._reader = NodeReader(self._options)
@@ -238,7 +231,7 @@ class AnabranchEndpoint:
 
     def groups(self) -> dict[str, dict[TopicPartition, int]]:
         """As the node's fronts share them."""
-        with _as_pipeline_errors():
+        with as_pipeline_errors():
             told = self._node.groups()
         return {
             group: {TopicPartition(topic, partition): offset for (topic, partition), offset in positions.items()}
@@ -278,21 +271,6 @@ def _between(skipped: Sequence[tuple[int, int]], start: int, end: int) -> Iterat
         start = behind
     if start < end:
         yield start, end
-
-
-@contextmanager
-def _as_pipeline_errors() -> Iterator[None]:
-    """What a node refuses, as the errors that all endpoints have."""
-    try:
-        yield
-    except NodeError as error:
-        raise _pipeline_error(error) from error
-
-
-def _pipeline_error(error: NodeError) -> PipelineError:
-    if isinstance(error, NodeUnavailable):
-        return EndpointUnavailable(str(error))
-    return (UnknownTopic if error.status == _NOT_FOUND else PipelineError)(str(error))
 
 
 @cache

@@ -9,25 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from bridges.formats import FormatId
-from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError, UnknownTopic
-from spark_pipeline.core.node_client import Buffer, NodeClient, NodeError, NodeOptions, NodeUnavailable
+from spark_pipeline.core.node_client import Buffer, NodeClient, NodeOptions
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions
-
-
-class Fenced(PipelineError):
-    """Another run of the migration has taken the topic, or it was handed over: this run may not go on."""
-
-
-class Conflict(PipelineError):
-    """The target holds something else at ``offset`` than what the source has there (-1: not about one offset)."""
-
-    def __init__(self, message: str, offset: int = -1) -> None:
-        super().__init__(message, offset)
-        self.offset = offset
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +25,13 @@ class ImportState:
     handed_over_ms: int | None
     partitions: tuple[Positions, ...]
     origin: str = ""
+
+    def lag(self, source: Mapping[TopicPartition, Positions]) -> int:
+        """How many offsets the source has by now that are not here, of the partitions that are here."""
+        return sum(
+            max(0, source[TopicPartition(self.topic, number)].high_watermark - at.high_watermark)
+            for number, at in enumerate(self.partitions)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +57,7 @@ class Importer:
     """The target of one migration. For one thread; raises EndpointUnavailable, Fenced, Conflict, UnknownTopic."""
 
     def __init__(self, url: str, options: Mapping[str, str], migration: str) -> None:
-        try:
-            self._client = NodeClient(NodeOptions.of(url, options))
-        except ValueError as error:
-            raise OptionError(str(error)) from error
+        self._client = NodeClient(NodeOptions.of(url, options))
         self._root = f"/v1/imports/{quote(migration, safe='')}"
 
     def close(self) -> None:
@@ -77,11 +66,9 @@ class Importer:
 
     def defaults(self) -> Defaults:
         """The configuration that a topic has here if nothing is said about it."""
-        try:
+        with as_pipeline_errors():
             answer = self._client.get("/v1/defaults")
-            return Defaults(answer["config"], frozenset(answer["configured"]))
-        except NodeError as error:
-            raise _told(error) from error
+        return Defaults(answer["config"], frozenset(answer["configured"]))
 
     def begin(self, topic: str, partitions: int, config: Mapping[str, str], origin: str = "") -> ImportState:
         """Make the topic, or take it for another run, which keeps earlier ones out. ``origin`` says what it is filled
@@ -91,10 +78,8 @@ class Importer:
 
     def state(self, topic: str) -> ImportState:
         """What has become of the topic."""
-        try:
+        with as_pipeline_errors():
             return _state(self._client.get(self._topic(topic)))
-        except NodeError as error:
-            raise _told(error) from error
 
     def append(
         self, part: TopicPartition, epoch: int, batches: Sequence[Buffer], form: int = int(FormatId.KAFKA)
@@ -102,10 +87,8 @@ class Importer:
         """Bring whole batches, as their stored format ``form`` travels (:mod:`spark_pipeline.core.import_frames`); when
         this returns, all are durable at their offsets. Gives where the log ends."""
         named = "" if form == FormatId.KAFKA else f"&format={form}"
-        try:
+        with as_pipeline_errors():
             answer = self._client.post_bytes(f"{self._place(part)}/batches?epoch={epoch}{named}", batches)
-        except NodeError as error:
-            raise _told(error) from error
         return int(answer["end"])
 
     def bounds(self, part: TopicPartition, epoch: int, *, start: int = 0, end: int = 0) -> Positions:
@@ -138,10 +121,8 @@ class Importer:
         return f"{self._topic(part.topic)}/{part.partition}"
 
     def _post(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        try:
+        with as_pipeline_errors():
             return self._client.post(path, content)
-        except NodeError as error:
-            raise _told(error) from error
 
 
 def origin_of(source: str, topic: str, identity: str, **filters: int | None) -> str:
@@ -155,15 +136,3 @@ def origin_of(source: str, topic: str, identity: str, **filters: int | None) -> 
 def _state(answer: Mapping[str, Any]) -> ImportState:
     partitions = tuple(Positions(start, stable, end) for start, stable, end in answer["partitions"])
     return ImportState(answer["topic"], answer["epoch"], answer["handed_over_ms"], partitions, answer["origin"])
-
-
-def _told(error: NodeError) -> PipelineError:
-    if isinstance(error, NodeUnavailable):
-        return EndpointUnavailable(str(error))
-    if error.kind == "ImportFenced":
-        return Fenced(str(error))
-    if error.status == 404:
-        return UnknownTopic(str(error))
-    if error.status == 409:
-        return Conflict(str(error), int(error.details.get("offset", -1)))
-    return PipelineError(str(error))

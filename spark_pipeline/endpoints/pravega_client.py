@@ -37,10 +37,7 @@ class PravegaOptions(Access):
         scope = parts.path.strip("/")
         if parts.scheme not in SCHEMES or not parts.hostname or not scope or "/" in scope or parts.username:
             raise OptionError(f"{url!r} is no address of a Pravega scope: pravega://host:9090/scope, or pravega+tls://")
-        try:
-            return cls(address_of(parts, 9090), scope, **access_given(parts.scheme, options))
-        except ValueError as error:
-            raise OptionError(f"{url!r} or its options: {error}") from None
+        return cls(address_of(parts, 9090), scope, **access_given(parts.scheme, options))
 
 
 class Gone(PipelineError):

@@ -62,10 +62,7 @@ class YdbOptions(Access):
             raise OptionError(f"{url!r} is no address of a YDB database: ydb://host:2136/local, or ydb+tls://")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise OptionError("an address of a YDB database has no user, no query and no fragment: give options")
-        try:
-            return cls(address_of(parts, 2136), database, **access_given(parts.scheme, options))
-        except ValueError as error:
-            raise OptionError(f"{url!r} or its options: {error}") from None
+        return cls(address_of(parts, 2136), database, **access_given(parts.scheme, options))
 
 
 class Interrupted(EndpointUnavailable):

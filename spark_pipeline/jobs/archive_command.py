@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from spark_pipeline.jobs.command_options import (
     Size,
     engine_options,
     failed,
+    interruptible,
     job,
     report_option,
     reported,
@@ -96,9 +96,10 @@ def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
         if given["dry_run"]:
             tell(archiving.plan(), given["report"])
             return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())  # the step that has begun is finished
-        with reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter):
+        with (
+            interruptible(stop),  # the step that has begun is finished
+            reported(url, archiving.options, "archive", f"{', '.join(topics)} to {place}", meter),
+        ):
             if given["follow"]:
                 told = archiving.follow(Patience(given["step_offsets"], int(given["step_seconds"] * 1000)))
             else:

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from spark_pipeline.core.digest import BlockDigest, hashes
 from spark_pipeline.core.errors import EndpointUnavailable, OptionError, PipelineError
 from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import Positions
+from spark_pipeline.endpoints.node_errors import as_pipeline_errors
 from spark_pipeline.jobs.audit import Audit, PartitionSeen, Side, damaged_in, differing, positions_of
 from spark_pipeline.jobs.audit_pieces import beyond
 
@@ -72,15 +73,8 @@ def cross(audit: Audit, side: Side, topic: str, listeners: Listeners) -> dict[st
 
 def _names(side: Side, topic: str) -> Mapping[str, str]:
     """What other protocols call the topic."""
-    try:
-        client = NodeClient(NodeOptions.of(side.url, side.options))
-    except ValueError as error:
-        raise OptionError(str(error)) from error
-    with closing(client):
-        try:
-            return NodeTopics(client).topics([topic])[topic].names
-        except NodeError as error:
-            raise EndpointUnavailable(str(error)) from error
+    with closing(NodeClient(NodeOptions.of(side.url, side.options))) as client, as_pipeline_errors():
+        return NodeTopics(client).topics([topic])[topic].names
 
 
 def _name(names: Mapping[str, str], protocol: str) -> str:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.errors import PipelineError
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.engine import Engine
@@ -140,13 +142,32 @@ def failed(error: Exception) -> NoReturn:
     raise SystemExit(EXIT_FAILED) from error
 
 
-def tell(report: Mapping[str, Any], path: Path | None) -> None:
+def tell(report: Mapping[str, Any], path: Path | None = None) -> None:
     """The report, to a file or to standard output."""
-    text = json.dumps(report, ensure_ascii=False, indent=1)
+    text = json.dumps(report, ensure_ascii=False, indent=1, default=str)
     if path is None:
         click.echo(text)
     else:
         path.write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def interruptible(over: Event | None = None) -> Iterator[Callable[[], bool]]:
+    """The first interruption sets ``over`` and lets what is under way end well; the second one is Python's own."""
+    over = over or Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, frame: object) -> None:
+        over.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield over.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def keep_standard_output() -> None:
@@ -189,9 +210,5 @@ def reported(
     from spark_pipeline.core.job_client import JobReporter
     from spark_pipeline.core.node_client import NodeClient, NodeOptions
 
-    try:
-        client = NodeClient(NodeOptions.of(url, options))
-    except ValueError as error:
-        raise OptionError(str(error)) from error
-    with JobReporter(client, kind, name, meter.progress, job_id=job_id):
+    with JobReporter(NodeClient(NodeOptions.of(url, options)), kind, name, meter.progress, job_id=job_id):
         yield

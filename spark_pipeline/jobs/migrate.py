@@ -5,33 +5,49 @@ Reports are JSON on standard output, progress goes to standard error. Exit codes
 
 from __future__ import annotations
 
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_pipeline.jobs.command_options import EXIT_DIFFERENT, printed_submit, reported
-from spark_pipeline.jobs.migrate_options import (
-    copying_options,
-    plan_argument,
-    print_report,
-    told_failures,
+from spark_pipeline.jobs.command_options import (
+    EXIT_DIFFERENT,
+    EXIT_FAILED,
+    engine_options,
+    interruptible,
+    printed_submit,
+    reported,
+    tell,
+    throttle_option,
 )
-from spark_pipeline.jobs.side_options import Given, given, side_options
+from spark_pipeline.jobs.side_options import given, side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.endpoints.importer import Importer
     from spark_pipeline.endpoints.migration import MigrationSource
     from spark_pipeline.jobs.migrate_copy import Route
-    from spark_pipeline.jobs.migrate_engine import Engine
     from spark_pipeline.jobs.migrate_run import Runner
     from spark_pipeline.jobs.migrate_state import MigrationState
     from spark_pipeline.jobs.progress import Meter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _quiet_option(function: F) -> F:
+    return click.option("--quiet", is_flag=True, help="No progress on standard error.")(function)
+
+
+def _copying_options(function: F) -> F:
+    """How it is carried out."""
+    return _quiet_option(throttle_option(engine_options(function, 4)))
+
+
+def _plan_argument(function: F) -> F:
+    """The plan's file."""
+    return click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))(function)
 
 
 @click.group("migrate")
@@ -66,11 +82,11 @@ def plan_(
     from spark_pipeline.jobs.migrate_plan import make_plan
 
     sides = given(**options)
-    with told_failures():
+    with _told_failures():
         name = migration or f"migration-{uuid.uuid4().hex[:8]}"
         made = make_plan(source, sides.source, target, topics, exclude, name, sides.target)
         made.save(output)
-        print_report(
+        tell(
             {
                 "plan": str(output),
                 "sha256": made.digest,
@@ -85,10 +101,10 @@ def plan_(
 
 
 @command.command("run")
-@plan_argument
+@_plan_argument
 @click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
 @click.option("--dry-run", is_flag=True, help="Say what would be copied.")
-@copying_options
+@_copying_options
 @side_options
 def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
     """Copy everything that the plan has and the target has not."""
@@ -96,9 +112,9 @@ def run(plan: Path, follow: bool, dry_run: bool, **options: Any) -> None:
 
 
 @command.command("resume")
-@plan_argument
+@_plan_argument
 @click.option("--follow", is_flag=True, help="Go on copying what is new until interrupted.")
-@copying_options
+@_copying_options
 @side_options
 def resume(plan: Path, follow: bool, **options: Any) -> None:
     """Go on with a run that was interrupted: the same as run, which knows what is there."""
@@ -109,15 +125,15 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
     from spark_pipeline.jobs.migrate_run import dry_run
 
     printed_submit(options)
-    with told_failures(), _state(plan, exclusive=not dry) as state:
+    with _working(plan, options, exclusive=not dry) as (state, route):
         if dry:
-            print_report(dry_run(state.plan, state))
+            tell(dry_run(state.plan, state))
             return
-        with _interruptible() as stopped, _runner(state, options, stopped) as (runner, progress):
+        with interruptible() as stopped, _runner(state, route, options, stopped) as (runner, progress):
             runner.take()
             before = state.receipts.bytes
             progress.step = "following" if follow else "copying"
-            with _ticking(progress, quiet=options["quiet"]), _told_to_node(state, given(**options), progress):
+            with _ticking(progress, options), _told_to_node(route, state, progress):
                 done = runner.run(follow=follow, stopped=stopped)
             content = {
                 "migration": state.plan.migration,
@@ -129,7 +145,7 @@ def _run(plan: Path, *, follow: bool, dry: bool, **options: Any) -> None:
             }
             state.report("run", content)
             state.step_done("run", lag=done.lag)
-            print_report(content)
+            tell(content)
 
 
 def _ends(runner: Runner) -> dict[str, dict[str, int]]:
@@ -140,16 +156,13 @@ def _ends(runner: Runner) -> dict[str, dict[str, int]]:
 
 
 @command.command("status")
-@plan_argument
+@_plan_argument
 @side_options
 def status(plan: Path, **options: Any) -> None:
     """How far the migration is: what was copied, the lag, the steps that are done."""
-    from spark_pipeline.core.errors import UnknownTopic
-    from spark_pipeline.core.ranges import TopicPartition
-    from spark_pipeline.endpoints.importer import Fenced
+    from spark_pipeline.core.errors import Fenced, UnknownTopic
 
-    with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(**options))
+    with _working(plan, options, exclusive=False) as (state, route):
         with _opened(route) as (source, target):
             positions = source.positions(state.plan.partitions)
             topics: dict[str, Any] = {}
@@ -159,13 +172,10 @@ def status(plan: Path, **options: Any) -> None:
                 except (UnknownTopic, Fenced):
                     topics[topic.name] = {"state": "not begun"}
                     continue
-                lag = sum(
-                    max(0, positions[TopicPartition(topic.name, number)].high_watermark - at.high_watermark)
-                    for number, at in enumerate(there.partitions)
-                )
                 over = there.handed_over_ms is not None
+                lag = there.lag(positions)
                 topics[topic.name] = {"state": "handed over" if over else "importing", "lag": lag}
-        print_report(
+        tell(
             {
                 "migration": state.plan.migration,
                 "receipts": len(state.receipts.all),
@@ -178,50 +188,45 @@ def status(plan: Path, **options: Any) -> None:
 
 
 @command.command("verify")
-@plan_argument
+@_plan_argument
 @click.option(
     "--level", type=click.IntRange(0, 2), default=2, show_default=True, help="0 ranges, 1 batches, 2 records."
 )
 @click.option("--parallel", type=click.IntRange(1, 256), default=2, show_default=True, help="Partitions at once.")
-@click.option("--quiet", is_flag=True, help="No progress on standard error.")
+@_quiet_option
 @side_options
-def verify(plan: Path, level: int, parallel: int, quiet: bool, **options: Any) -> None:
+def verify(plan: Path, level: int, parallel: int, **options: Any) -> None:
     """Compare what was brought with the source; the first offset that differs is named."""
-    from spark_pipeline.jobs.migrate_verify import Verifier, report
+    from spark_pipeline.jobs.migrate_verify import Verifier
     from spark_pipeline.jobs.progress import Meter
 
-    with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(**options))
+    with _working(plan, options, exclusive=False) as (state, route):
         progress = Meter()
         progress.step = f"verifying, level {level}"
-        sides = Given(route.source_options, route.target_options)
-        with _ticking(progress, quiet=quiet), _told_to_node(state, sides, progress, "-verify"):
-            verifier = Verifier(state.plan, route, level, parallel, progress)
-            compared = verifier.run()
-        content = report(level, compared, verifier.unlike)
+        with _ticking(progress, options), _told_to_node(route, state, progress, "-verify"):
+            content = Verifier(state.plan, route, level, parallel, progress).run()
         state.report("verify", content)
-        print_report(content)
+        tell(content)
         if content["differences"]:
             raise SystemExit(EXIT_DIFFERENT)
 
 
 @command.command("sync-groups")
-@plan_argument
+@_plan_argument
 @side_options
 def sync_groups_(plan: Path, **options: Any) -> None:
     """Set the positions of groups to those that they have at the source."""
     from spark_pipeline.jobs.migrate_groups import sync_groups
 
-    with told_failures(), _state(plan, exclusive=False) as state:
-        route = _route(state, given(**options))
+    with _working(plan, options, exclusive=False) as (state, route):
         with _opened(route) as (source, target):
             content = sync_groups(state.plan, source, target)
         state.report("groups", content)
-        print_report(content)
+        tell(content)
 
 
 @command.command("cutover")
-@plan_argument
+@_plan_argument
 @click.option("--dry-run", is_flag=True, help="Only say whether it could begin.")
 @click.option("--max-lag", type=click.IntRange(0), default=100_000, show_default=True, help="Offsets still missing.")
 @click.option("--fence", metavar="COMMAND", help="A command that closes the source to writers; it has to end with 0.")
@@ -229,7 +234,7 @@ def sync_groups_(plan: Path, **options: Any) -> None:
 @click.option("--drain", type=float, default=300.0, show_default=True, help="Seconds to wait for that silence at most.")
 @click.option("--level", type=click.IntRange(0, 2), default=2, show_default=True, help="Of the final verification.")
 @click.option("--abort-open-transactions", is_flag=True, help="End transactions here that the source never ended.")
-@copying_options
+@_copying_options
 @side_options
 def cutover(
     plan: Path,
@@ -247,24 +252,28 @@ def cutover(
 
     printed_submit(options)
     wanted = CutoverOptions(max_lag, fence, silence, drain, level, options["parallel"], abort_open_transactions)
-    with told_failures(), _state(plan) as state, _interruptible() as stopped, ExitStack() as stack:
-        runner, progress = stack.enter_context(_runner(state, options, stopped))
+    with (
+        _working(plan, options) as (state, route),
+        interruptible() as stopped,
+        _runner(state, route, options, stopped) as (runner, progress),
+        ExitStack() as stack,
+    ):
 
-        def tell(words: str) -> None:
+        def step(words: str) -> None:
             progress.step = f"cut-over: {words}"
             if not options["quiet"]:
                 click.echo(words, err=True)
 
         if not dry_run:
-            stack.enter_context(_told_to_node(state, given(**options), progress))
-        content = Cutover(state, _route(state, given(**options)), runner, wanted, tell).run(dry=dry_run)
+            stack.enter_context(_told_to_node(route, state, progress))
+        content = Cutover(state, route, runner, wanted, step).run(dry=dry_run)
         if not dry_run:
             state.report("report", content)
-        print_report(content)
+        tell(content)
 
 
 @command.command("abort")
-@plan_argument
+@_plan_argument
 @click.option("--delete", "delete", flag_value=True, type=bool, help="Delete what was brought.")
 @click.option("--leave", "delete", flag_value=False, type=bool, help="Leave it as it is, for everybody to write to.")
 @side_options
@@ -274,28 +283,42 @@ def abort(plan: Path, delete: bool | None, **options: Any) -> None:
 
     if delete is None:
         raise click.UsageError("give --delete or --leave")
-    with told_failures(), _state(plan) as state:
-        route = _route(state, given(**options))
+    with _working(plan, options) as (state, route):
         with closing(Importer(route.target, route.target_options, route.migration)) as target:
             done = target.abort([topic.name for topic in state.plan.topics], delete=delete)
         state.step_done("abort", deleted=delete, topics=done)
-        print_report({"migration": state.plan.migration, "deleted" if delete else "left": done})
+        tell({"migration": state.plan.migration, "deleted" if delete else "left": done})
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
 
 
-def _state(plan: Path, *, exclusive: bool = True) -> MigrationState:
+@contextmanager
+def _told_failures() -> Iterator[None]:
+    """End with a report and an exit code instead of a traceback, for what the pipeline raises on purpose."""
+    from spark_pipeline.core.errors import PipelineError
+    from spark_pipeline.jobs.migrate_cutover import Differs
+
+    try:
+        yield
+    except Differs as error:
+        tell({"error": str(error), "kind": "Differs", **error.content})
+        raise SystemExit(EXIT_DIFFERENT) from None
+    except PipelineError as error:
+        tell({"error": str(error), "kind": type(error).__name__})
+        raise SystemExit(EXIT_FAILED) from None
+
+
+@contextmanager
+def _working(plan: Path, options: dict[str, Any], *, exclusive: bool = True) -> Iterator[tuple[MigrationState, Route]]:
+    """The state of a plan, and its route by the options of both sides."""
+    from spark_pipeline.jobs.migrate_copy import Route
     from spark_pipeline.jobs.migrate_state import MigrationState
 
-    return MigrationState(plan, exclusive=exclusive)
-
-
-def _route(state: MigrationState, sides: Given) -> Route:
-    from spark_pipeline.jobs.migrate_copy import Route
-
-    plan = state.plan
-    return Route(plan.digest, plan.migration, plan.source, plan.target, sides.source, sides.target)
+    sides = given(**options)
+    with _told_failures(), MigrationState(plan, exclusive=exclusive) as state:
+        made = state.plan
+        yield state, Route(made.digest, made.migration, made.source, made.target, sides.source, sides.target)
 
 
 @contextmanager
@@ -313,59 +336,29 @@ def _opened(route: Route) -> Iterator[tuple[MigrationSource, Importer]]:
 
 @contextmanager
 def _runner(
-    state: MigrationState, options: dict[str, Any], stopped: Callable[[], bool]
+    state: MigrationState, route: Route, options: dict[str, Any], stopped: Callable[[], bool]
 ) -> Iterator[tuple[Runner, Meter]]:
     from bridges.node.memory import keep_buffers
-    from spark_pipeline.core.throttle import Throttle
+    from spark_pipeline.jobs.engine import open_engine
+    from spark_pipeline.jobs.migrate_engine import Copying
     from spark_pipeline.jobs.migrate_run import Runner
     from spark_pipeline.jobs.progress import Meter
 
     keep_buffers()  # fetches are large: without this each would pay for zeroed pages again
-    rate = options["throttle"]
     progress = Meter()
-    engine: Engine
-    if options["engine"] == "spark":
-        from spark_pipeline.jobs.migrate_spark import SparkEngine
-
-        engine = SparkEngine(options["master"], options["parallel"], rate, progress)
-    else:
-        from spark_pipeline.jobs.migrate_engine import LocalEngine
-
-        engine = LocalEngine(options["parallel"], Throttle(rate), progress, stopped)
-    runner = Runner(state, _route(state, given(**options)), engine, progress)
-    try:
+    engine = open_engine(options["engine"], options["parallel"], options["master"])
+    copying = Copying(engine, options["parallel"], options["throttle"], progress, stopped)
+    with closing(Runner(state, route, copying, progress)) as runner:
         yield runner, progress
-    finally:
-        runner.close()
 
 
-def _told_to_node(state: MigrationState, sides: Given, progress: Meter, also: str = "") -> AbstractContextManager[None]:
+def _told_to_node(route: Route, state: MigrationState, progress: Meter, also: str = "") -> AbstractContextManager[None]:
     """The target's console shows the migration as one job, whichever command works on it; ``also`` tells others."""
-    plan = state.plan
-    name = f"{plan.migration}: {len(plan.topics)} topics from {plan.source}"
-    return reported(plan.target, sides.target, "migrate", name, progress, plan.migration + also)
+    name = f"{route.migration}: {len(state.plan.topics)} topics from {route.source}"
+    return reported(route.target, route.target_options, "migrate", name, progress, route.migration + also)
 
 
-def _ticking(progress: Meter, *, quiet: bool) -> AbstractContextManager[None]:
+def _ticking(progress: Meter, options: dict[str, Any]) -> AbstractContextManager[None]:
     from spark_pipeline.jobs.progress import told
 
-    return told(progress.line, quiet=quiet)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first interruption lets what is under way end well; the second one is Python's own."""
-    over = Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def stop(number: int, frame: object) -> None:
-        over.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield over.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return told(progress.line, quiet=options["quiet"])

@@ -24,7 +24,7 @@ from spark_pipeline.jobs.migrate_groups import sync_groups
 from spark_pipeline.jobs.migrate_run import Runner, is_handed_over
 from spark_pipeline.jobs.migrate_settings import carry_settings
 from spark_pipeline.jobs.migrate_state import MigrationState
-from spark_pipeline.jobs.migrate_verify import Verifier, report
+from spark_pipeline.jobs.migrate_verify import Verifier
 
 _POLL_S = 0.25
 _SMOKE_OFFSETS = 100
@@ -114,9 +114,7 @@ class Cutover:
         positions = self._runner.source.positions(plan.partitions)
         lag = 0
         for topic in plan.topics:
-            there = self._runner.target.state(topic.name)
-            for number, at in enumerate(there.partitions):
-                lag += max(0, positions[TopicPartition(topic.name, number)].high_watermark - at.high_watermark)
+            lag += self._runner.target.state(topic.name).lag(positions)
         opened = sorted(str(part) for part, at in positions.items() if at.stable < at.high_watermark)
         self._done["dry_run"] = {
             "lag": lag,
@@ -183,11 +181,10 @@ class Cutover:
     def _verify(self) -> None:
         options = self._options
         self._tell(f"verify: level {options.level}")
-        verifier = Verifier(self._state.plan, self._route, options.level, options.threads)
-        compared = verifier.run()
-        content = report(options.level, compared, verifier.unlike)
-        for one in verifier.unlike:
-            self._tell(f"{one.topic}: {one.key} is {one.source} at the source, {one.target or 'not set'} here")
+        content = Verifier(self._state.plan, self._route, options.level, options.threads).run()
+        for one in content["settings"]:
+            at = f"{one['source']} at the source, {one['target'] or 'not set'} here"
+            self._tell(f"{one['topic']}: {one['key']} is {at}")
         self._state.report("verify", content)
         if content["differences"]:
             first = content["differences"][0]

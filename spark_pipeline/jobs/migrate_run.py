@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_pipeline.core.errors import EndpointUnavailable
+from spark_pipeline.core.errors import Conflict, EndpointUnavailable, Fenced
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
 from spark_pipeline.endpoints.base import Positions, some_topics
-from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer, ImportState, origin_of
+from spark_pipeline.endpoints.importer import Importer, ImportState, origin_of
 from spark_pipeline.endpoints.migration import MigrationSource, migration_source
 from spark_pipeline.jobs.migrate_copy import CopyTask, Route
 
 if TYPE_CHECKING:
-    from spark_pipeline.jobs.migrate_engine import Engine
+    from spark_pipeline.jobs.migrate_engine import Copying
     from spark_pipeline.jobs.migrate_state import MigrationState
     from spark_pipeline.jobs.progress import Meter
 
@@ -39,7 +39,7 @@ class Round:
 class Runner:
     """Works on one plan. ``take`` first: it makes the topics, or takes them for this run."""
 
-    def __init__(self, state: MigrationState, route: Route, engine: Engine, progress: Meter | None = None) -> None:
+    def __init__(self, state: MigrationState, route: Route, engine: Copying, progress: Meter) -> None:
         self._state = state
         self._plan: Plan = state.plan
         self._route = route
@@ -126,9 +126,8 @@ class Runner:
             for part, at in positions.items()
             if self._at.get(part, 0) < at.high_watermark or self._starts_before(part, at.start)
         ]
-        if self._progress is not None:
-            for part, at in positions.items():
-                self._progress.aim(part, at.start, self._at.get(part, 0), at.high_watermark)
+        for part, at in positions.items():
+            self._progress.aim(part, at.start, self._at.get(part, 0), at.high_watermark)
         done = Round(epochs={name: one.epoch for name, one in self._begun.items()})
 
         def accept(receipt: Receipt) -> None:

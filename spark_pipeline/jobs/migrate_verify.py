@@ -86,15 +86,13 @@ class Verifier:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[Endpoint] = []
-        self.unlike: list[Unlike] = []
-        """Settings of topics that hold on one side only, as :meth:`run` found them."""
 
-    def run(self) -> list[Compared]:
-        """All partitions, in the order of the plan."""
+    def run(self) -> dict[str, Any]:
+        """All partitions, in the order of the plan, as a report."""
         try:
             source, target = self._sides()
             parts = self._plan.partitions
-            self.unlike = _unlike(self._plan, source, target)
+            unlike = _unlike(self._plan, source, target)
             there, here = source.positions(parts), target.positions(parts)
             planned = {
                 TopicPartition(topic.name, one.partition): one
@@ -105,7 +103,8 @@ class Verifier:
                 for part in parts:
                     self._progress.aim(part, here[part].start, here[part].start, here[part].high_watermark)
             with ThreadPoolExecutor(self._threads) as pool:
-                return list(pool.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts))
+                compared = [*pool.map(lambda part: self._one(part, planned[part], there[part], here[part]), parts)]
+            return _report(self._level, compared, unlike)
         finally:
             for one in self._open:
                 one.close()
@@ -334,8 +333,8 @@ def _has_records(batch: RawBatch) -> bool:
 def _records_in(
     side: Endpoint, columns: Columns, whole: OffsetRange, start: int, end: int, *, cut: bool = True
 ) -> list[pa.RecordBatch]:
-    """The records at ``[start, end)`` of ``whole``, one batch at least; unless it may be ``cut`` what is in front of them
-    is read, too."""
+    """The records at ``[start, end)`` of ``whole``, one batch at least; unless it may be ``cut`` all in front of
+    them is read, too."""
     found = [
         batch if cut else batch.filter(pc.greater_equal(batch.column("offset"), start))
         for batch in side.read(whole.within(start if cut else whole.start, end), columns)
@@ -359,7 +358,7 @@ def _unlike(plan: Plan, source: Endpoint, target: Endpoint) -> list[Unlike]:
     ]
 
 
-def report(level: int, compared: Sequence[Compared], settings: Sequence[Unlike] = ()) -> dict[str, Any]:
+def _report(level: int, compared: Sequence[Compared], settings: Sequence[Unlike]) -> dict[str, Any]:
     """The whole of a comparison, for machines. ``settings`` are told; that somebody wants others is no difference."""
     found = (one for part in compared for one in (*part.damaged, part.difference))
     differences = [asdict(one) for one in found if one is not None]

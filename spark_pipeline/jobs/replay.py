@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_pipeline.core.encode_kafka import Records, encode, sizes, starts_of
-from spark_pipeline.core.errors import OptionError, PipelineError, UnknownTopic
+from spark_pipeline.core.errors import Conflict, OptionError, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns, joined
+from spark_pipeline.core.sink_rows import Codec
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import endpoint, may_cut
-from spark_pipeline.endpoints.importer import Conflict, Importer, ImportState, origin_of
+from spark_pipeline.endpoints.importer import Importer, ImportState, origin_of
 from spark_pipeline.jobs.engine import Engine
 from spark_pipeline.jobs.topics import matching
 
@@ -36,7 +37,6 @@ REQUEST_BYTES = 4 * 1024 * 1024
 """Bytes of batches that one request brings, about."""
 HELD_BYTES = 64 * 1024 * 1024
 """Bytes of records, about, that are held at most until their batches can be made."""
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """Configuration of a topic that is made, unless another one is told."""
 _COLUMNS = Columns(("key", "value", "offset", "timestamp", "headers"))
@@ -331,7 +331,7 @@ class Replay:
                     goal,
                     self.since_us,
                     self.until_us,
-                    CODECS[self.codec],
+                    Codec[self.codec],
                     end == 0,
                     share,
                 )

@@ -15,7 +15,6 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 
 _PATIENCE_S = 2.0
@@ -31,10 +30,7 @@ class NodeListener(StreamingQueryListener):
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         """``options``: those of :class:`NodeOptions`. Raises OptionError."""
         super().__init__()
-        try:
-            self._client = NodeClient(NodeOptions.of(url, options))
-        except ValueError as error:
-            raise OptionError(str(error)) from None
+        self._client = NodeClient(NodeOptions.of(url, options))
         self._wake = threading.Condition()
         self._latest: dict[str, dict[str, Any]] = {}
         self._due: dict[str, None] = {}

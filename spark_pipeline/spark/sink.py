@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_answers import NodeTopics
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.options import Options
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
 from spark_pipeline.spark.pool import POOL
@@ -61,35 +62,19 @@ class SinkSettings:
         """From options in any case: ``endpoint``, those of :class:`NodeOptions` and :class:`SinkOptions`,
         ``transaction.timeout.ms``, ``request.bytes``, ``queryId`` with ``batchId``, ``lowerBatches``,
         ``worker.freeze``. Raises OptionError."""
-        given = {name.lower(): value for name, value in options.items()}
-        if ("queryid" in given) != ("batchid" in given):
+        given = Options(options)
+        if ("queryId" in given) != ("batchId" in given):
             raise OptionError("queryId and batchId are given together: they name what is written once")
-        lower = given.get("lowerbatches", "refuse").lower()
-        if lower not in ("refuse", "skip"):
-            raise OptionError(f"lowerBatches = {lower!r} is neither refuse nor skip")
-        try:
-            node = NodeOptions.of(given.get("endpoint", DEFAULT_ENDPOINT), options)
-        except ValueError as error:
-            raise OptionError(str(error)) from None
         return cls(
-            node,
-            SinkOptions.of(options),
-            _number(given, "transaction.timeout.ms", _TIMEOUT_MS, 1),
-            _number(given, "request.bytes", _REQUEST_BYTES, 128 * 1024),
-            given.get("queryid", ""),
-            _number(given, "batchid", 0, 0),
-            given.get("worker.freeze", "true").lower() != "false",
-            lower == "skip",
+            NodeOptions.of(given.get("endpoint") or DEFAULT_ENDPOINT, options),
+            SinkOptions.of(given),
+            given.number("transaction.timeout.ms") or _TIMEOUT_MS,
+            given.number("request.bytes", 128 * 1024) or _REQUEST_BYTES,
+            given.get("queryId") or "",
+            given.number("batchId", 0) or 0,
+            given.truth("worker.freeze", True),
+            given.choice("lowerBatches", ("refuse", "skip")) == "skip",
         )
-
-
-def _number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
-    said = given.get(name)
-    if said is None:
-        return default
-    if not said.isascii() or not said.isdigit() or int(said) < least:
-        raise OptionError(f"{name} = {said!r} is no whole number from {least} on")
-    return int(said)
 
 
 class Clients:

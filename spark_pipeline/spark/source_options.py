@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_pipeline.core.errors import OptionError
+from spark_pipeline.core.options import SIZES, TIMES_MS, Options
 from spark_pipeline.core.ranges import TopicPartition
 
 DEFAULT_ENDPOINT = "anabranch://localhost:8090"
@@ -64,9 +65,6 @@ _OWN = frozenset(
     }
 )
 """Those that are the source's, in lower case; all others are for the endpoint."""
-
-_SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_TIMES_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -152,61 +150,18 @@ class SourceOptions:
             given.number("maxRecordsPerPartition"),
             given.number("maxOffsetsPerTrigger"),
             given.number("minOffsetsPerTrigger"),
-            given.sized("maxTriggerDelay", _TIMES_MS) or 15 * 60_000,
-            given.sized("maxBytesPerTrigger", _SIZES),
+            given.sized("maxTriggerDelay", TIMES_MS) or 15 * 60_000,
+            given.sized("maxBytesPerTrigger", SIZES),
             given.truth("includeHeaders", False),
             given.truth("includeMetadata", False),
-            given.sized("arrow.batch.bytes", _SIZES) or 2 << 20,
+            given.sized("arrow.batch.bytes", SIZES) or 2 << 20,
             given.truth("worker.freeze", True),
             {name: value for name, value in options.items() if name.lower() not in _OWN},
         )
 
 
-class _Given:
-    """Options by their names in lower case."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._values
-
-    def get(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def any(self, prefix: str) -> bool:
-        return any(name.startswith(prefix.lower()) for name in self._values)
-
-    def number(self, name: str) -> int | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"[0-9]{1,18}", value.strip()) or not int(value):
-            raise OptionError(f"{name} = {value!r} is not a number of at least 1")
-        return int(value)
-
-    def sized(self, name: str, units: Mapping[str, int]) -> int | None:
-        value = self.get(name)
-        if value is None:
-            return None
-        match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", value.lower())
-        if match is None or match[2] not in units or not int(match[1]):
-            raise OptionError(f"{name} = {value!r} is not a number, of at least 1, with one of the units {list(units)}")
-        return int(match[1]) * units[match[2]]
-
-    def truth(self, name: str, default: bool) -> bool:
-        value = self.get(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise OptionError(f"{name} = {value!r} is neither true nor false")
-        return value.lower() == "true"
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = (self.get(name) or choices[0]).lower()
-        if value not in choices:
-            raise OptionError(f"{name} = {value!r} is none of {', '.join(choices)}")
-        return value
+class _Given(Options):
+    """What several options say together."""
 
     def url(self) -> str:
         protocol = self.choice("protocol", _PROTOCOLS)
@@ -226,7 +181,7 @@ class _Given:
         ways = [name for name in ("subscribe", "subscribePattern", "assign") if self.get(name) is not None]
         if len(ways) != 1:
             raise OptionError("exactly one of subscribe, subscribePattern and assign says what is read")
-        text = self._values[ways[0].lower()]
+        text = self.get(ways[0]) or ""
         if ways[0] == "subscribe":
             names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
             if not names:

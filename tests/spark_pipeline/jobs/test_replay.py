@@ -13,11 +13,11 @@ import pytest
 
 from bridges.formats.kafka import check_batch
 from spark_pipeline.core.digest import digest
-from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.errors import Conflict, OptionError, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.endpoints.base import endpoint
-from spark_pipeline.endpoints.importer import Conflict, Importer
+from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.jobs import replay as replay_module
 from spark_pipeline.jobs.audit import Audit, Side
 from spark_pipeline.jobs.engine import LocalEngine

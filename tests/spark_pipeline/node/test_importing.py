@@ -15,10 +15,10 @@ from bridges.formats.kafka import TRANSACTIONAL, encode, marker
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
 from bridges.log.partition_log import PartitionLog
-from spark_pipeline.core.errors import PipelineError, UnknownTopic
+from spark_pipeline.core.errors import Conflict, Fenced, PipelineError, UnknownTopic
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.endpoints.base import Positions
-from spark_pipeline.endpoints.importer import Conflict, Fenced, Importer
+from spark_pipeline.endpoints.importer import Importer
 from spark_pipeline.node import intake
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
 

@@ -13,9 +13,9 @@ from bridges.formats.producer import LedgerKind, SeqNoStamp
 from bridges.formats.ydb import encode_batch
 from bridges.log.ledger_rules import Last
 from spark_pipeline.core import import_frames
-from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.errors import Conflict, PipelineError
 from spark_pipeline.core.ranges import TopicPartition
-from spark_pipeline.endpoints.importer import Conflict, Importer
+from spark_pipeline.endpoints.importer import Importer
 from tests.spark_pipeline.node.pipeline_lab import Lab, open_lab
 
 T = TopicPartition("t", 0)

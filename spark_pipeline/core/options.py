@@ -1,0 +1,64 @@
+"""Options as Spark and URLs give them: texts by names in any case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from spark_pipeline.core.errors import OptionError
+
+SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+TIMES_MS = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Options:
+    """Options by their names, in any case. What is wrong with one raises OptionError."""
+
+    def __init__(self, options: Mapping[str, str] | None) -> None:
+        self._values = {name.lower(): value for name, value in (options or {}).items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def get(self, name: str) -> str | None:
+        """What was said; None for nothing."""
+        return self._values.get(name.lower())
+
+    def any(self, prefix: str) -> bool:
+        """Whether one was given whose name begins so."""
+        return any(name.startswith(prefix.lower()) for name in self._values)
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", value.strip()) or int(value) < least:
+            raise OptionError(f"{name} = {value!r} is not a number of at least {least}")
+        return int(value)
+
+    def sized(self, name: str, units: Mapping[str, int]) -> int | None:
+        """A whole number with one of ``units``, in the smallest."""
+        value = self.get(name)
+        if value is None:
+            return None
+        match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", value.lower())
+        if match is None or match[2] not in units or not int(match[1]):
+            raise OptionError(f"{name} = {value!r} is not a number, of at least 1, with one of the units {list(units)}")
+        return int(match[1]) * units[match[2]]
+
+    def truth(self, name: str, default: bool) -> bool:
+        """``true`` or ``false``."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError(f"{name} = {value!r} is neither true nor false")
+        return value.lower() == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of ``choices``, the first where nothing was said."""
+        value = (self.get(name) or choices[0]).lower()
+        if value not in choices:
+            raise OptionError(f"{name} = {value!r} is none of {', '.join(choices)}")
+        return value
