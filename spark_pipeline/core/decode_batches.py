@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from bridges.formats.records import StoredBatch
 from spark_pipeline.core import decode_kafka, decode_pravega, decode_records, decode_ydb
 from spark_pipeline.core.decode_varints import Unusual
 from spark_pipeline.core.errors import UnreadableBatch
+from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 
@@ -65,23 +66,15 @@ _ARRAYS: dict[int, Arrays] = {
 """Formats that are decoded so; the others are read record by record."""
 
 
-class AbortedRange(NamedTuple):
-    """An aborted transaction: batches of ``producer_id`` from ``first_offset`` up to its marker at ``last_offset``."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class Aborted:
     """Which batches belong to aborted transactions. ``told`` gives all of those that reach into what is read; it is
     asked when the first batch of a transaction is met, so that who reads none pays nothing."""
 
     __slots__ = ("_of_producer", "_told")
 
-    def __init__(self, told: Callable[[], Iterable[AbortedRange]]) -> None:
+    def __init__(self, told: Callable[[], Iterable[AbortedTransaction]]) -> None:
         self._told = told
-        self._of_producer: dict[int, list[AbortedRange]] | None = None
+        self._of_producer: dict[int, list[AbortedTransaction]] | None = None
 
     def __contains__(self, batch: StoredBatch) -> bool:
         part = _transaction(batch)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec import Struct, convert
 
 from spark_pipeline.core.node_client import NodeClient, NodeError
 
@@ -21,8 +22,7 @@ Place = tuple[str, int]
 """Topic and number of a partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class SbpPlace:
+class SbpPlace(Struct, frozen=True):
     """Where range servers are asked for, see ``bridges.node.front.SbpPlace``: ``pd`` are HOST:PORT. Empty where a node
     keeps that to itself."""
 
@@ -33,8 +33,7 @@ class SbpPlace:
     identity: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True):
     """Who a node is."""
 
     version: str
@@ -43,36 +42,30 @@ class NodeFacts:
     sbp: SbpPlace
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class PartitionFacts(Struct, frozen=True):
     """A partition: ``state`` is active or sealed, ``end`` where a sealed one ends once that is final. ``keys``: the
-    bounds of its range of keys, in steps of 2**-128."""
+    bounds of its range of keys, in steps of 2**-128, in hexadecimal."""
 
     partition: int
     stream_id: int
     state: str
-    keys: tuple[int, int]
-    made_epoch: int
-    sealed_epoch: int | None
+    keys: tuple[str, str]
     end: int | None
     parents: tuple[int, ...]
     children: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicFacts(Struct, frozen=True):
     """A topic. ``config`` has the effective values, ``overrides`` those that were set for it; both are empty for who
     may not see them. ``names``: what other protocols call it."""
 
     name: str
-    topic_id: str
+    id: str
     kind: str
-    epoch: int
-    created_ms: int
-    names: Mapping[str, str]
-    config: Mapping[str, Any]
-    overrides: Mapping[str, str]
+    names: dict[str, str]
     partitions: tuple[PartitionFacts, ...]
+    config: dict[str, Any] = {}
+    overrides: dict[str, str] = {}
 
     @property
     def active(self) -> list[PartitionFacts]:
@@ -80,24 +73,19 @@ class TopicFacts:
         return [one for one in self.partitions if one.state == "active"]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPositions:
+class PartitionPositions(Struct, frozen=True):
     """Offsets of a partition at one moment: readers of committed data stop at ``stable``. ``skipped`` are spans
-    [first, end) that an operator has declared lost; ``end`` as in :class:`PartitionFacts`; ``size`` is about what the
-    partition keeps."""
+    [first, end) that an operator has declared lost; ``bytes`` is about what the partition keeps."""
 
     start: int
     stable: int
     high_watermark: int
-    epoch: int
     stream_id: int
-    end: int | None
-    size: int
+    bytes: int
     skipped: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(NamedTuple):
     """What its producer wrote from ``first_offset`` on was aborted by the marker at ``last_offset``."""
 
     producer_id: int
@@ -113,10 +101,7 @@ class NodeTopics:
 
     def node(self) -> NodeFacts:
         """Who the node is, and where its streams are read."""
-        told = self.client.get("/v1/node")
-        sbp = told["sbp"]
-        place = SbpPlace(tuple(sbp["pd"]), sbp["dialect"], sbp["flavor"], sbp["tls"], sbp["identity"])
-        return NodeFacts(told["version"], told["node_id"], told["cluster_id"], place)
+        return convert(self.client.get("/v1/node"), NodeFacts)
 
     def names(self, pattern: str | None = None, *, internal: bool = False) -> list[str]:
         """Names of topics in alphabetical order: all, or those that ``pattern``, a regular expression, matches whole.
@@ -145,19 +130,23 @@ class NodeTopics:
         return found
 
     def _topics(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        partitions: dict[str, list[PartitionFacts]] = {}
         told: dict[str, dict[str, Any]] = {}
+        for page in self._pages("/v1/describe", names):
+            for topic in page["topics"]:
+                _raise_told(topic)
+                first = told.setdefault(topic["name"], topic)
+                if first is not topic:
+                    first["partitions"] += topic["partitions"]
+        return {name: convert(topic, TopicFacts) for name, topic in told.items()}
+
+    def _pages(self, path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """What is told of topics, which goes on within a topic of many partitions."""
         at: list[int] | None = [0, 0]
         while at is not None:
             first, partition = at
-            page = self.client.post("/v1/describe", {"topics": list(names[first:]), "partition": partition})
-            for topic in page["topics"]:
-                if "error" in topic:
-                    raise NodeError(topic["error"], topic["kind"], topic["status"], topic)
-                told[topic["name"]] = topic
-                partitions.setdefault(topic["name"], []).extend(map(_partition, topic["partitions"]))
+            page = self.client.post(path, {"topics": list(names[first:]), "partition": partition})
+            yield page
             at = None if page["next"] is None else [first + page["next"][0], page["next"][1]]
-        return {name: _topic(topic, partitions[name]) for name, topic in told.items()}
 
     def positions(self, places: Iterable[Place]) -> dict[Place, PartitionPositions]:
         """Positions by partition; of up to a thousand at the same moment."""
@@ -172,12 +161,8 @@ class NodeTopics:
         that is not there, or not to be seen."""
         found: dict[Place, PartitionPositions] = {}
         for some in _pieces(names, _NAMES_AT_ONCE):
-            at: list[int] | None = [0, 0]
-            while at is not None:
-                first, partition = at
-                page = self.client.post("/v1/positions", {"topics": some[first:], "partition": partition})
+            for page in self._pages("/v1/positions", some):
                 found.update(((one["topic"], one["partition"]), _positions(one)) for one in page["partitions"])
-                at = None if page["next"] is None else [first + page["next"][0], page["next"][1]]
         return found
 
     def find_timestamp(self, at_ms: Mapping[Place, int]) -> dict[Place, int | None]:
@@ -222,45 +207,7 @@ def _raise_told(one: Mapping[str, Any]) -> None:
 
 def _positions(told: Mapping[str, Any]) -> PartitionPositions:
     _raise_told(told)
-    return PartitionPositions(
-        told["start"],
-        told["stable"],
-        told["high_watermark"],
-        told["epoch"],
-        told["stream_id"],
-        told["end"],
-        told["bytes"],
-        tuple((first, end) for first, end in told["skipped"]),
-    )
-
-
-def _topic(told: Mapping[str, Any], partitions: Sequence[PartitionFacts]) -> TopicFacts:
-    return TopicFacts(
-        told["name"],
-        told["id"],
-        told["kind"],
-        told["epoch"],
-        told["created_ms"],
-        told["names"],
-        told.get("config", {}),
-        told.get("overrides", {}),
-        tuple(partitions),
-    )
-
-
-def _partition(told: Mapping[str, Any]) -> PartitionFacts:
-    low, high = told["keys"]
-    return PartitionFacts(
-        told["partition"],
-        told["stream_id"],
-        told["state"],
-        (int(low, 16), int(high, 16)),
-        told["made_epoch"],
-        told["sealed_epoch"],
-        told["end"],
-        tuple(told["parents"]),
-        tuple(told["children"]),
-    )
+    return convert(told, PartitionPositions)
 
 
 def _pieces(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

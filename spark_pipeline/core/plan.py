@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.core.json_files import written_beside
+from spark_pipeline.core.files import json_bytes, written_beside
 from spark_pipeline.core.ranges import TopicPartition
 
 _VERSION = 1
@@ -95,8 +95,7 @@ class Plan:
 
     def save(self, path: Path) -> None:
         """Write it to a new file, whole or not at all. Raises PlanError if there is one."""
-        content = {"plan": json.loads(self._text()), "sha256": self.digest}
-        partial = written_beside(path, content)
+        partial = written_beside(path, json_bytes({"plan": json.loads(self._text()), "sha256": self.digest}))
         try:
             os.link(partial, path)  # unlike a rename, not over one that is there
         except FileExistsError:

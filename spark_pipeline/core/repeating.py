@@ -1,9 +1,38 @@
-"""Something that is done every so many seconds beside a job, in a thread of its own."""
+"""Something that is done again and again: beside a job, in a thread of its own, or by who follows a system."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+
+from spark_pipeline.core.errors import EndpointUnavailable
+
+AWAY_S = 300.0
+"""How long a system may be away before who follows it gives up."""
+
+
+def follow(work: Callable[[], bool], stopped: Callable[[], bool], wait: Callable[[], object]) -> None:
+    """Do ``work``, once at least, until ``stopped``, and ``wait`` whenever it says that there was nothing to do.
+
+    A system that is away, as while it is restarted, is waited for: what was done is known. Raises EndpointUnavailable
+    when that takes too long, or it was not there before whoever follows was stopped.
+    """
+    begun = heard = time.monotonic()
+    while True:
+        try:
+            worked = work()
+            heard = time.monotonic()
+        except EndpointUnavailable:
+            if time.monotonic() - heard > AWAY_S or (stopped() and heard == begun):
+                raise
+            worked = False
+        if stopped():
+            return
+        if not worked:
+            wait()
+            if stopped():
+                return
 
 
 class Repeating:

@@ -61,8 +61,9 @@ class SinkOptions:
     codec: Codec = Codec.none
 
     @classmethod
-    def of(cls, given: Options) -> SinkOptions:
+    def of(cls, options: Mapping[str, str]) -> SinkOptions:
         """From the options ``topic`` and ``compression``. Raises OptionError."""
+        given = Options(options)
         return cls(given.get("topic") or "", Codec[given.choice("compression", tuple(Codec.__members__))])
 
 

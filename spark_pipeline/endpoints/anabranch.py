@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bridges.catalog.config_types import to_text
 from bridges.formats import FORMAT_MASK
 from sbp_back.errors import ConnectionLost, ErrorCode, SbpError
-from spark_pipeline.core.decode_batches import Aborted, AbortedRange, decode
+from spark_pipeline.core.decode_batches import Aborted, decode
 from spark_pipeline.core.errors import (
     EndpointUnavailable,
     OffsetsGone,
@@ -27,7 +27,7 @@ from spark_pipeline.core.errors import (
     UnknownTopic,
     UnreadableBatch,
 )
-from spark_pipeline.core.node_answers import NodeTopics, PartitionPositions, TopicFacts
+from spark_pipeline.core.node_answers import AbortedTransaction, NodeTopics, PartitionPositions, TopicFacts
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
 from spark_pipeline.core.options import Options
 from spark_pipeline.core.ranges import OffsetRange, TopicPartition
@@ -143,10 +143,9 @@ class AnabranchEndpoint:
                 batch.written_ms,
             )
 
-    def _aborted(self, range: OffsetRange) -> list[AbortedRange]:
+    def _aborted(self, range: OffsetRange) -> list[AbortedTransaction]:
         with as_pipeline_errors():
-            told = self._node.aborted(range.topic, range.partition, range.start, range.end)
-        return [AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in told]
+            return self._node.aborted(range.topic, range.partition, range.start, range.end)
 
     def _batches(self, range: OffsetRange) -> Iterator[StoredBatch]:
         if not range.count:
@@ -245,7 +244,7 @@ class AnabranchEndpoint:
 
 
 def _shown(told: Mapping[TopicPartition, PartitionPositions]) -> dict[TopicPartition, Positions]:
-    return {part: Positions(one.start, one.stable, one.high_watermark, one.size) for part, one in told.items()}
+    return {part: Positions(one.start, one.stable, one.high_watermark, one.bytes) for part, one in told.items()}
 
 
 def _info(topic: TopicFacts) -> TopicInfo:
@@ -255,7 +254,7 @@ def _info(topic: TopicFacts) -> TopicInfo:
         topic.overrides,
         {one.partition: one.state for one in topic.partitions},
         {one.partition: one.parents for one in topic.partitions if one.parents},
-        topic.topic_id,
+        topic.id,
         topic.kind != "user",
         {key: to_text(value) for key, value in topic.config.items() if value is not None},
     )

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
 
-from spark_pipeline.core.errors import EndpointUnavailable, OffsetsGone, PipelineError
+from spark_pipeline.core.errors import OffsetsGone, PipelineError
 from spark_pipeline.core.ranges import OffsetRange, Patience, TopicPartition, admit, between, split
+from spark_pipeline.core.repeating import follow
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.core.throttle import Throttle
 from spark_pipeline.endpoints.base import Endpoint, Positions, endpoint, may_cut
@@ -25,8 +26,6 @@ from spark_pipeline.lake.archive import Archive, Description
 from spark_pipeline.lake.layout import FILE_BYTES, RAW, Crash, DataFile, no_crash
 
 COLUMNS = Columns(RAW)
-AWAY_S = 300.0
-"""How long a system may be away before who follows it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,23 +155,9 @@ class ArchiveRun:
 
         A system that is away, as while it is restarted, is waited for: nothing of what is archived depends on it.
         """
-        source = endpoint(self.url, self.options)
-        heard = time.monotonic()
-        try:
-            while not self.stop.is_set():
-                try:
-                    stepped = self._follow_once(source, patience)
-                except EndpointUnavailable:
-                    if time.monotonic() - heard > AWAY_S:
-                        raise
-                    stepped = False
-                else:
-                    heard = time.monotonic()
-                if not stepped:
-                    self.stop.wait(poll_seconds)
-            return self.told
-        finally:
-            source.close()
+        with closing(endpoint(self.url, self.options)) as source:
+            follow(lambda: self._follow_once(source, patience), self.stop.is_set, lambda: self.stop.wait(poll_seconds))
+        return self.told
 
     def _follow_once(self, source: Endpoint, patience: Patience) -> bool:
         """A step, if there is enough for one; topics and partitions that have come since are among it."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_pipeline.core.errors import Conflict, EndpointUnavailable, Fenced
+from spark_pipeline.core import repeating
+from spark_pipeline.core.errors import Conflict, Fenced
 from spark_pipeline.core.plan import Plan
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.core.receipts import Receipt
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _IDLE_S = 0.5
 """How long a follower waits when there was nothing new."""
-_AWAY_S = 300.0
-"""How long a side may be away before a follower gives up."""
 
 
 @dataclass(slots=True)
@@ -159,26 +158,21 @@ class Runner:
         self._begun[task.part.topic] = ImportState(begun.topic, begun.epoch, begun.handed_over_ms, tuple(partitions))
 
     def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
-        """Rounds until nothing is left, or with ``follow`` until ``stopped``.
+        """Rounds until nothing is left, or with ``follow`` until ``stopped``: see
+        :func:`spark_pipeline.core.repeating.follow`."""
+        done = Round()
 
-        Whoever follows has patience with a side that is away, as while it is restarted: what was copied is known.
-        """
-        heard = time.monotonic()
-        while True:
-            try:
-                done = self.round()
-            except EndpointUnavailable:
-                if not follow or stopped() or time.monotonic() - heard > _AWAY_S:
-                    raise
-                time.sleep(_IDLE_S)
-                continue
-            heard = time.monotonic()
-            if stopped() or (not follow and not done.lag):
-                return done
-            if not follow and not done.copied:
-                return done
-            if follow and not done.copied:
-                time.sleep(_IDLE_S)
+        def round_() -> bool:
+            nonlocal done
+            done = self.round()
+            return done.copied > 0
+
+        if follow:
+            repeating.follow(round_, stopped, lambda: time.sleep(_IDLE_S))
+        else:
+            while round_() and done.lag and not stopped():
+                pass
+        return done
 
 
 def dry_run(plan: Plan, state: MigrationState) -> dict[str, Any]:

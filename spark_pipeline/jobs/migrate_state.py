@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_pipeline.core.errors import PipelineError
-from spark_pipeline.core.json_files import written_beside
+from spark_pipeline.core.files import json_bytes, replace
 from spark_pipeline.core.plan import Plan, PlanError
 from spark_pipeline.core.receipts import Receipts
 
@@ -64,21 +63,10 @@ class MigrationState:
     def step_done(self, name: str, **facts: Any) -> None:
         """A step is done; durable when this returns."""
         self.steps[name] = {"at_ms": time.time_ns() // 1_000_000, **facts}
-        write_json(self._steps_path, {"plan": self.plan.digest, "steps": self.steps})
+        replace(self._steps_path, json_bytes({"plan": self.plan.digest, "steps": self.steps}))
 
     def report(self, name: str, content: Mapping[str, Any]) -> Path:
         """Keep a report; where it is."""
         path = self.directory / f"{name}.json"
-        write_json(path, content)
+        replace(path, json_bytes(content))
         return path
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file by one with ``content``, whole or not at all, durably."""
-    partial = written_beside(path, content)
-    os.replace(partial, path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

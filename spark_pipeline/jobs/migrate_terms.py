@@ -102,7 +102,15 @@ def _listed(*rows: tuple[str, str]) -> list[NotCarried]:
     return [NotCarried("", what, why) for what, why in rows]
 
 
+def _sealed(topic: TopicInfo, what: str, why: str) -> list[NotCarried]:
+    """``what`` is said of the partitions that take nothing more at the source, and ``why`` they do at the target."""
+    sealed = [str(number) for number, state in topic.states.items() if state != "active"]
+    return [NotCarried(topic.name, what.format(", ".join(sealed)), why)] if sealed else []
+
+
 _USERS = ("users and passwords", "the source tells nobody its users' passwords: give them with `anabranch user add`")
+_PERMISSIONS = ("permissions", "the target lets everybody whom it knows do everything")
+_LARGE = "a batch that is brought fits a frame of the backend; the run says where"
 _MEMBERS = ("members of groups", "consumers join anew at the target, and go on at their committed positions")
 
 
@@ -204,14 +212,14 @@ class YdbTerms:
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         return _listed(
             _USERS,
-            ("permissions", "the target lets everybody whom it knows do everything"),
+            _PERMISSIONS,
             _MEMBERS,
             ("times of writing", "the target tells when a message came here; created_at is kept"),
             (
                 "producers all of whose messages are gone from the source",
                 "YDB tells of a producer's last seq_no only by its messages: such a producer begins anew",
             ),
-            ("messages of more than 15 MiB", "a batch that is brought fits a frame of the backend; the run says where"),
+            ("messages of more than 15 MiB", _LARGE),
         )
 
     def wanted(self, topic: TopicInfo) -> dict[str, str]:
@@ -236,11 +244,8 @@ class YdbTerms:
                 option = f"--target-option {TARGET_YDB}=ydb://HOST:2136/local"
                 why = f"give {option} to plan and cutover, or set it by YDB's AlterTopic"
                 left.append(NotCarried(topic.name, f"{key} = {value}", why))
-        sealed = [number for number, state in topic.states.items() if state != "active"]
-        if sealed:
-            what = f"partitions {', '.join(map(str, sealed))} are split or merged"
-            why = "all partitions take messages at the target; producers go on in those that have their last ones"
-            left.append(NotCarried(topic.name, what, why))
+        why = "all partitions take messages at the target; producers go on in those that have their last ones"
+        left += _sealed(topic, "partitions {} are split or merged", why)
         derived = derived_names(topic.name).get("ydb")
         path = topic.config.get("path", derived)
         if path != derived:
@@ -257,7 +262,7 @@ class PravegaTerms:
     def always(self, source: MigrationSource, target_options: Mapping[str, str]) -> list[NotCarried]:
         return _listed(
             _USERS,
-            ("permissions", "the target lets everybody whom it knows do everything"),
+            _PERMISSIONS,
             (
                 "positions of reader groups",
                 "their clients keep them in forms of their own: let readers finish at the source, or begin anew here",
@@ -267,7 +272,7 @@ class PravegaTerms:
                 "Pravega does not keep the keys and the times, and does not tell its writers",
             ),
             ("transactions that are open", "what was not committed is in no segment; a cut-over does not wait for it"),
-            ("events of more than 15 MiB", "a batch that is brought fits a frame of the backend; the run says where"),
+            ("events of more than 15 MiB", _LARGE),
             ("key-value tables, and streams of bytes that are no events", "only events are records"),
         )
 
@@ -287,12 +292,8 @@ class PravegaTerms:
                 left.append(
                     NotCarried(topic.name, f"{key} = {value}", "set it by a client's updateStream at the target")
                 )
-        sealed = [number for number, state in topic.states.items() if state != "active"]
-        if sealed:
-            what = f"segments {', '.join(map(str, sealed))} were scaled or sealed"
-            why = "all of them take events at the target, each for an equal part of the keys"
-            left.append(NotCarried(topic.name, what, why))
-        return config, left
+        why = "all of them take events at the target, each for an equal part of the keys"
+        return config, left + _sealed(topic, "segments {} were scaled or sealed", why)
 
 
 _TERMS: dict[str, Terms] = {

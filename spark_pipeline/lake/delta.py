@@ -21,9 +21,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.files import sync
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.lake.layout import PARTITION_TYPES, PARTITIONING, Crash, DataFile, micros_of, moment_of, no_crash
-from spark_pipeline.lake.store import Store, sync
+from spark_pipeline.lake.store import Store
 from spark_pipeline.lake.table import Overtaken, Progress, Vacuumed
 
 REPLACING = "anabranch/replace"

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_pipeline.core.files import make_directory, sync
 from spark_pipeline.core.ranges import TopicPartition
 from spark_pipeline.lake.delta import DeltaRecords, application
 from spark_pipeline.lake.layout import Crash, DataFile, schema_of
-from spark_pipeline.lake.store import Store, make_directory, sync
+from spark_pipeline.lake.store import Store
 
 
 def is_plain(description: bytes) -> bool:

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_pipeline.core.files import make_directory, sync
 from spark_pipeline.core.rows import TYPES
-from spark_pipeline.lake.store import Store, make_directory, sync
+from spark_pipeline.lake.store import Store
 
 RAW: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 """Columns of an archive, in this order."""

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs as pafs
 
 from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.files import make_directory, replace
 
 _NOT_IN_PATHS = "%?#"
 """What means something in a URL. The libraries of Delta and Iceberg take a directory as a URL, pyarrow as a path: with
@@ -143,13 +144,7 @@ class Store:
         if self.local:
             target = Path(self.path) / name
             make_directory(target.parent)
-            beside = target.with_name(f".{target.name}.{os.getpid()}")
-            with beside.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            beside.replace(target)
-            sync(target.parent)
+            replace(target, content)
             return
         with self.filesystem().open_output_stream(f"{self.path}/{name}") as stream:
             stream.write(content)
@@ -174,24 +169,3 @@ class Store:
             for info in self.filesystem().get_file_info(selector)
             if info.type == pafs.FileType.File and info.path.endswith(suffix)
         }
-
-
-def make_directory(path: Path) -> None:
-    """Make a local directory, and those above it, so that they survive a loss of power."""
-    made = []
-    above = path
-    while not above.exists():
-        made.append(above)
-        above = above.parent
-    path.mkdir(parents=True, exist_ok=True)
-    for one in made:
-        sync(one.parent)
-
-
-def sync(path: Path) -> None:
-    """Make a local file's content, or what was created or renamed in a directory, survive a loss of power."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

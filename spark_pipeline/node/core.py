@@ -63,7 +63,7 @@ class PipelineCore:
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 await memory.admit(Kind.REQUESTS, size)
-                return await _Pieces(request).read(size)
+                return await Pieces(request).read(size)
         except TimeoutError:
             raise RequestError("the body did not arrive in time", 408) from None
 
@@ -79,7 +79,7 @@ class PipelineCore:
         try:
             async with asyncio.timeout(self.settings.request_ms / 1000):
                 await memory.admit(Kind.REQUESTS, size)
-                pieces = _Pieces(request)
+                pieces = Pieces(request)
                 length = int.from_bytes(await pieces.read(4)) if size >= _LENGTH else 0
                 if not 0 < length <= min(head_bytes, size - _LENGTH):
                     raise RequestError("the body does not begin with the length of its head")
@@ -124,7 +124,7 @@ class PipelineCore:
         return log
 
 
-class _Pieces:
+class Pieces:
     """A body as it comes, cut as it is asked for."""
 
     __slots__ = ("_content", "_rest")
@@ -136,17 +136,20 @@ class _Pieces:
     async def read(self, size: int) -> bytearray:
         """The next ``size`` bytes. Raises ConnectionResetError when there are fewer."""
         data = bytearray(size)
-        at = 0
-        while at < size:
+        await self.fill(data, 0)
+        return data
+
+    async def fill(self, data: bytearray, at: int) -> None:
+        """The next bytes into ``data``, from ``at`` to its end. Raises ConnectionResetError when there are fewer."""
+        while at < len(data):
             if not self._rest:
                 self._rest = memoryview(await self._content.readany())
                 if not self._rest:
                     raise ConnectionResetError("the client went away in the middle of its request")
-            taken = self._rest[: size - at]
+            taken = self._rest[: len(data) - at]
             data[at : at + len(taken)] = taken
             at += len(taken)
             self._rest = self._rest[len(taken) :]
-        return data
 
 
 def length_of(request: web.Request, most: int) -> int:

@@ -19,7 +19,7 @@ from bridges.catalog.topic import Topic, TopicExists, TopicNotFound
 from bridges.console.errors import RequestError
 from bridges.errors import AppendConditionFailed, ImportFenced
 from bridges.net.budget import Kind
-from spark_pipeline.node.core import length_of, rows, text, whole
+from spark_pipeline.node.core import Pieces, length_of, rows, text, whole
 from spark_pipeline.node.intake import ImportConflict, Intake
 from spark_pipeline.node.intake_forms import form_of
 
@@ -179,25 +179,12 @@ class ImportHandlers:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._core.memory(request).admit(Kind.REQUESTS, size)
-            content = request.content
-            spare = memoryview(b"")
+            pieces = Pieces(request)
             while size:
                 wanted = min(size, max(_PIECE, intake.missing))
                 block, have = intake.buffer(wanted)
-                full = len(block)
-                while have < full:
-                    if not spare:
-                        came = content.read_nowait()  # which needs no deadline
-                        if not came:
-                            async with asyncio.timeout_at(deadline):
-                                came = await content.readany()
-                        if not came:
-                            raise ConnectionResetError("the client went away in the middle of its request")
-                        spare = memoryview(came)
-                    part = spare[: full - have]
-                    spare = spare[len(part) :]
-                    block[have : have + len(part)] = part
-                    have += len(part)
+                async with asyncio.timeout_at(deadline):
+                    await pieces.fill(block, have)
                 size -= wanted
                 yield block
         except TimeoutError:

@@ -19,11 +19,11 @@ from bridges.formats.kafka import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 from bridges.formats.kafka import transaction_of as transaction_of_batch
 from bridges.formats.producer import InTransaction, Stamp
 from spark_pipeline.core.import_frames import HEAD
+from spark_pipeline.core.kafka_batches import same
 
 MOST_BATCH_BYTES = 16 * 1024 * 1024 - 4096
 """Largest batch that fits a frame of the backend."""
 _CRC_FROM = 21
-_EPOCH_FROM, _EPOCH_TO = 12, 16
 
 
 class Brought(NamedTuple):
@@ -80,7 +80,7 @@ class KafkaForm:
         return Brought(base, count, piece, newest, transaction_of_batch(piece, header))
 
     def same(self, there: memoryview, brought: memoryview) -> bool:
-        return there[:_EPOCH_FROM] == brought[:_EPOCH_FROM] and bytes(there[_EPOCH_TO:]) == bytes(brought[_EPOCH_TO:])
+        return same(there, brought)
 
 
 class _Framed:

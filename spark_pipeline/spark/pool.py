@@ -1,4 +1,4 @@
-"""Endpoints that are kept from one task to the next.
+"""Endpoints, and clients of nodes, that are kept from one task to the next.
 
 Spark's workers are forked processes that run one task after the other, each with objects unpickled anew: what lies in a
 module is all that survives between them. So this module has state, as nothing else does: the endpoints of this process,
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from bridges.node.memory import keep_buffers
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.core.node_client import NodeClient, NodeOptions
 from spark_pipeline.endpoints.base import Endpoint, endpoint
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -29,6 +30,7 @@ class Pool:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._idle: dict[_Key, Endpoint] = {}
+        self._clients: dict[tuple[NodeOptions, str], NodeClient] = {}
         self._tasks = 0
 
     @contextmanager
@@ -46,8 +48,15 @@ class Pool:
         while len(self._idle) > _MOST:
             self._idle.pop(next(iter(self._idle))).close()
 
+    def client(self, options: NodeOptions, use: str = "") -> NodeClient:
+        """A client of this process, which runs one task at a time; those of another ``use`` are others."""
+        self._look_where()
+        if (options, use) not in self._clients:
+            self._clients[options, use] = NodeClient(options)
+        return self._clients[options, use]
+
     def close(self) -> None:
-        """Close what is idle."""
+        """Close the endpoints that are idle."""
         idle, self._idle = self._idle, {}
         for one in idle.values():
             one.close()
@@ -71,7 +80,7 @@ class Pool:
     def _look_where(self) -> None:
         """Begin anew in a process that was forked: the sockets are those of the other one."""
         if self._pid != os.getpid():
-            self._pid, self._idle, self._tasks = os.getpid(), {}, 0
+            self._pid, self._idle, self._clients, self._tasks = os.getpid(), {}, {}, 0
 
 
 POOL = Pool()

@@ -9,7 +9,6 @@ tells them; a write that is no stream makes a name of its own.
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_pipeline.core.errors import OptionError
 from spark_pipeline.core.node_answers import NodeTopics
-from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.node_client import NodeError, NodeOptions
 from spark_pipeline.core.options import Options
 from spark_pipeline.core.sink_client import SinkBatch, SinkDriver, SinkTask, Written
 from spark_pipeline.core.sink_rows import SinkOptions, SinkRows, check_schema
@@ -67,7 +66,7 @@ class SinkSettings:
             raise OptionError("queryId and batchId are given together: they name what is written once")
         return cls(
             NodeOptions.of(given.get("endpoint") or DEFAULT_ENDPOINT, options),
-            SinkOptions.of(given),
+            SinkOptions.of(options),
             given.number("transaction.timeout.ms") or _TIMEOUT_MS,
             given.number("request.bytes", 128 * 1024) or _REQUEST_BYTES,
             given.get("queryId") or "",
@@ -75,27 +74,6 @@ class SinkSettings:
             given.truth("worker.freeze", True),
             given.choice("lowerBatches", ("refuse", "skip")) == "skip",
         )
-
-
-class Clients:
-    """Clients that are kept from one task to the next: a worker runs one task after the other, and what lies in a
-    module is all that survives between them."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-        self._kept: dict[tuple[NodeOptions, str], NodeClient] = {}
-
-    def of(self, options: NodeOptions, use: str = "") -> NodeClient:
-        """A client of this process, which runs one task at a time; those of another ``use`` are others."""
-        if self._pid != os.getpid():
-            self._pid, self._kept = os.getpid(), {}
-        client = self._kept.get((options, use))
-        if client is None:
-            client = self._kept[options, use] = NodeClient(options)
-        return client
-
-
-_CLIENTS = Clients()
 
 
 @dataclass(slots=True)
@@ -109,7 +87,7 @@ class SinkMessage(WriterCommitMessage):
 def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: Iterator[pa.RecordBatch]) -> SinkMessage:
     """One attempt of one task: write all rows of ``iterator``. What goes wrong is aborted at once."""
     POOL.begin_task(freeze=settings.freeze)
-    client = _CLIENTS.of(settings.node)
+    client = POOL.client(settings.node)
     attempt = SinkTask(
         client,
         batch,
@@ -118,7 +96,7 @@ def write_rows(settings: SinkSettings, batch: SinkBatch, task: int, iterator: It
         request_bytes=settings.request_bytes,
         skip_lower=settings.skip_lower,
     )
-    rows = SinkRows(settings.sink, NodeTopics(_CLIENTS.of(settings.node, "topics")), task)
+    rows = SinkRows(settings.sink, NodeTopics(POOL.client(settings.node, "topics")), task)
     begun = committed = False
     left_out = 0
     try:
@@ -222,7 +200,7 @@ def _commit(settings: SinkSettings, batch: SinkBatch, written: Sequence[Written]
 
 
 def _driver(settings: SinkSettings) -> SinkDriver:
-    return SinkDriver(_CLIENTS.of(settings.node))
+    return SinkDriver(POOL.client(settings.node))
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> AnabranchBatchWriter:

@@ -15,8 +15,9 @@ from bridges.formats.kafka import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, encod
 from bridges.formats.producer import InTransaction
 from bridges.formats.records import Record, StoredBatch
 from spark_pipeline.core import decode_kafka, decode_records
-from spark_pipeline.core.decode_batches import Aborted, AbortedRange, decode
+from spark_pipeline.core.decode_batches import Aborted, decode
 from spark_pipeline.core.errors import UnreadableBatch
+from spark_pipeline.core.node_answers import AbortedTransaction
 from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from tests.spark_pipeline.core.oracle import EVERYTHING, decoded, expected
@@ -130,9 +131,9 @@ def test_control_batches_and_aborted_ones_are_gaps() -> None:
     ]
     asked = []
 
-    def told() -> list[AbortedRange]:
+    def told() -> list[AbortedTransaction]:
         asked.append(1)
-        return [AbortedRange(1, 9, 10), AbortedRange(1, 0, 4)]
+        return [AbortedTransaction(1, 9, 10), AbortedTransaction(1, 0, 4)]
 
     found = decoded(stored, aborted=Aborted(told))
     assert [(row["offset"], row["value"]) for row in found] == [(n, f"kept {n}".encode()) for n in (2, 3, 5, 7)]

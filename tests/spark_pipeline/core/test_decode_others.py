@@ -20,8 +20,9 @@ from bridges.formats.records import Buffer, Record, StoredBatch
 from bridges.formats.ydb import DELTA_TAG, KEY_ITEM, TOMBSTONE_ITEM, encode_batch
 from bridges.formats.ydb_codecs import Codec
 from spark_pipeline.core import decode_records
-from spark_pipeline.core.decode_batches import Aborted, AbortedRange
+from spark_pipeline.core.decode_batches import Aborted
 from spark_pipeline.core.errors import UnreadableBatch
+from spark_pipeline.core.node_answers import AbortedTransaction
 from tests.spark_pipeline.core.oracle import decoded, expected
 
 VALUES = st.none() | st.binary(max_size=20) | st.sampled_from([bytes(130), bytes(5000)])
@@ -292,7 +293,7 @@ def test_events_of_an_aborted_transaction_are_gaps() -> None:
         )
         for base, producer in ((0, 8), (1, 9), (2, 8))
     ]
-    aborted = Aborted(lambda: [AbortedRange(8, 0, 1)])
+    aborted = Aborted(lambda: [AbortedTransaction(8, 0, 1)])
     assert [row["offset"] for row in decoded(stored, aborted=aborted)] == [1, 2]
 
 

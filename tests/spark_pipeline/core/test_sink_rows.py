@@ -36,10 +36,9 @@ class Topics:
             raise NodeError(f"there is no topic {name!r}", "TopicNotFound", 404)
         keys = WHOLE.low, WHOLE.high
         partitions = [
-            PartitionFacts(number, number, state, keys, 0, None, None, (), ())
-            for number, state in enumerate(self.states[name])
+            PartitionFacts(number, number, state, keys, None, (), ()) for number, state in enumerate(self.states[name])
         ]
-        return TopicFacts(name, "", "user", 0, 0, {}, self.config, {}, tuple(partitions))
+        return TopicFacts(name, "", "user", {}, tuple(partitions), self.config)
 
 
 def written(

@@ -234,7 +234,7 @@ def test_a_follower_waits_for_a_system_that_is_away(
     run.happens = lambda: None
     assert run.follow(Patience(1, 60_000), poll_seconds=0.001).steps == 2
     assert_same(source, place)
-    monkeypatch.setattr("spark_pipeline.jobs.archive.AWAY_S", -1.0)
+    monkeypatch.setattr("spark_pipeline.core.repeating.AWAY_S", -1.0)
     away = iter([True])
     stop.clear()
     with pytest.raises(EndpointUnavailable):
