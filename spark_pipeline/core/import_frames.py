@@ -7,13 +7,10 @@ of each stand its first offset, how many offsets it spans, and how many bytes it
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import crc32c
 
 from bridges.formats import FormatId
-from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.kafka_batches import digest as kafka_digest
 from spark_pipeline.core.kafka_batches import heads
 
@@ -21,33 +18,10 @@ HEAD = struct.Struct(">qII")
 """First offset, number of offsets, bytes of the payload, which follows."""
 
 
-class Frame(NamedTuple):
-    """A batch at offsets ``[base, base + span)``; its payload are bytes ``[at, until)`` of what it lies in."""
-
-    base: int
-    span: int
-    at: int
-    until: int
-
-
 def put(out: bytearray, base: int, count: int, payload: bytes | bytearray | memoryview) -> None:
     """Append one batch."""
     out += HEAD.pack(base, count, len(payload))
     out += payload
-
-
-def frames(data: memoryview) -> Iterator[Frame]:
-    """The batches in ``data``, all of them whole. Raises PipelineError."""
-    at = 0
-    while at < len(data):
-        if len(data) - at < HEAD.size:
-            raise PipelineError("a batch is cut within its head")
-        base, span, size = HEAD.unpack_from(data, at)
-        begin = at + HEAD.size
-        at = begin + size
-        if at > len(data):
-            raise PipelineError(f"the batch at offset {base} is cut short")
-        yield Frame(base, span, begin, at)
 
 
 def digest(form: int, payload: memoryview, place: str, before: int = 0) -> int:

@@ -72,11 +72,6 @@ class ArchiveEndpoint:
         """Whether values are no longer what the writer sent."""
         return self._archive.description.decoding is not None
 
-    @property
-    def expired_ms(self) -> int | None:
-        """Records with timestamps before this are not here, by rule."""
-        return self._archive.description.expired_ms
-
     def topics(self) -> dict[str, TopicInfo]:
         """See Endpoint."""
         return {name: TopicInfo(name, numbers) for name, numbers in self._archive.description.topics.items()}

@@ -153,29 +153,19 @@ class _Opener(Protocol):
     def __call__(self, url: str, options: Mapping[str, str]) -> Endpoint: ...
 
 
-_MODULES = {
-    "anabranch": "spark_pipeline.endpoints.anabranch",
-    "kafka": "spark_pipeline.endpoints.kafka",
-    "archive": "spark_pipeline.endpoints.archive",
-    "archive+s3": "spark_pipeline.endpoints.archive",
-    "pravega": "spark_pipeline.endpoints.pravega",
-    "ydb": "spark_pipeline.endpoints.ydb",
-    "anabranch+tls": "spark_pipeline.endpoints.anabranch",
-    "pravega+tls": "spark_pipeline.endpoints.pravega",
-    "ydb+tls": "spark_pipeline.endpoints.ydb",
+_SCHEMES = {
+    **dict.fromkeys(
+        ("anabranch", "anabranch+tls", "kafka", "archive", "archive+s3", "pravega", "pravega+tls"), "spark"
+    ),
+    **dict.fromkeys(("ydb", "ydb+tls"), "ydb"),
 }
-"""Scheme of a URL -> the module that has ``open_endpoint(url, options)``; each needs a client library of its own."""
-_EXTRAS = {"ydb": "ydb", "ydb+tls": "ydb"}
-"""Scheme of a URL -> the extra of this package that brings its client, where that is not ``spark``."""
-
-
-_WHOLE = frozenset({"pravega", "pravega+tls"})
-"""Schemes of endpoints whose offsets are no numbers of records: in the middle of a range there may be no record."""
+"""Scheme of a URL -> the extra of this package that brings its client; the module that has ``open_endpoint(url,
+options)`` is called as the scheme's first word."""
 
 
 def may_cut(url: str) -> bool:
     """Whether ranges of the system at ``url`` may be cut anywhere; if not, they are read as a whole."""
-    return urlsplit(url).scheme not in _WHOLE
+    return not urlsplit(url).scheme.startswith("pravega")  # in the middle of a range there may be no record
 
 
 def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
@@ -184,17 +174,14 @@ def endpoint(url: str, options: Mapping[str, str] | None = None) -> Endpoint:
     Nothing is asked of it yet. Raises OptionError for a URL that is none, or a scheme that has no endpoint here.
     """
     scheme = urlsplit(url).scheme
-    if scheme not in _MODULES:
-        known = ", ".join(f"{name}://" for name in _MODULES)
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
         raise OptionError(f"{url!r} is no address of an endpoint: it begins with one of {known}")
     try:
-        module = import_module(_MODULES[scheme])
+        module = import_module(f"spark_pipeline.endpoints.{scheme.partition('+')[0]}")
     except ModuleNotFoundError as error:
-        if error.name != _MODULES[scheme]:
-            extra = _EXTRAS.get(scheme, "spark")
-            raise OptionError(
-                f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{extra}]'"
-            ) from error
-        raise OptionError(f"{scheme}:// cannot be read by this version") from error
+        raise OptionError(
+            f"{scheme}:// needs the Python package {error.name}: pip install 'anabranch[{_SCHEMES[scheme]}]'"
+        ) from error
     opener: _Opener = module.open_endpoint
     return opener(url, dict(options or {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -10,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.jobs.command_options import (
     EXIT_DIFFERENT,
     Moment,
     Size,
     engine_options,
-    failed,
+    failures,
     interruptible,
     job,
+    job_options,
     report_option,
     reported,
     tell,
     throttle_option,
+    topics_option,
 )
 from spark_pipeline.jobs.side_options import given as options_given
 from spark_pipeline.jobs.side_options import side_options
@@ -43,7 +45,7 @@ def command() -> None:
 @command.command("run")
 @click.option("--from", "url", required=True, metavar="URL", help="The system: anabranch://host:8090.")
 @click.option("--to", "place", required=True, metavar="PLACE", help="The archive: a directory or s3://bucket/prefix.")
-@click.option("--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names.")
+@topics_option
 @click.option("--table", type=click.Choice(["delta", "iceberg"]), default="delta", show_default=True)
 @click.option("--partition-by", type=click.Choice(["day", "hour", "none"]), default="day", show_default=True)
 @click.option("--catalog", default="", metavar="URI", help="Iceberg: sqlite:////path, or a catalog of pyiceberg's.")
@@ -61,9 +63,7 @@ def command() -> None:
 @throttle_option
 @click.option("--allow-loss", is_flag=True, help="Go on where the log was trimmed of what was not archived yet.")
 @click.option("--dry-run", is_flag=True, help="Say what would be archived.")
-@side_options
-@engine_options
-@report_option
+@job_options
 def run(url: str, place: str, topics: tuple[str, ...], **given: Any) -> None:
     """Archive what is committed and not archived yet; again and again with --follow."""
     with job(given) as (engine, meter):
@@ -125,15 +125,9 @@ def status(place: str, url: str | None, report: Path | None, **given: Any) -> No
     from spark_pipeline.jobs import archive_upkeep
     from spark_pipeline.lake.archive import Archive
 
-    source = None
-    try:
-        source = endpoint(url, options_given(**given).source) if url else None
+    with failures(), ExitStack() as stack:
+        source = None if url is None else stack.enter_context(closing(endpoint(url, options_given(**given).source)))
         tell(archive_upkeep.status(Archive.open(place), source), report)
-    except (PipelineError, OSError) as error:
-        failed(error)
-    finally:
-        if source is not None:
-            source.close()
 
 
 @command.command("compact")
@@ -171,10 +165,8 @@ def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run
 
     if before is None and vacuum is None:
         raise click.UsageError("give --before, --vacuum, or both")
-    try:
+    with failures():
         done = archive_upkeep.expire(Archive.open(place), before=before, vacuum_before=vacuum, dry_run=dry_run)
-    except (PipelineError, OSError) as error:
-        failed(error)
     tell({"archive": place, "dry_run": dry_run, **asdict(done)}, report)
 
 
@@ -183,9 +175,7 @@ def expire(place: str, before: datetime | None, vacuum: datetime | None, dry_run
 @click.option("--from", "url", required=True, metavar="URL", help="The system that was archived.")
 @click.option("--topics", multiple=True, metavar="NAME", help="Only these; all of the archive otherwise.")
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
-@side_options
-@engine_options
-@report_option
+@job_options
 def verify(
     place: str,
     url: str,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_pipeline.jobs.command_options import (
     EXIT_DIFFERENT,
     Moment,
-    engine_options,
     job,
+    job_options,
     keep_standard_output,
-    report_option,
     tell,
+    topics_option,
 )
+from spark_pipeline.jobs.side_options import Given
 from spark_pipeline.jobs.side_options import given as options_given
-from spark_pipeline.jobs.side_options import side_options
+
+if TYPE_CHECKING:
+    from spark_pipeline.jobs.audit import Audit, Side
 
 FIELDS = ("key", "value", "headers", "timestamp")
 
@@ -29,12 +34,6 @@ def command() -> None:
     Systems are anabranch://host:8090, kafka://host:9092 and archive:///path. Exit code 0: nothing is wrong; 2:
     something is, and the report says where; 1: the audit could not be done.
     """
-
-
-def _topics_option(function: Any) -> Any:
-    return click.option(
-        "--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names."
-    )(function)
 
 
 def _compared_options(function: Any) -> Any:
@@ -53,70 +52,67 @@ def _fields(text: str) -> tuple[str, ...]:
     return names
 
 
-def _since(given: dict[str, Any]) -> int | None:
-    return None if given["since"] is None else round(given["since"].timestamp() * 1_000_000)
+@contextmanager
+def _audit(given: dict[str, Any], fields: tuple[str, ...] = FIELDS) -> Iterator[tuple[Audit, Given]]:
+    """An audit by the options of a command, and those of both sides."""
+    since = given.get("since")
+    with job(given) as (engine, meter):
+        from spark_pipeline.jobs.audit import Audit
+
+        since_us = None if since is None else round(since.timestamp() * 1_000_000)
+        yield Audit(engine, fields, since_us, meter.told), options_given(**given)
+
+
+def side_of(url: str, options: Mapping[str, str]) -> Side:
+    """One system of an audit."""
+    from spark_pipeline.jobs.audit import Side
+
+    return Side(url, options)
 
 
 def _end(report: dict[str, Any], path: Path | None) -> None:
     tell(report, path)
-    if not report["equal"]:
+    if not report.get("equal", True) or report.get("damaged"):
         raise SystemExit(EXIT_DIFFERENT)
 
 
 @command.command("check")
 @click.argument("url")
-@_topics_option
+@topics_option
 @click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True)
-@side_options
-@engine_options
-@report_option
+@job_options
 def check(url: str, topics: tuple[str, ...], level: int, **given: Any) -> None:
     """Look at one system.
 
     Level 0: positions and numbers of records; 1: the checksum of every stored batch; 2: every record is read; 3: gaps,
     repeated offsets, order of offsets, numbers of producers.
     """
-    with job(given) as (engine, meter):
-        from spark_pipeline.jobs.audit import Audit, Side
-
-        audit = Audit(engine, told=meter.told)
-        report = audit.whole(Side(url, options_given(**given).source), topics, level)
+    with _audit(given) as (audit, sides):
+        report = audit.whole(side_of(url, sides.source), topics, level)
     _end(report, given["report"])
 
 
 @command.command("gaps")
 @click.argument("url")
-@_topics_option
-@side_options
-@engine_options
-@report_option
+@topics_option
+@job_options
 def gaps(url: str, topics: tuple[str, ...], **given: Any) -> None:
     """Say which offsets have no record, and which come twice or out of order: level 3 without checksums."""
-    with job(given) as (engine, meter):
-        from spark_pipeline.jobs.audit import Audit, Side
-
-        audit = Audit(engine, fields=(), told=meter.told)
-        report = audit.whole(Side(url, options_given(**given).source), topics, 3, checksums=False)
+    with _audit(given, ()) as (audit, sides):
+        report = audit.whole(side_of(url, sides.source), topics, 3, checksums=False)
     _end(report, given["report"])
 
 
 @command.command("digest")
 @click.argument("url")
-@_topics_option
+@topics_option
 @_compared_options
-@side_options
-@engine_options
-@report_option
+@job_options
 def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None:
     """Make digests of all blocks of 65,536 offsets, to compare with later: audit diff FILE URL."""
-    with job(given) as (engine, meter):
-        from spark_pipeline.jobs.audit import Audit, Side
-
-        audit = Audit(engine, _fields(fields), _since(given), meter.told)
-        report = audit.digests(Side(url, options_given(**given).source), topics)
-    tell(report, given["report"])
-    if report["damaged"]:
-        raise SystemExit(EXIT_DIFFERENT)
+    with _audit(given, _fields(fields)) as (audit, sides):
+        report = audit.digests(side_of(url, sides.source), topics)
+    _end(report, given["report"])
 
 
 @command.command("diff")
@@ -126,24 +122,20 @@ def digest(url: str, topics: tuple[str, ...], fields: str, **given: Any) -> None
 @click.option("--level", type=click.IntRange(0, 3), default=2, show_default=True)
 @click.option("--common", is_flag=True, help="Compare what both have; where they begin and end may differ.")
 @_compared_options
-@side_options
-@engine_options
-@report_option
+@job_options
 def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: bool, fields: str, **given: Any) -> None:
     """Compare two systems, or a system with digests in a file (LEFT), and find the first bad offset of each block."""
-    with job(given) as (engine, meter):
+    with _audit(given, _fields(fields)) as (audit, sides):
         from spark_pipeline.core.errors import OptionError
-        from spark_pipeline.jobs.audit import Audit, Side, against_digests
+        from spark_pipeline.jobs.audit import against_digests
 
-        audit = Audit(engine, _fields(fields), _since(given), meter.told)
-        sides = options_given(**given)
         if "://" not in left:
-            report = against_digests(audit, Side(right, {**sides.source, **sides.target}), Path(left), topics)
+            report = against_digests(audit, side_of(right, {**sides.source, **sides.target}), Path(left), topics)
         else:
             if not topics:
                 raise OptionError("--topics has to be given")
             report = audit.diff(
-                Side(left, sides.source), Side(right, sides.target), topics, level, same_ends=not common
+                side_of(left, sides.source), side_of(right, sides.target), topics, level, same_ends=not common
             )
     _end(report, given["report"])
 
@@ -154,18 +146,15 @@ def diff(left: str, right: str, topics: tuple[str, ...], level: int, common: boo
 @click.option("--kafka", default="", metavar="HOST:PORT", help="The node's Kafka listener.")
 @click.option("--ydb", default="", metavar="HOST:PORT", help="The node's YDB listener; needs the package ydb.")
 @click.option("--pravega", default="", metavar="HOST:PORT", help="Its Pravega controller; needs the package pravega.")
-@side_options
-@engine_options
-@report_option
+@job_options
 def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any) -> None:
     """Read a topic through every protocol of a node (level 4), and compare with what its range servers give.
 
     Through Pravega's protocol, values are compared, since its events have nothing else. Committed positions are
     compared as the node and as Kafka's protocol tell them.
     """
-    with job(given) as (engine, meter):
+    with _audit(given) as (audit, sides):
         from spark_pipeline.core.errors import OptionError
-        from spark_pipeline.jobs.audit import Audit, Side
         from spark_pipeline.jobs.audit_cross import Listeners
         from spark_pipeline.jobs.audit_cross import cross as compare
 
@@ -173,6 +162,5 @@ def cross(url: str, topic: str, kafka: str, ydb: str, pravega: str, **given: Any
             raise OptionError("give at least one of --kafka, --ydb, --pravega")
         if pravega:
             keep_standard_output()
-        side = Side(url, options_given(**given).source)
-        report = compare(Audit(engine, told=meter.told), side, topic, Listeners(kafka, ydb, pravega))
+        report = compare(audit, side_of(url, sides.source), topic, Listeners(kafka, ydb, pravega))
     _end(report, given["report"])

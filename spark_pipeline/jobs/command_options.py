@@ -11,15 +11,16 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_pipeline.core.errors import PipelineError
+from spark_pipeline.jobs.side_options import side_options
 
 if TYPE_CHECKING:
     from spark_pipeline.jobs.engine import Engine
@@ -116,6 +117,18 @@ def report_option(function: F) -> F:
     )(function)
 
 
+def topics_option(function: F) -> F:
+    """``--topics``."""
+    return click.option(
+        "--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names."
+    )(function)
+
+
+def job_options(function: F) -> F:
+    """Those of the systems, of the engine, and of the report."""
+    return side_options(engine_options(report_option(function)))
+
+
 @contextmanager
 def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engine, Meter]]:
     """The engine that the options of a command name, and a meter of ``unit`` that is told on standard error; what the
@@ -124,22 +137,23 @@ def job(given: Mapping[str, Any], unit: str = "offsets") -> Iterator[tuple[Engin
     from spark_pipeline.jobs.engine import open_engine
     from spark_pipeline.jobs.progress import Meter, told
 
-    meter, opened = Meter(unit), None
+    meter = Meter(unit)
+    with (
+        failures(),
+        closing(open_engine(given["engine"], given["parallel"], given["master"])) as opened,
+        told(meter.line),
+    ):
+        yield opened, meter
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """What is raised on purpose ends the command with a sentence: the job could not be done."""
     try:
-        opened = open_engine(given["engine"], given["parallel"], given["master"])
-        with told(meter.line):
-            yield opened, meter
+        yield
     except (PipelineError, OSError) as error:
-        failed(error)
-    finally:
-        if opened is not None:
-            opened.close()
-
-
-def failed(error: Exception) -> NoReturn:
-    """End the command: the job could not be done."""
-    click.echo(f"anabranch: {error}", err=True)
-    raise SystemExit(EXIT_FAILED) from error
+        click.echo(f"anabranch: {error}", err=True)
+        raise SystemExit(EXIT_FAILED) from error
 
 
 def tell(report: Mapping[str, Any], path: Path | None = None) -> None:

@@ -92,7 +92,7 @@ def _canonical(key: str, value: str) -> str:
 def terms_of(url: str) -> Terms:
     """Those of the source at ``url``. Raises OptionError."""
     scheme = urlsplit(url).scheme
-    found = _TERMS.get(scheme)
+    found = _TERMS.get(scheme.removesuffix("+tls"))
     if found is None:
         raise OptionError(f"topics are migrated from kafka://, ydb:// and pravega://, not from {scheme or url!r}")
     return found
@@ -299,7 +299,5 @@ class PravegaTerms:
 _TERMS: dict[str, Terms] = {
     "kafka": KafkaTerms(),
     "ydb": YdbTerms(),
-    "ydb+tls": YdbTerms(),
     "pravega": PravegaTerms(),
-    "pravega+tls": PravegaTerms(),
 }

@@ -8,21 +8,21 @@ import click
 
 from spark_pipeline.jobs.command_options import (
     Moment,
-    engine_options,
     job,
-    report_option,
+    job_options,
     reported,
     tell,
     throttle_option,
+    topics_option,
 )
 from spark_pipeline.jobs.side_options import given as options_given
-from spark_pipeline.jobs.side_options import pairs, side_options
+from spark_pipeline.jobs.side_options import pairs
 
 
 @click.command("replay", short_help="Bring records of an archive back into topics, at the offsets they had.")
 @click.option("--from", "source", required=True, metavar="URL", help="archive:///path, archive+s3://bucket/prefix.")
 @click.option("--to", "target", required=True, metavar="URL", help="The node: anabranch://host:8090.")
-@click.option("--topics", multiple=True, required=True, metavar="NAME", help="Names, or patterns of whole names.")
+@topics_option
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="What a topic is to be called; it must not exist.")
 @click.option("--since", type=Moment(), help="Only records with timestamps from then on.")
 @click.option("--until", type=Moment(), help="Only records with timestamps before then.")
@@ -36,9 +36,7 @@ from spark_pipeline.jobs.side_options import pairs, side_options
 @click.option("--keep-closed", is_flag=True, help="Leave the topics read-only; a later run hands them over.")
 @throttle_option
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed.")
-@side_options
-@engine_options
-@report_option
+@job_options
 def command(source: str, target: str, topics: tuple[str, ...], **given: Any) -> None:
     """Bring records of an archive (or of another system) back into topics that are made for it.
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions
+from spark_pipeline.core.repeating import Repeating
 
 _PATIENCE_S = 2.0
+_EVERY_S = 1.0
 _HEARD_EVERY_S = 20.0
 """How often a query that does nothing says that it is there."""
 _MOST = 1_000
@@ -31,11 +34,11 @@ class NodeListener(StreamingQueryListener):
         """``options``: those of :class:`NodeOptions`. Raises OptionError."""
         super().__init__()
         self._client = NodeClient(NodeOptions.of(url, options))
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
         self._latest: dict[str, dict[str, Any]] = {}
         self._due: dict[str, None] = {}
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._sent = time.monotonic()
+        self._sending: Repeating | None = None
         self.failed = 0
         """Reports that did not arrive."""
 
@@ -77,45 +80,36 @@ class NodeListener(StreamingQueryListener):
 
     def close(self) -> None:
         """Send what is left, once, and end."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
+        if self._sending is not None:
+            self._sending.stop()
+        self._send()
         self._client.close()
 
     # --- the thread that sends ----------------------------------------------------------------------------------------
 
     def _tell(self, query: str, told: Mapping[str, Any]) -> None:
-        with self._wake:
+        with self._lock:
             known = self._latest.pop(query, {"name": f"query {query}", "done": 0})
             self._latest[query] = {**known, **told, "id": query, "kind": "query", "unit": "rows"}
             while len(self._latest) > _MOST:
                 self._latest.pop(next(iter(self._latest)))
             self._due[query] = None
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send, name="query-reports", daemon=True)
-                self._thread.start()
-            self._wake.notify()
+            if self._sending is None:
+                self._sending = Repeating(self._send, _EVERY_S, "query-reports")
+                self._sending.start()
 
     def _send(self) -> None:
-        while True:
-            with self._wake:
-                if not self._due and not self._closing:
-                    self._wake.wait(_HEARD_EVERY_S)
-                    if not self._due:
-                        running = (query for query, one in self._latest.items() if one["state"] == "running")
-                        self._due.update(dict.fromkeys(running))
-                due, self._due = self._due, {}
-                reports = [self._latest[query] for query in due if query in self._latest]
-                last = self._closing
-            for report in reports:
-                try:
-                    self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
-                except NodeError:
-                    self.failed += 1
-            if last:
-                return
+        with self._lock:
+            due, self._due = self._due, {}
+            if time.monotonic() > self._sent + _HEARD_EVERY_S:
+                due.update((query, None) for query, one in self._latest.items() if one["state"] == "running")
+            reports = [self._latest[query] for query in due if query in self._latest]
+        for report in reports:
+            self._sent = time.monotonic()
+            try:
+                self._client.post("/v1/jobs", report, patience=_PATIENCE_S)
+            except NodeError:
+                self.failed += 1
 
 
 def _finite(value: Any) -> float | None:

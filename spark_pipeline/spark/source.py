@@ -48,14 +48,7 @@ _FRESH_S = 5.0
 class Piece(InputPartition):
     """What one task reads."""
 
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    @property
-    def range(self) -> OffsetRange:
-        return OffsetRange(self.topic, self.partition, self.start, self.end)
+    range: OffsetRange
 
 
 class DataLost(PipelineError):
@@ -148,8 +141,7 @@ class _Reading:
             ranges.append(one.within(low, high))
         options = self._options
         bounds = (options.min_partitions, options.max_records_per_partition) if may_cut(options.url) else ()
-        cut = split(ranges, *bounds)
-        return [Piece(one.topic, one.partition, one.start, one.end) for one in cut]
+        return [Piece(one) for one in split(ranges, *bounds)]
 
 
 class BatchReader(_Reading, DataSourceReader):

@@ -28,7 +28,12 @@ def target_url(node: NodeProcess) -> str:
 
 def migrate(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     """Run ``anabranch migrate`` here, and give its report."""
-    done: Result = CliRunner().invoke(command, [str(one) for one in arguments])
+    return run(command, code, *arguments)
+
+
+def run(group: Any, code: int, *words: object) -> dict[str, Any]:
+    """The report of a command, which ends with ``code``."""
+    done: Result = CliRunner().invoke(group, [str(one) for one in words])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == code, done.stdout + done.stderr

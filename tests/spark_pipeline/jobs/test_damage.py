@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from spark_pipeline.core.errors import UnreadableBatch
@@ -22,6 +21,7 @@ from spark_pipeline.jobs.migrate import command as migrate
 from tests.conftest import NodeFactory
 from tests.node_process import ANY, NodeProcess
 from tests.spark_pipeline.conftest import PIPELINE
+from tests.spark_pipeline.jobs.migrations import run, target_url
 
 BATCH = 100
 COUNT = 3000
@@ -82,22 +82,8 @@ def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spoiled(make: Callable[[str], NodeProcess], archived: Path) -> NodeProcess:
     node = filled(make("spoiled"))
-    run(archive, 0, "run", "--from", url(node), "--to", archived, "--topics", "orders", "--table", "delta")
+    run(archive, 0, "run", "--from", target_url(node), "--to", archived, "--topics", "orders", "--table", "delta")
     return spoil(node)
-
-
-def url(node: NodeProcess) -> str:
-    return f"anabranch://{node.addresses['pipeline']}"
-
-
-def run(group: Any, code: int, *words: object) -> dict[str, Any]:
-    """The report of a command, which ends with ``code``."""
-    done = CliRunner().invoke(group, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.stdout + done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
 
 
 def spans(damaged: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -106,7 +92,7 @@ def spans(damaged: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 
 def test_a_reader_gets_all_in_front_of_damage_and_is_told_where_it_is(spoiled: NodeProcess) -> None:
-    side = endpoint(url(spoiled))
+    side = endpoint(target_url(spoiled))
     batches = side.read(OffsetRange("orders", 0, 0, COUNT), Columns(("offset",)))
     assert [offset for batch in islice(batches, 1) for offset in batch.column("offset").to_pylist()] == [*range(1500)]
     with pytest.raises(UnreadableBatch) as failed:
@@ -117,14 +103,14 @@ def test_a_reader_gets_all_in_front_of_damage_and_is_told_where_it_is(spoiled: N
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_check_names_all_damage_and_reads_on_behind_it(spoiled: NodeProcess, level: int) -> None:
-    report = run(audit, 2, "check", url(spoiled), "--topics", "orders", "--level", level)
+    report = run(audit, 2, "check", target_url(spoiled), "--topics", "orders", "--level", level)
     assert not report["equal"]
     assert spans(report["damaged"]) == DAMAGED
     assert [one["records"] for one in report["partitions"]] == [LEFT, COUNT // BATCH]
 
 
 def test_damage_is_no_gap(spoiled: NodeProcess) -> None:
-    report = run(audit, 2, "gaps", url(spoiled), "--topics", "orders")
+    report = run(audit, 2, "gaps", target_url(spoiled), "--topics", "orders")
     assert spans(report["damaged"]) == DAMAGED
     assert [one["gaps"] for one in report["partitions"]] == [[], []]
 
@@ -150,28 +136,32 @@ def closed(spoiled: NodeProcess) -> Iterator[NodeProcess]:
 
 
 def test_the_same_through_a_node_that_keeps_its_range_servers_to_itself(closed: NodeProcess) -> None:
-    report = run(audit, 2, "check", url(closed), "--topics", "orders")
+    report = run(audit, 2, "check", target_url(closed), "--topics", "orders")
     assert spans(report["damaged"]) == DAMAGED
     assert [one["records"] for one in report["partitions"]] == [LEFT, COUNT // BATCH]
 
 
 def test_diff_tells_damage_beside_what_differs(sound: NodeProcess, spoiled: NodeProcess, tmp_path: Path) -> None:
     for left, right, side in ((sound, spoiled, "right"), (spoiled, sound, "left")):
-        report = run(audit, 2, "diff", url(left), url(right), "--topics", "orders", "--fields", "key,value,headers")
+        report = run(
+            audit, 2, "diff", target_url(left), target_url(right), "--topics", "orders", "--fields", "key,value,headers"
+        )
         told = [one for one in report["differences"] if one["what"] == "damage"]
         assert [tuple(one["offsets"]) for one in told] == DAMAGED
         assert all(f"on the {side}" in one["reason"] for one in told)
         (block,) = (one for one in report["differences"] if one["what"] == "block")
         assert block["first"]["offset"] == 1500
     kept = tmp_path / "digests.json"
-    kept.write_text(json.dumps(run(audit, 0, "digest", url(sound), "--topics", "orders", "--fields", "key,value")))
-    report = run(audit, 2, "diff", kept, url(spoiled))
+    kept.write_text(
+        json.dumps(run(audit, 0, "digest", target_url(sound), "--topics", "orders", "--fields", "key,value"))
+    )
+    report = run(audit, 2, "diff", kept, target_url(spoiled))
     assert [tuple(one["offsets"]) for one in report["differences"] if one["what"] == "damage"] == DAMAGED
-    assert spans(run(audit, 2, "digest", url(spoiled), "--topics", "orders")["damaged"]) == DAMAGED
+    assert spans(run(audit, 2, "digest", target_url(spoiled), "--topics", "orders")["damaged"]) == DAMAGED
 
 
 def test_an_archive_is_compared_around_damage_of_the_log(spoiled: NodeProcess, archived: Path) -> None:
-    report = run(archive, 2, "verify", archived, "--from", url(spoiled))
+    report = run(archive, 2, "verify", archived, "--from", target_url(spoiled))
     assert [tuple(one["offsets"]) for one in report["differences"] if one["what"] == "damage"] == DAMAGED
 
 
@@ -179,14 +169,14 @@ def test_a_damaged_file_of_an_archive_is_named_by_its_offsets(
     sound: NodeProcess, archived: Path, spoiled: NodeProcess, tmp_path: Path
 ) -> None:
     place = tmp_path / "orders"
-    words = ("--from", url(sound), "--to", place, "--topics", "orders", "--step-offsets", "1000")
+    words = ("--from", target_url(sound), "--to", place, "--topics", "orders", "--step-offsets", "1000")
     run(archive, 0, "run", *words)
     files = list(place.rglob("*.parquet"))
     first = max(files, key=lambda one: one.stat().st_size)  # of partition 0
     whole = first.read_bytes()
 
     def verified() -> tuple[int, int]:
-        report = run(archive, 2, "verify", place, "--from", url(sound))
+        report = run(archive, 2, "verify", place, "--from", target_url(sound))
         (told,) = (one for one in report["differences"] if one["what"] == "damage")
         start, end = told["offsets"]
         assert report["partitions"][0]["right"]["records"] == COUNT - (end - start)
@@ -207,7 +197,19 @@ def test_a_migration_is_verified_around_damage(
 ) -> None:
     source, target = filled(make(f"from-{spoiled_side}")), make(f"to-{spoiled_side}")
     plan = tmp_path / "plan.json"
-    run(migrate, 0, "plan", "--from", f"kafka://{source.kafka}", "--to", url(target), "--topics", "orders", "-o", plan)
+    run(
+        migrate,
+        0,
+        "plan",
+        "--from",
+        f"kafka://{source.kafka}",
+        "--to",
+        target_url(target),
+        "--topics",
+        "orders",
+        "-o",
+        plan,
+    )
     run(migrate, 0, "run", plan, "--quiet")
     spoil(target if spoiled_side == "target" else source)
     for level in (1, 2):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,6 @@ from spark_pipeline.core.node_client import NodeClient, NodeError, NodeOptions, 
 from spark_pipeline.node import describe
 from tests.certificates import Authority
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    made = await open_lab(tmp_path)
-    yield made
-    await made.close()
 
 
 async def test_who_the_node_is_and_where_its_streams_are_read(lab: Lab) -> None:

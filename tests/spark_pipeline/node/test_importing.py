@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ from spark_pipeline.node import intake
 from tests.spark_pipeline.node.pipeline_lab import Lab, client_of, node_of, open_lab
 
 T = TopicPartition("t", 0)
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    made = await open_lab(tmp_path)
-    yield made
-    await made.close()
 
 
 def importer(lab: Lab, migration: str = "m") -> Importer:

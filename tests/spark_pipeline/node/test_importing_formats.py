@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ from tests.spark_pipeline.node.pipeline_lab import Lab, open_lab
 T = TopicPartition("t", 0)
 KEY = SeqNoStamp(b"p", ()).key
 YDB, PRAVEGA = int(FormatId.YDB), int(FormatId.PRAVEGA)
-
-
-@pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    made = await open_lab(tmp_path)
-    yield made
-    await made.close()
 
 
 def importer(lab: Lab) -> Importer:

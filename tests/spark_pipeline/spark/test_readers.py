@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from spark_pipeline.core.errors import OptionError, UnknownTopic
 from spark_pipeline.core.node_client import NodeClient
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import TYPES, Columns
 from spark_pipeline.spark.data_source import AnabranchDataSource
 from spark_pipeline.spark.pool import POOL
@@ -156,7 +157,7 @@ async def test_what_is_trimmed_while_it_is_read(lab: Lab) -> None:
     for fails in ("true", "false"):
         driver = Driver(lab, Columns(("partition", "value")), failOnDataLoss=fails)
         reader = BatchReader(SourceOptions.of(driver.options, streaming=False), driver.columns)
-        piece = Piece("t", 0, 0, 6)
+        piece = Piece(OffsetRange("t", 0, 0, 6))
         await lab.log("t").trim(4)
 
         def rows(reader: BatchReader = reader, piece: Piece = piece) -> int:
@@ -227,7 +228,7 @@ async def test_a_micro_batch_is_planned_by_one_request(lab: Lab, monkeypatch: py
 
     monkeypatch.setattr(NodeClient, "request", counted)
     end, pieces = await driver.ask(plan)
-    assert (end, pieces) == ({"t": {"0": 2, "1": 0}}, [Piece("t", 0, 0, 2)])
+    assert (end, pieces) == ({"t": {"0": 2, "1": 0}}, [Piece(OffsetRange("t", 0, 0, 2))])
     assert asked == ["/v1/positions"]
     # What was not planned just now, as after a restart, is looked at.
     await lab.log("t").trim(1)

@@ -31,6 +31,7 @@ from pyspark.sql.streaming.python_streaming_source_runner import READ_LIMIT_REGI
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_pipeline.core.errors import OptionError, PipelineError
+from spark_pipeline.core.ranges import OffsetRange
 from spark_pipeline.core.rows import Columns
 from spark_pipeline.core.sink_client import SinkBatch, Written
 from spark_pipeline.spark import pool, sink
@@ -118,7 +119,7 @@ def test_what_is_sent_to_workers_and_back_can_be_pickled() -> None:
         AnabranchBatchWriter(settings_of({"topic": "t"}, VALUE, False)),
     ):
         assert type(pickle.loads(pickle.dumps(made))) is type(made)
-    piece = Piece("t", 1, 2, 3)
+    piece = Piece(OffsetRange("t", 1, 2, 3))
     assert pickle.loads(pickle.dumps(piece)) == piece
 
 
