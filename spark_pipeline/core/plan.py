@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert
 
 from spark_pipeline.core.errors import PipelineError
 from spark_pipeline.core.files import json_bytes, written_beside
@@ -108,27 +109,15 @@ class Plan:
         """Read one back. Raises PlanError for a file that is none, or was changed."""
         try:
             content = json.loads(path.read_text())
-            plan = _plan(content["plan"])
+            plan = convert(content["plan"], cls)
+            if plan.version != _VERSION:
+                raise ValueError(f"it is of version {plan.version}, which this version cannot read")
             digest = content["sha256"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
             raise PlanError(f"{path} is no plan: {type(error).__name__}: {error}") from error
         if plan.digest != digest:
             raise PlanError(f"{path} was changed after it was made: its digest is not {digest}")
         return plan
-
-
-def _plan(content: Mapping[str, Any]) -> Plan:
-    if content["version"] != _VERSION:
-        raise ValueError(f"it is of version {content['version']}, which this version cannot read")
-    topics = tuple(
-        PlannedTopic(
-            one["name"], one["config"], tuple(PlannedPartition(**part) for part in one["partitions"]), one["identity"]
-        )
-        for one in content["topics"]
-    )
-    not_carried = tuple(NotCarried(**one) for one in content["not_carried"])
-    rest = {name: content[name] for name in ("migration", "source", "target", "made_ms")}
-    return Plan(topics=topics, groups=tuple(content["groups"]), not_carried=not_carried, **rest)
 
 
 def carried(
