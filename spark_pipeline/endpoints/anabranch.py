@@ -12,7 +12,6 @@ import re
 import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -55,14 +54,6 @@ def open_endpoint(url: str, options: Mapping[str, str]) -> AnabranchEndpoint:
     return AnabranchEndpoint(NodeOptions.of(url, options), fetch_bytes)
 
 
-@dataclass(slots=True)
-class _Known:
-    """A partition as it was at ``at`` (seconds of the monotonic clock)."""
-
-    positions: PartitionPositions
-    at: float
-
-
 class AnabranchEndpoint:
     """See :class:`spark_pipeline.endpoints.base.Endpoint`."""
 
@@ -71,7 +62,7 @@ class AnabranchEndpoint:
         self._fetch_bytes = fetch_bytes
         self._node = NodeTopics(NodeClient(options))
         self._reader: SbpReader | NodeReader | None = None
-        self._known: dict[TopicPartition, _Known] = {}
+        self._known: dict[TopicPartition, tuple[PartitionPositions, float]] = {}
 
     # --- what there is ----------------------------------------------------------------------------------------------
 
@@ -112,7 +103,7 @@ class AnabranchEndpoint:
 
     def _remembered(self, told: dict[TopicPartition, PartitionPositions]) -> dict[TopicPartition, PartitionPositions]:
         now = time.monotonic()
-        self._known.update({part: _Known(one, now) for part, one in told.items()})
+        self._known.update({part: (one, now) for part, one in told.items()})
         return told
 
     def find_timestamp(self, at_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -175,13 +166,12 @@ class AnabranchEndpoint:
 
     def _partition(self, range: OffsetRange) -> PartitionPositions:
         """What is known of the partition of ``range``, which is asked for if that was long ago. Raises OffsetsGone."""
-        known = self._known.get(range.of)
-        if known is None or time.monotonic() > known.at + _REMEMBERED_S:
-            self._positions([range.of])
-            known = self._known[range.of]
-        if range.start < known.positions.start:
-            raise OffsetsGone(range.topic, range.partition, range.start, known.positions.start)
-        return known.positions
+        known, at = self._known.get(range.of, (None, 0.0))
+        if known is None or time.monotonic() > at + _REMEMBERED_S:
+            known = self._positions([range.of])[range.of]
+        if range.start < known.start:
+            raise OffsetsGone(range.topic, range.partition, range.start, known.start)
+        return known
 
     def _failure(self, error: SbpError, range: OffsetRange) -> PipelineError:
         """What a range server's refusal means for who reads ``range``."""

@@ -48,6 +48,7 @@ class Runner:
         self._target = Importer(route.target, route.target_options, route.migration)
         self._begun: dict[str, ImportState] = {}
         self._at: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}  # of the logs at the target
 
     def close(self) -> None:
         """Let go of connections."""
@@ -81,6 +82,7 @@ class Runner:
         for number, at in enumerate(begun.partitions):
             part = TopicPartition(name, number)
             self._at.setdefault(part, self._resumes_at(part, at))
+            self._starts[part] = at.start
 
     def _resumes_at(self, part: TopicPartition, there: Positions) -> int:
         """Where copying goes on: behind the receipts, so that what the target has beyond them is compared."""
@@ -118,12 +120,12 @@ class Runner:
                 part,
                 self._begun[part.topic].epoch,
                 at.start,
-                max(self._at.get(part, 0), at.start) if self._is_gone(part, at) else self._at.get(part, 0),
+                max(self._at.get(part, 0), at.start),  # below it the source has nothing any more
                 at.high_watermark,
                 self._brings_once(part.topic),
             )
             for part, at in positions.items()
-            if self._at.get(part, 0) < at.high_watermark or self._starts_before(part, at.start)
+            if self._at.get(part, 0) < at.high_watermark or self._starts.get(part, 0) < at.start
         ]
         for part, at in positions.items():
             self._progress.aim(part, at.start, self._at.get(part, 0), at.high_watermark)
@@ -137,25 +139,9 @@ class Runner:
         if tasks:
             self._engine.run(self._route, tasks, accept)
             for task in tasks:
-                self._note_start(task)
+                self._starts[task.part] = max(self._starts.get(task.part, 0), task.log_start)
         done.lag = sum(max(0, at.high_watermark - self._at.get(part, 0)) for part, at in positions.items())
         return done
-
-    def _is_gone(self, part: TopicPartition, at: Positions) -> bool:
-        """Whether the source no longer has what would be copied next."""
-        return self._at.get(part, 0) < at.start
-
-    def _starts_before(self, part: TopicPartition, start: int) -> bool:
-        partitions = self._begun[part.topic].partitions
-        there = partitions[part.partition].start if part.partition < len(partitions) else 0
-        return there < start
-
-    def _note_start(self, task: CopyTask) -> None:
-        begun = self._begun[task.part.topic]
-        partitions = list(begun.partitions)
-        at = partitions[task.part.partition]
-        partitions[task.part.partition] = Positions(max(at.start, task.log_start), at.stable, at.high_watermark)
-        self._begun[task.part.topic] = ImportState(begun.topic, begun.epoch, begun.handed_over_ms, tuple(partitions))
 
     def run(self, *, follow: bool, stopped: Callable[[], bool] = lambda: False) -> Round:
         """Rounds until nothing is left, or with ``follow`` until ``stopped``: see
