@@ -154,9 +154,8 @@ class _Opener(Protocol):
 
 
 _SCHEMES = {
-    **dict.fromkeys(
-        ("anabranch", "anabranch+tls", "kafka", "archive", "archive+s3", "pravega", "pravega+tls"), "spark"
-    ),
+    **dict.fromkeys(("anabranch", "kafka", "archive", "archive+s3", "pravega"), "spark"),
+    **dict.fromkeys(("anabranch+tls", "pravega+tls"), "spark"),
     **dict.fromkeys(("ydb", "ydb+tls"), "ydb"),
 }
 """Scheme of a URL -> the extra of this package that brings its client; the module that has ``open_endpoint(url,
